@@ -1,0 +1,2 @@
+//! The program `brisk`.
+fn main() {}
