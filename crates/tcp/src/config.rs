@@ -1,0 +1,374 @@
+//! Configuration of a stack and of its connections.
+//!
+//! The defaults are the Linux profile: what a peer sees of a default brisk connection is what it
+//! would see of Linux. Every optional mechanism is an `Option` that is `None` unless asked for; off
+//! is the absence of a thing.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+
+use crate::error::ConfigError;
+use crate::time::Duration;
+
+/// What holds for a whole stack.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Addresses the stack answers to. Empty: none, unless `any_address`.
+    pub addresses: Vec<IpAddr>,
+    /// Answer to every destination address (a device that captures all traffic of a namespace).
+    pub any_address: bool,
+    /// Largest IP packet the device takes, bytes. 576..=65535, default 1500.
+    pub mtu: u16,
+    /// Largest super-segment handed to the device, payload bytes; 0 switches them off. Default 0:
+    /// the driver sets it to what its device takes (65000 at most).
+    pub max_super_segment: u32,
+    /// Most connections at one time, half-open ones and TIME-WAIT included. Default 65536.
+    pub max_connections: usize,
+    /// Bytes that all send and receive buffers together may hold. Default 1 GiB.
+    pub max_buffer_bytes: usize,
+    /// Ports that active opens choose from (RFC 6056). Default 32768..=60999.
+    pub ephemeral_ports: RangeInclusive<u16>,
+    /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
+    pub msl: Duration,
+    /// Clock granularity of the driver: G of RFC 6298. Default 1 us.
+    pub granularity: Duration,
+    /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
+    /// Default 1000.
+    pub challenge_acks_per_second: u32,
+    /// Record [`crate::event::Probe`]s. Default off.
+    pub observe: bool,
+    /// How the options of the experimental code points are recognised.
+    pub option_profile: brisk_wire::OptionProfile,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        StackConfig {
+            addresses: Vec::new(),
+            any_address: false,
+            mtu: 1500,
+            max_super_segment: 0,
+            max_connections: 65_536,
+            max_buffer_bytes: 1 << 30,
+            ephemeral_ports: 32_768..=60_999,
+            msl: Duration::from_secs(30),
+            granularity: Duration::from_micros(1),
+            challenge_acks_per_second: 1000,
+            observe: false,
+            option_profile: brisk_wire::OptionProfile::default(),
+        }
+    }
+}
+
+impl StackConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse =
+            |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        if self.mtu < 576 {
+            return refuse("mtu", self.mtu.to_string(), "576 to 65535 bytes");
+        }
+        if self.max_super_segment > 65_000 {
+            return refuse("max_super_segment", self.max_super_segment.to_string(), "0 to 65000 bytes");
+        }
+        if self.max_connections == 0 {
+            return refuse("max_connections", "0".to_string(), "1 or more");
+        }
+        if self.ephemeral_ports.is_empty() || *self.ephemeral_ports.start() == 0 {
+            return refuse("ephemeral_ports", "an empty range".to_string(), "1 to 65535, low to high");
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
+            return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
+        }
+        Ok(())
+    }
+}
+
+/// How the retransmission timeout is computed (RFC 6298).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtoConfig {
+    /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
+    pub var_floor: Duration,
+    /// Least timeout. Linux 200 ms, RFC 6298 1 s. 1 ms..=1 s.
+    pub min: Duration,
+    /// Largest timeout. 60..=240 s, default 120 s.
+    pub max: Duration,
+    /// Timeout before the first sample. Default 1 s.
+    pub initial: Duration,
+}
+
+impl RtoConfig {
+    /// What Linux does: the floor is put on the variance term, so that a stable path keeps
+    /// `rto = srtt + 200 ms`.
+    pub const LINUX: RtoConfig = RtoConfig {
+        var_floor: Duration::from_millis(200),
+        min: Duration::from_millis(200),
+        max: Duration::from_secs(120),
+        initial: Duration::from_secs(1),
+    };
+    /// RFC 6298 to the letter.
+    pub const RFC6298: RtoConfig = RtoConfig {
+        var_floor: Duration::ZERO,
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(120),
+        initial: Duration::from_secs(1),
+    };
+}
+
+/// Which congestion control a connection uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionAlgorithm {
+    /// CUBIC (RFC 9438) with HyStart++ (RFC 9406).
+    #[default]
+    Cubic,
+    /// Reno (RFC 5681), beta 0.5.
+    Reno,
+    /// A fixed window in bytes, for tests and laboratory links.
+    Fixed(u32),
+}
+
+/// Sizes of one of the two buffers of a connection, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferConfig {
+    /// What a connection starts with.
+    pub initial: usize,
+    /// What autotuning may grow it to; equal to `initial` switches autotuning off.
+    pub max: usize,
+}
+
+/// Pacing of transmissions over the round-trip time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacingConfig {
+    /// Rate in slow start in percent of cwnd/srtt. Linux: 200.
+    pub slow_start_percent: u32,
+    /// Rate afterwards. Linux: 120.
+    pub congestion_avoidance_percent: u32,
+}
+
+impl Default for PacingConfig {
+    fn default() -> Self {
+        PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: 120 }
+    }
+}
+
+/// Keepalive probes (RFC 9293 section 3.8.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeepaliveConfig {
+    /// Silence before the first probe. Default 7200 s.
+    pub idle: Duration,
+    /// Time between probes. Default 75 s.
+    pub interval: Duration,
+    /// Unanswered probes before the connection is given up. Default 9.
+    pub count: u32,
+}
+
+impl Default for KeepaliveConfig {
+    fn default() -> Self {
+        KeepaliveConfig { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
+    }
+}
+
+/// Path-MTU discovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MtuProbing {
+    /// Only ICMP lowers the MTU.
+    Off,
+    /// Search by probes (RFC 4821) once repeated timeouts suggest that large packets vanish.
+    #[default]
+    OnBlackHole,
+    /// Always search upwards from the base.
+    Always,
+}
+
+/// What a listener does with the urgent pointer; Linux's choices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UrgentPolicy {
+    /// The byte before the urgent pointer leaves the stream and is read apart.
+    #[default]
+    OutOfBand,
+    /// The byte stays where it is (SO_OOBINLINE).
+    Inline,
+}
+
+/// What holds for one connection. A listener's connections take the listener's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TcpConfig {
+    /// Congestion control.
+    pub congestion: CongestionAlgorithm,
+    /// Initial window in segments (RFC 6928). 1..=64, default 10.
+    pub initial_window: u32,
+    /// The timeout.
+    pub rto: RtoConfig,
+    /// Send buffer. Linux profile: 256 KiB, grows to 4 MiB with the window.
+    pub send_buffer: BufferConfig,
+    /// Receive buffer. Linux profile: 128 KiB advertised at first, grows to 6 MiB by autotuning.
+    pub receive_buffer: BufferConfig,
+    /// Offer timestamps (RFC 7323). Default on.
+    pub timestamps: bool,
+    /// Offer SACK (RFC 2018). Default on.
+    pub sack: bool,
+    /// Offer window scaling (RFC 7323). Default on.
+    pub window_scaling: bool,
+    /// Offer classic ECN (RFC 3168). Default off.
+    pub ecn: bool,
+    /// Switch off Nagle's algorithm. Default off, as in the socket API.
+    pub nodelay: bool,
+    /// Longest time an acknowledgement is held back. 0..=500 ms, default 40 ms.
+    pub delack_max: Duration,
+    /// Pace transmissions. Default `None`: Linux with CUBIC sends in bursts.
+    pub pacing: Option<PacingConfig>,
+    /// Begin with the initial window again after an idle RTO (RFC 5681 section 4.1). The Linux
+    /// profile of the conformance suites has it off; default off.
+    pub slow_start_after_idle: bool,
+    /// Keepalive. Default off.
+    pub keepalive: Option<KeepaliveConfig>,
+    /// Longest time data may stay unacknowledged (RFC 5482). Default `None`: retries decide.
+    pub user_timeout: Option<Duration>,
+    /// Retransmissions of a SYN before giving up. 1..=127, default 6.
+    pub syn_retries: u32,
+    /// Retransmissions of a SYN-ACK before giving up. 1..=127, default 5.
+    pub synack_retries: u32,
+    /// Retransmission timeouts in a row before an established connection is given up. Default 15.
+    pub retries: u32,
+    /// How long FIN-WAIT-2 lasts once the application has let go. Default 60 s.
+    pub fin_wait_2_timeout: Duration,
+    /// Path-MTU discovery by probing.
+    pub mtu_probing: MtuProbing,
+    /// Largest MSS to offer and to use; `None`: what the MTU allows.
+    pub max_segment: Option<u16>,
+    /// What becomes of urgent data.
+    pub urgent: UrgentPolicy,
+    /// IP hop limit. Default 64.
+    pub hop_limit: u8,
+    /// DSCP of what is sent. 0..=63, default 0.
+    pub dscp: u8,
+    /// Redundancy that copies and parity may add, percent of the bytes sent. Default 0.
+    pub redundancy_percent: u32,
+    /// The optional mechanisms, all off by default.
+    pub mechanisms: MechanismConfig,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        TcpConfig {
+            congestion: CongestionAlgorithm::Cubic,
+            initial_window: 10,
+            rto: RtoConfig::LINUX,
+            send_buffer: BufferConfig { initial: 256 << 10, max: 4 << 20 },
+            receive_buffer: BufferConfig { initial: 128 << 10, max: 6 << 20 },
+            timestamps: true,
+            sack: true,
+            window_scaling: true,
+            ecn: false,
+            nodelay: false,
+            delack_max: Duration::from_millis(40),
+            pacing: None,
+            slow_start_after_idle: false,
+            keepalive: None,
+            user_timeout: None,
+            syn_retries: 6,
+            synack_retries: 5,
+            retries: 15,
+            fin_wait_2_timeout: Duration::from_secs(60),
+            mtu_probing: MtuProbing::OnBlackHole,
+            max_segment: None,
+            urgent: UrgentPolicy::OutOfBand,
+            hop_limit: 64,
+            dscp: 0,
+            redundancy_percent: 0,
+            mechanisms: MechanismConfig::default(),
+        }
+    }
+}
+
+impl TcpConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse =
+            |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        if !(1..=64).contains(&self.initial_window) {
+            return refuse("initial_window", self.initial_window.to_string(), "1 to 64 segments");
+        }
+        if self.delack_max > Duration::from_millis(500) {
+            return refuse("delack_max", alloc::format!("{:?}", self.delack_max), "0 to 500 ms");
+        }
+        if self.dscp > 63 {
+            return refuse("dscp", self.dscp.to_string(), "0 to 63");
+        }
+        if self.hop_limit == 0 {
+            return refuse("hop_limit", "0".to_string(), "1 to 255");
+        }
+        for (key, value) in [("syn_retries", self.syn_retries), ("synack_retries", self.synack_retries)] {
+            if !(1..=127).contains(&value) {
+                return refuse(key, value.to_string(), "1 to 127");
+            }
+        }
+        for (key, buffer) in [("send_buffer", self.send_buffer), ("receive_buffer", self.receive_buffer)] {
+            if buffer.initial < 2048 || buffer.max < buffer.initial || buffer.max > 1 << 30 {
+                return refuse(
+                    key,
+                    alloc::format!("{} to {}", buffer.initial, buffer.max),
+                    "2 KiB to 1 GiB, initial not above max",
+                );
+            }
+        }
+        if self.max_segment.is_some_and(|mss| mss < 88) {
+            return refuse("max_segment", alloc::format!("{:?}", self.max_segment), "88 to 65495 bytes");
+        }
+        Ok(())
+    }
+}
+
+/// The optional mechanisms of a connection; each is absent unless asked for.
+///
+/// The aggressive mechanisms of the two papers register here, one field each, and in
+/// [`crate::mechanism::enabled`], one line each.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MechanismConfig {}
+
+/// What an active open needs beside the destination.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ConnectConfig {
+    /// The connection.
+    pub tcp: TcpConfig,
+    /// Local address and port; port 0 or `None` lets the stack choose.
+    pub local: Option<SocketAddr>,
+}
+
+/// When a listener answers with a SYN cookie instead of keeping a half-open connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SynCookies {
+    /// Never: SYNs beyond the limit are dropped.
+    Off,
+    /// When the half-open table is full.
+    #[default]
+    UnderFlood,
+    /// Always.
+    Always,
+}
+
+/// What a listener needs beside its address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListenConfig {
+    /// Its connections.
+    pub tcp: TcpConfig,
+    /// Completed connections that may wait for `accept`. Default 1024.
+    pub backlog: usize,
+    /// Connections in SYN-RECEIVED. Default 4096.
+    pub max_half_open: usize,
+    /// SYN cookies.
+    pub syn_cookies: SynCookies,
+}
+
+impl Default for ListenConfig {
+    fn default() -> Self {
+        ListenConfig {
+            tcp: TcpConfig::default(),
+            backlog: 1024,
+            max_half_open: 4096,
+            syn_cookies: SynCookies::UnderFlood,
+        }
+    }
+}

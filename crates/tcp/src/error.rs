@@ -1,0 +1,159 @@
+//! One error type per operation, each saying whose fault it is.
+
+use core::net::SocketAddr;
+
+use thiserror::Error;
+
+/// Whose fault an error is: it decides whether a retry, another peer or a change of code helps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A limit of this stack was reached.
+    Ours,
+    /// The peer refused, reset or broke the protocol.
+    Peers,
+    /// Nothing, or an ICMP error, came back.
+    Paths,
+    /// The call itself cannot be carried out.
+    Callers,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CloseReason {
+    /// Both sides closed and everything was acknowledged.
+    #[error("closed by both sides")]
+    Finished,
+    /// This side aborted it.
+    #[error("aborted by this side")]
+    Aborted,
+    /// The peer answered the SYN with a reset.
+    #[error("connection refused by the peer")]
+    Refused,
+    /// The peer reset the connection.
+    #[error("connection reset by the peer")]
+    Reset,
+    /// No answer to the SYN (or to the SYN-ACK) after all retries.
+    #[error("no answer to the handshake: timed out")]
+    HandshakeTimeout,
+    /// Data stayed unacknowledged for longer than the retries or the user timeout allow.
+    #[error("the peer stopped answering: timed out")]
+    TimedOut,
+    /// Keepalive probes went unanswered.
+    #[error("keepalive probes went unanswered")]
+    KeepaliveTimeout,
+    /// An ICMP error says that the network or the host cannot be reached.
+    #[error("host unreachable")]
+    Unreachable,
+    /// The listener was closed before the connection was accepted.
+    #[error("the listener was closed")]
+    ListenerClosed,
+    /// Data arrived after this side had closed for reading: the peer was told by a reset.
+    #[error("data arrived after close")]
+    DataAfterClose,
+    /// Memory of the stack ran out.
+    #[error("out of the configured memory")]
+    OutOfMemory,
+}
+
+impl CloseReason {
+    /// Whose fault it is.
+    pub fn fault(self) -> Fault {
+        match self {
+            CloseReason::Finished
+            | CloseReason::Aborted
+            | CloseReason::ListenerClosed
+            | CloseReason::DataAfterClose => Fault::Callers,
+            CloseReason::Refused | CloseReason::Reset => Fault::Peers,
+            CloseReason::HandshakeTimeout
+            | CloseReason::TimedOut
+            | CloseReason::KeepaliveTimeout
+            | CloseReason::Unreachable => Fault::Paths,
+            CloseReason::OutOfMemory => Fault::Ours,
+        }
+    }
+}
+
+/// Why a connection could not be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ConnectError {
+    /// The stack has no address of the family of the destination.
+    #[error("no local address of the family of {0}: give the stack one")]
+    NoAddress(SocketAddr),
+    /// The requested local address is not one of the stack's.
+    #[error("{0} is not an address of this stack")]
+    NotLocal(core::net::IpAddr),
+    /// The four-tuple is in use.
+    #[error("{local} to {remote} is in use")]
+    InUse {
+        /// Local end.
+        local: SocketAddr,
+        /// Remote end.
+        remote: SocketAddr,
+    },
+    /// Every port of the ephemeral range is in use towards this destination.
+    #[error("no free port towards {0}: every port of the ephemeral range is in use")]
+    NoPort(SocketAddr),
+    /// `max_connections` is reached.
+    #[error("the stack holds its maximum of {0} connections")]
+    TooMany(usize),
+    /// The destination cannot be connected to (port 0, unspecified or multicast address).
+    #[error("{0} is not an address that one can connect to")]
+    BadDestination(SocketAddr),
+}
+
+/// Why a listener could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ListenError {
+    /// Another listener holds the address and port.
+    #[error("{0} is already listened on")]
+    InUse(SocketAddr),
+    /// The address is not one of the stack's.
+    #[error("{0} is not an address of this stack")]
+    NotLocal(core::net::IpAddr),
+    /// Port 0 was given and every port is taken.
+    #[error("no free port to listen on")]
+    NoPort,
+}
+
+/// Why a read failed. End of stream is not an error: it is `Ok(0)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ReadError {
+    /// Nothing to read now; a `Readable` event follows.
+    #[error("nothing to read yet")]
+    WouldBlock,
+    /// The handle names no connection.
+    #[error("no such connection")]
+    NoConnection,
+    /// The connection ended otherwise than by the peer's FIN.
+    #[error("{0}")]
+    Closed(CloseReason),
+}
+
+/// Why a write failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum WriteError {
+    /// The send buffer is full; a `Writable` event follows.
+    #[error("the send buffer is full")]
+    WouldBlock,
+    /// The handle names no connection.
+    #[error("no such connection")]
+    NoConnection,
+    /// This side has already closed for writing.
+    #[error("written after close")]
+    AfterClose,
+    /// The connection ended.
+    #[error("{0}")]
+    Closed(CloseReason),
+}
+
+/// A configuration value that cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{key}: {value} is out of range; use {range}")]
+pub struct ConfigError {
+    /// The configuration key.
+    pub key: &'static str,
+    /// The refused value.
+    pub value: alloc::string::String,
+    /// What is allowed.
+    pub range: &'static str,
+}

@@ -1,0 +1,74 @@
+//! What the stack tells: [`Event`] to the application, [`Probe`] to observers.
+
+use crate::error::CloseReason;
+use crate::outcome::{CongestionState, LossCause, Origin};
+use crate::seq_ranges::SeqRange;
+use crate::stack::{ConnId, ListenerId};
+use crate::time::Duration;
+
+/// Something the application waits for. Edge-triggered: told once per change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The handshake of an active open completed (or data may flow, with Fast Open).
+    Connected(ConnId),
+    /// A connection waits in the accept queue of the listener.
+    Incoming(ListenerId),
+    /// Bytes, the end of the stream or an error can be read.
+    Readable(ConnId),
+    /// A write that would have blocked can go on.
+    Writable(ConnId),
+    /// The connection is over. What was received can still be read; the handle stays valid until
+    /// [`crate::Stack::release`].
+    Closed(ConnId, CloseReason),
+}
+
+/// What happened inside a connection, and why; recorded only if `StackConfig::observe` is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Probe {
+    /// The connection changed its RFC 9293 state.
+    State(crate::connection::State),
+    /// A segment left.
+    Sent {
+        /// Its sequence range.
+        range: SeqRange,
+        /// Why it was sent.
+        origin: Origin,
+    },
+    /// Data was declared lost.
+    LossDeclared {
+        /// Bytes.
+        bytes: u32,
+        /// By whom.
+        by: LossCause,
+    },
+    /// The retransmission timer fired.
+    Timeout {
+        /// The timeout that will be used next.
+        rto: Duration,
+    },
+    /// The recovery state changed.
+    Recovery {
+        /// New state.
+        state: CongestionState,
+        /// Congestion window after the change, bytes.
+        cwnd: u32,
+        /// Slow-start threshold after the change, bytes.
+        ssthresh: u32,
+    },
+    /// A round-trip sample was taken.
+    RttSample {
+        /// The sample.
+        rtt: Duration,
+        /// The smoothed estimate after it.
+        srtt: Duration,
+    },
+    /// A zero-window probe left.
+    WindowProbe,
+    /// A keepalive probe left.
+    KeepaliveProbe,
+    /// The largest payload of a segment changed by path-MTU discovery.
+    MssChanged {
+        /// Payload bytes per segment.
+        mss: u32,
+    },
+}

@@ -1,0 +1,82 @@
+//! The seam of the aggressive mechanisms.
+//!
+//! A mechanism sees what was sent, what was acknowledged and what arrived, and only *asks*; the
+//! connection sends. What may exceed the window is decided in one table,
+//! [`Room::permits`](crate::outcome::Room::permits). Off means absent from the list: no branch, no
+//! cost, byte-identical traffic. Adding a mechanism takes one file here, one line in [`enabled`],
+//! one field in [`MechanismConfig`], one row of `permits` if it sends something new, and one option
+//! in `brisk-wire` if it speaks on the wire.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+
+use brisk_wire::Options;
+
+use crate::config::MechanismConfig;
+use crate::outcome::{AckOutcome, Arrived, Ask, CongestionSignal, Rebuilt, Sent, View};
+use crate::time::Instant;
+
+/// Whether a mechanism stays on the list after the handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// The peer agreed, or none is needed.
+    Yes,
+    /// Leave the list: from now on the connection is as if the mechanism had never been there.
+    No,
+}
+
+/// Which handshake segment is being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer<'a> {
+    /// Our SYN.
+    Syn,
+    /// Our SYN-ACK, answering a SYN with these options.
+    SynAck(&'a Options),
+}
+
+/// A mechanism of a connection. Every hook has a default that does nothing.
+pub trait Mechanism: Debug + Send {
+    /// The name that operators know it by.
+    fn name(&self) -> &'static str;
+
+    /// Puts what it has to say into the options of a SYN or SYN-ACK.
+    fn offer(&mut self, _on: Offer<'_>, _options: &mut Options) {}
+
+    /// Hears what the peer answered once the handshake is complete.
+    fn negotiated(&mut self, _peer: &Options) -> Keep {
+        Keep::Yes
+    }
+
+    /// A transmission left. `payload` is at most two slices of the send buffer.
+    fn on_sent(&mut self, _sent: &Sent, _payload: (&[u8], &[u8]), _view: &View, _now: Instant) {}
+
+    /// An acknowledgement was processed.
+    fn on_acked(&mut self, _ack: &AckOutcome, _view: &View, _now: Instant) -> Option<CongestionSignal> {
+        None
+    }
+
+    /// A segment arrived; the mechanism may rebuild another from it. Stands before the assembler.
+    fn on_arrived(&mut self, _segment: &Arrived<'_>, _now: Instant) -> Option<Rebuilt> {
+        None
+    }
+
+    /// When it wants to be woken.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Its time has come. A mechanism that is woken late acts as of its own deadline.
+    fn on_timeout(&mut self, _view: &View, _now: Instant) {}
+
+    /// What it asks to send now. Asked until it answers `None`; a refused ask is dropped.
+    fn poll(&mut self, _view: &View) -> Option<Ask> {
+        None
+    }
+}
+
+/// The mechanisms that a configuration switches on, in the order in which their hooks run.
+pub fn enabled(config: &MechanismConfig) -> Vec<Box<dyn Mechanism>> {
+    let MechanismConfig {} = config;
+    Vec::new()
+}

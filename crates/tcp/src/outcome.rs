@@ -1,0 +1,363 @@
+//! The values that travel between the parts of a connection.
+//!
+//! Parts take values and return values; no part holds a reference to another. This is the one file
+//! that all of them import. A segment that arrives becomes an [`Arrived`]; the scoreboard turns its
+//! acknowledgement into an [`AckOutcome`]; loss detection turns that into a [`LossOutcome`];
+//! recovery turns both into an [`Episode`]. On the way out, a [`Sent`] tells every part what left.
+
+use alloc::vec::Vec;
+
+use brisk_wire::{Ecn, Flags, Options, SeqNum};
+
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Why a segment was sent. The room table ([`Room::permits`]) and the scoreboard judge by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// A segment without data, SYN or FIN.
+    Ack,
+    /// Data, SYN or FIN sent for the first time.
+    New,
+    /// A retransmission of what was declared lost.
+    Retransmit,
+    /// A tail loss probe (RFC 8985 section 7; Gentle Aggression section 4).
+    TailLossProbe,
+    /// A Proactive copy (Gentle Aggression section 6).
+    Duplicate,
+    /// A Corrective parity segment (Gentle Aggression section 5).
+    Parity,
+}
+
+/// A segment as the mechanisms and the receiver see it: header fields and payload, without addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// SEG.SEQ.
+    pub seq: SeqNum,
+    /// SEG.ACK, meaningful if `flags` has ACK.
+    pub ack: SeqNum,
+    /// Control bits, reserved bits included.
+    pub flags: Flags,
+    /// SEG.WND as on the wire, before scaling.
+    pub window: u16,
+    /// SEG.UP, meaningful if `flags` has URG.
+    pub urgent: u16,
+    /// The options of the segment.
+    pub options: &'a Options,
+    /// The payload.
+    pub payload: &'a [u8],
+    /// The ECN field of the IP header.
+    pub ecn: Ecn,
+    /// Payload bytes of each wire segment if a device coalesced several into this one, else the
+    /// payload length.
+    pub segment_size: usize,
+}
+
+impl Arrived<'_> {
+    /// SEG.LEN of RFC 9293: payload bytes, plus one each for SYN and FIN.
+    pub fn len(&self) -> u32 {
+        self.payload.len() as u32
+            + u32::from(self.flags.contains(Flags::SYN))
+            + u32::from(self.flags.contains(Flags::FIN))
+    }
+
+    /// True if the segment takes no sequence space.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The sequence number after the last one the segment occupies.
+    pub fn end(&self) -> SeqNum {
+        self.seq + self.len()
+    }
+}
+
+/// A segment that a mechanism rebuilt from redundancy; it is fed to the receiver like an arrival.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rebuilt {
+    /// First sequence number of the payload.
+    pub seq: SeqNum,
+    /// The repaired bytes.
+    pub payload: Vec<u8>,
+    /// True if a FIN follows the last byte.
+    pub fin: bool,
+}
+
+/// One transmitted segment that an acknowledgement newly reports as delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivered {
+    /// The sequence range of the segment.
+    pub range: SeqRange,
+    /// When it was last sent.
+    pub sent_at: Instant,
+    /// True if it was sent more than once.
+    pub retransmitted: bool,
+    /// Why it was last sent.
+    pub origin: Origin,
+}
+
+/// What a DSACK block (RFC 2883) speaks of, judged by what the scoreboard sent twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DsackOf {
+    /// A range that was retransmitted: the retransmission was not needed.
+    Retransmit,
+    /// A range that a tail loss probe repeated.
+    TailLossProbe,
+    /// A range of which a Proactive copy was sent.
+    Duplicate,
+    /// A range that was never sent twice: the network duplicated it. No undo follows from it.
+    NeverSentTwice,
+}
+
+/// A DSACK report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dsack {
+    /// The duplicate range.
+    pub range: SeqRange,
+    /// Whose duplicate it is.
+    pub of: DsackOf,
+}
+
+/// What an acknowledgement changed on the scoreboard. Byte counts include SYN and FIN as one each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AckOutcome {
+    /// Arrival time of the acknowledgement.
+    pub at: Instant,
+    /// SEG.ACK.
+    pub ack: SeqNum,
+    /// SND.UNA before this acknowledgement.
+    pub una_before: SeqNum,
+    /// Bytes by which SND.UNA advanced; 0 for a duplicate.
+    pub advanced: u32,
+    /// Bytes newly reported by SACK blocks, above the new SND.UNA.
+    pub newly_sacked: u32,
+    /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
+    /// newly sacked.
+    pub delivered_bytes: u32,
+    /// The segments behind `delivered_bytes`, in the order in which they were last sent.
+    pub delivered: Vec<Delivered>,
+    /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
+    pub pipe_before: u32,
+    /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.
+    pub undelivered_before: u32,
+    /// A round-trip sample that obeys Karn's rule, if this acknowledgement brings one.
+    pub rtt: Option<Duration>,
+    /// A DSACK block, if the acknowledgement carried one.
+    pub dsack: Option<Dsack>,
+    /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data
+    /// outstanding.
+    pub duplicate: bool,
+    /// The peer echoes congestion experienced (ECE, RFC 3168).
+    pub ece: bool,
+    /// A SACK block that was reported before has vanished from SND.UNA on: the receiver reneged.
+    pub reneged: bool,
+}
+
+/// Who declared data lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossCause {
+    /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
+    Rack,
+    /// Three duplicate acknowledgements on a connection without SACK (RFC 5681).
+    DupAcks,
+    /// The retransmission timeout.
+    Rto,
+    /// A partial acknowledgement in recovery without SACK (RFC 6582).
+    PartialAck,
+    /// The path MTU shrank below the size of the segment.
+    TooBig,
+    /// A mechanism said so.
+    Mechanism,
+}
+
+/// What loss detection concluded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LossOutcome {
+    /// Bytes newly marked lost.
+    pub newly_lost: u32,
+    /// Of these, bytes that had been retransmitted before: the retransmission itself was lost.
+    pub lost_again: u32,
+    /// Who declared it, if anything was lost.
+    pub cause: Option<LossCause>,
+}
+
+/// What an acknowledgement or a timer did to the recovery state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Episode {
+    /// Nothing: no recovery is under way.
+    None,
+    /// A window reduction begins (fast recovery, ECN, masked loss).
+    Entered,
+    /// It goes on.
+    Stayed,
+    /// All that was outstanding when it began is acknowledged.
+    Exited,
+}
+
+/// A loss that redundancy repaired and that congestion control must still hear of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionSignal {
+    /// SEG.ACK of the acknowledgement that reported the repair.
+    pub ack: SeqNum,
+}
+
+/// What left the connection in one transmission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// The sequence range; empty for an acknowledgement.
+    pub range: SeqRange,
+    /// Payload bytes of each wire segment if the transmission is a super-segment.
+    pub segment_size: u32,
+    /// Why it was sent.
+    pub origin: Origin,
+    /// True if it carried SYN.
+    pub syn: bool,
+    /// True if it carried FIN.
+    pub fin: bool,
+    /// When.
+    pub at: Instant,
+}
+
+/// What a mechanism asks the connection to send. A refused ask is dropped, not kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Send up to one segment of new data, else the last segment again.
+    Probe,
+    /// Send this range again as a copy.
+    Copy(SeqRange),
+    /// Send this payload at this sequence number with this option: a parity segment.
+    Parity {
+        /// SEG.SEQ of the parity segment, left of the window in profile F2.
+        seq: SeqNum,
+        /// The parity bytes.
+        payload: Vec<u8>,
+        /// The option that describes them.
+        option: brisk_wire::Gentle,
+    },
+    /// Send an acknowledgement now; with an option if there is one.
+    Ack(Option<brisk_wire::Gentle>),
+    /// Declare this range lost.
+    MarkLost(SeqRange),
+}
+
+/// What the mechanisms may know of the sender when a hook runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View {
+    /// SND.UNA.
+    pub una: SeqNum,
+    /// SND.NXT.
+    pub nxt: SeqNum,
+    /// Bytes written by the application and not sent yet.
+    pub unsent: u32,
+    /// SND.WND, scaled.
+    pub snd_wnd: u32,
+    /// Congestion window, bytes.
+    pub cwnd: u32,
+    /// RFC 6675 pipe, bytes.
+    pub pipe: u32,
+    /// Bytes reported by SACK.
+    pub sacked: u32,
+    /// Largest payload of one segment.
+    pub mss: u32,
+    /// Smoothed round-trip time, if there is a sample.
+    pub srtt: Option<Duration>,
+    /// Windowed minimum round-trip time, if there is a sample.
+    pub min_rtt: Option<Duration>,
+    /// The retransmission timeout in force, backoff included.
+    pub rto: Duration,
+    /// When the retransmission timer fires, or would fire if it were armed now.
+    pub rto_at: Option<Instant>,
+    /// Recovery state.
+    pub recovery: CongestionState,
+    /// True once the handshake is complete.
+    pub established: bool,
+    /// True if both ends use SACK.
+    pub sack: bool,
+}
+
+/// Names of RFC 6675 / Linux for the state of the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionState {
+    /// No sign of trouble.
+    #[default]
+    Open,
+    /// Duplicate or selective acknowledgements arrive, nothing is declared lost.
+    Disorder,
+    /// The window is being reduced without anything to retransmit (ECN, masked loss).
+    Cwr,
+    /// Fast recovery.
+    Recovery,
+    /// Recovery after a retransmission timeout.
+    Loss,
+}
+
+/// What limits a transmission at this moment, in bytes; see [`Room::permits`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Congestion window.
+    pub cwnd: u32,
+    /// RFC 6675 pipe.
+    pub pipe: u32,
+    /// Bytes between SND.NXT and the right edge of the peer's window.
+    pub peer: u32,
+    /// Bytes that pacing lets go now.
+    pub paced: u32,
+    /// Redundancy allowance: bytes of copies and parity that may still be spent.
+    pub redundancy: u32,
+}
+
+impl Room {
+    /// The one table that decides what may exceed the window: this is where "gentle" lives.
+    ///
+    /// | origin | congestion window | peer's window | pacing | redundancy allowance |
+    /// |---|---|---|---|---|
+    /// | `Ack` | - | - | - | - |
+    /// | `New` | yes (one segment always, when nothing is in flight) | yes | yes | - |
+    /// | `Retransmit` | yes (one segment always, when nothing is in flight) | - | yes | - |
+    /// | `TailLossProbe` | - | - | - | - |
+    /// | `Duplicate` | - | - | yes | yes |
+    /// | `Parity` | - | - | yes | yes |
+    ///
+    /// `len` is in bytes of sequence space. A probe that carries new data is asked for as `New` by
+    /// the peer's window check of the caller first; here it may exceed the congestion window by one
+    /// segment (RFC 8985 section 7.3).
+    pub fn permits(&self, origin: Origin, len: u32) -> bool {
+        let window = self.pipe == 0 || self.pipe.saturating_add(len) <= self.cwnd;
+        match origin {
+            Origin::Ack | Origin::TailLossProbe => true,
+            Origin::New => window && len <= self.peer && len <= self.paced,
+            Origin::Retransmit => window && len <= self.paced,
+            Origin::Duplicate | Origin::Parity => len <= self.paced && len <= self.redundancy,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { cwnd: 10_000, pipe: 9_000, peer: 5_000, paced: 2_000, redundancy: 500 };
+
+    #[test]
+    fn new_data_obeys_every_limit() {
+        assert!(ROOM.permits(Origin::New, 1_000));
+        assert!(!ROOM.permits(Origin::New, 1_001), "congestion window");
+        assert!(!Room { peer: 999, ..ROOM }.permits(Origin::New, 1_000), "peer's window");
+        assert!(!Room { paced: 999, ..ROOM }.permits(Origin::New, 1_000), "pacing");
+    }
+
+    #[test]
+    fn something_may_leave_when_nothing_is_in_flight() {
+        let room = Room { cwnd: 100, pipe: 0, ..ROOM };
+        assert!(room.permits(Origin::New, 1_000));
+        assert!(room.permits(Origin::Retransmit, 1_000));
+    }
+
+    #[test]
+    fn redundancy_spends_its_own_allowance_and_not_the_window() {
+        let full = Room { pipe: 10_000, ..ROOM };
+        assert!(full.permits(Origin::Duplicate, 500) && full.permits(Origin::Parity, 500));
+        assert!(!full.permits(Origin::Duplicate, 501) && !full.permits(Origin::Parity, 501));
+        assert!(full.permits(Origin::TailLossProbe, 1_460));
+    }
+}
