@@ -1,1 +1,27 @@
-//! Under construction.
+//! Devices that carry the packets of brisk, behind one trait.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`device`] | [`Device`]: batches of IP packets in and out, with super-packets both ways |
+//! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
+//! | [`memory`] | a pair of devices joined in memory, for tests and examples |
+//! | [`netns`] | network namespaces: open, create, run a closure inside |
+//! | [`interface`] | addresses, MTU and routes of a network interface |
+//! | [`realtime`] | waiting for a due time with microsecond precision |
+//! | [`privileges`] | what to tell a user who lacks a right |
+//!
+//! A device knows neither TCP's state nor a clock. It moves packets, cuts super-packets that the kernel cannot cut, and
+//! finishes checksums that the stack left open. All unsafe code of the project is in this crate.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "brisk-packet-io drives Linux devices (TUN, UDP_SEGMENT, network namespaces) and builds on Linux only"
+);
+
+pub mod device;
+pub mod memory;
+mod offload;
+pub mod spec;
+
+pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
+pub use spec::{DeviceSpec, SpecError};

@@ -1,0 +1,123 @@
+//! What every device does: [`Device`], and the few facts that travel beside a packet.
+//!
+//! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack emits, `flush`.
+//! A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload that stands for a run of
+//! equal-sized segments. Such packets decide bulk throughput, far more than the kind of device does.
+
+use std::io;
+use std::task::{Context, Poll};
+
+/// A batch-oriented device for IP packets under a tokio runtime.
+///
+/// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be called inside
+/// a tokio runtime with I/O enabled; the other methods need none.
+pub trait Device: Send {
+    /// Ready when [`receive`](Device::receive) may find something. An error means that the device is gone.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Hands each packet that is there to `sink`, at most about `budget` of them, and returns how many it handed over.
+    ///
+    /// Never blocks: nothing there is `Ok(0)`. A result below `budget` means that the device is drained, and that
+    /// [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A device that reads several
+    /// packets in one call may exceed the budget by what that call brought. An error means that the device is gone.
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize>;
+
+    /// Sends one IP packet, which may be a super-packet of up to [`Capabilities::max_super`] bytes.
+    ///
+    /// Never blocks. `WouldBlock` means that nothing of this packet was taken: call again with the same packet after
+    /// [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long, no route, a firewall) is
+    /// counted in [`Counters::send_refused`] and reported as sent, because to TCP that is a loss. Any other error
+    /// means that the device is gone.
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
+
+    /// Ready when a [`send`](Device::send) or [`flush`](Device::flush) that would have blocked is worth another try.
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Pushes out what `send` collected. `WouldBlock` means that a part is still waiting: call again after
+    /// [`poll_writable`](Device::poll_writable).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The longest IP packet in bytes, header included, that one segment may occupy. The stack derives its MSS from it.
+    fn mtu(&self) -> usize;
+
+    /// What the device takes off the stack's hands.
+    fn capabilities(&self) -> Capabilities;
+
+    /// What the device has carried and dropped since it was opened.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+/// What a device does by itself. Every device accepts super-packets and open checksums; this says what is cheap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Super-packets leave in one call; without it they are cut in software.
+    pub tso: bool,
+    /// A TCP checksum that holds only the pseudo-header sum costs nothing; without it, it is finished in software.
+    pub checksum_offload: bool,
+    /// The longest super-packet in bytes, IP header included.
+    pub max_super: usize,
+}
+
+/// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet.
+pub const MAX_SUPER: usize = 65_535;
+
+/// What is known of the TCP checksum of a received packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChecksumState {
+    /// The stack must verify it.
+    Verify,
+    /// The device vouches for the packet; the checksum field itself may be unfinished.
+    Trusted,
+}
+
+/// What arrived beside a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RxMeta {
+    /// Whether the TCP checksum needs verifying.
+    pub checksum: ChecksumState,
+    /// For a super-packet, the payload bytes of each of its segments but the last; `None` for a single segment.
+    pub segment_size: Option<u16>,
+}
+
+/// How a packet is to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TxMeta {
+    /// Cut the TCP payload every so many bytes. `None` sends the packet as it is. Zero counts as `None`.
+    pub segment_size: Option<u16>,
+    /// The TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as virtio-net's
+    /// `NEEDS_CSUM` expects it; the device or the kernel finishes it.
+    pub partial_checksum: bool,
+}
+
+/// Totals since a device was opened. A super-packet counts as one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Packets handed to the stack.
+    pub received: u64,
+    /// Bytes of those packets.
+    pub received_bytes: u64,
+    /// Arrivals that were not packets of this device: malformed, foreign or unreadable.
+    pub receive_dropped: u64,
+    /// Packets taken from the stack.
+    pub sent: u64,
+    /// Bytes of those packets.
+    pub sent_bytes: u64,
+    /// Packets that could not be sent because of what they are or where they go.
+    pub send_refused: u64,
+}
+
+impl Counters {
+    pub(crate) fn on_received(&mut self, len: usize) {
+        self.received += 1;
+        self.received_bytes += len as u64;
+    }
+
+    pub(crate) fn on_sent(&mut self, len: usize) {
+        self.sent += 1;
+        self.sent_bytes += len as u64;
+    }
+}

@@ -1,0 +1,186 @@
+//! A pair of devices joined in memory: what one sends, the other receives, in order and without loss.
+//!
+//! For tests and examples of everything above the devices. Delay, rate and loss between the two ends are the business
+//! of `brisk_link`; this is a cable.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::offload;
+
+/// What a pair of memory devices looks like to its stacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryOptions {
+    /// MTU in bytes, 68 to 65535. Default 1500.
+    pub mtu: usize,
+    /// Carry super-packets and open checksums as they are. Without it they are cut and finished by the sender, as on a
+    /// plain wire. Default true.
+    pub offload: bool,
+    /// How many bytes may wait in each direction before `send` answers `WouldBlock`. Default 4 MiB.
+    pub queue_bytes: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        MemoryOptions { mtu: 1500, offload: true, queue_bytes: 4 << 20 }
+    }
+}
+
+/// One end of a pair. If the other end is dropped, packets to it are refused silently, as on a cut cable.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    inbox: Arc<Mutex<Inbox>>,
+    outbox: Arc<Mutex<Inbox>>,
+    options: MemoryOptions,
+    counters: Counters,
+}
+
+/// One direction of the cable.
+#[derive(Debug, Default)]
+struct Inbox {
+    packets: VecDeque<(Vec<u8>, RxMeta)>,
+    bytes: usize,
+    /// Buffers that were read, for the sender to fill again.
+    spare: Vec<Vec<u8>>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    reader_gone: bool,
+}
+
+/// More spare buffers than this are freed.
+const SPARE_BUFFERS: usize = 64;
+
+impl MemoryDevice {
+    /// Two devices with the default [`MemoryOptions`].
+    pub fn pair() -> (MemoryDevice, MemoryDevice) {
+        MemoryDevice::pair_with(MemoryOptions::default())
+    }
+
+    /// Two devices that are joined.
+    pub fn pair_with(options: MemoryOptions) -> (MemoryDevice, MemoryDevice) {
+        let options = MemoryOptions { mtu: options.mtu.clamp(68, MAX_SUPER), ..options };
+        let (to_a, to_b) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
+        let end = |inbox: &Arc<Mutex<Inbox>>, outbox: &Arc<Mutex<Inbox>>| MemoryDevice {
+            inbox: inbox.clone(),
+            outbox: outbox.clone(),
+            options,
+            counters: Counters::default(),
+        };
+        (end(&to_a, &to_b), end(&to_b, &to_a))
+    }
+}
+
+impl Device for MemoryDevice {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inbox = lock(&self.inbox);
+        if !inbox.packets.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        inbox.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        let mut count = 0;
+        while count < budget {
+            // The lock is not held while the sink runs: it may send on the other end.
+            let Some((packet, meta)) = lock(&self.inbox).take() else { break };
+            self.counters.on_received(packet.len());
+            sink(&packet, meta);
+            lock(&self.inbox).recycle(packet);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.reader_gone || packet.is_empty() || packet.len() > MAX_SUPER {
+            self.counters.send_refused += 1;
+            return Ok(());
+        }
+        if outbox.bytes >= self.options.queue_bytes {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if self.options.offload {
+            let checksum = if tx.partial_checksum { ChecksumState::Trusted } else { ChecksumState::Verify };
+            let segment_size = tx.segment_size.filter(|&size| size > 0);
+            outbox.put(packet, RxMeta { checksum, segment_size });
+        } else {
+            let meta = RxMeta { checksum: ChecksumState::Verify, segment_size: None };
+            offload::cut(packet, tx, &mut |segment| outbox.put(segment, meta));
+        }
+        self.counters.on_sent(packet.len());
+        if let Some(reader) = outbox.reader.take() {
+            drop(outbox);
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.bytes < self.options.queue_bytes || outbox.reader_gone {
+            return Poll::Ready(Ok(()));
+        }
+        outbox.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn mtu(&self) -> usize {
+        self.options.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let offload = self.options.offload;
+        Capabilities { tso: offload, checksum_offload: offload, max_super: MAX_SUPER }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Drop for MemoryDevice {
+    fn drop(&mut self) {
+        let mut inbox = lock(&self.inbox);
+        *inbox = Inbox { reader_gone: true, writer: inbox.writer.take(), ..Inbox::default() };
+        if let Some(writer) = inbox.writer.take() {
+            drop(inbox);
+            writer.wake();
+        }
+    }
+}
+
+impl Inbox {
+    fn put(&mut self, packet: &[u8], meta: RxMeta) {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(packet);
+        self.bytes += packet.len();
+        self.packets.push_back((buffer, meta));
+    }
+
+    fn take(&mut self) -> Option<(Vec<u8>, RxMeta)> {
+        let (packet, meta) = self.packets.pop_front()?;
+        self.bytes -= packet.len();
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+        Some((packet, meta))
+    }
+
+    fn recycle(&mut self, packet: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS {
+            self.spare.push(packet);
+        }
+    }
+}
+
+/// The queue holds plain values, so a panic elsewhere while it was locked leaves nothing half done.
+fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! The grammar of `--device`: `tun:NAME`, `udp:ADDR:PORT`, `packet:IFACE`, `xdp:IFACE`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// A device as a user writes it.
+///
+/// ```
+/// use brisk_packet_io::DeviceSpec;
+/// let spec: DeviceSpec = "udp:[::]:7413".parse().unwrap();
+/// assert_eq!(spec, DeviceSpec::Udp { bind: "[::]:7413".parse().unwrap() });
+/// assert_eq!(spec.to_string(), "udp:[::]:7413");
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum DeviceSpec {
+    /// `tun:NAME`: a TUN interface, created if it does not exist.
+    Tun {
+        /// Name of the interface, 1 to 15 bytes.
+        name: String,
+    },
+    /// `udp:ADDR:PORT`: TCP inside UDP on this local address. Port 0 lets the kernel choose.
+    Udp {
+        /// Local address to bind.
+        bind: SocketAddr,
+    },
+    /// `packet:IFACE`: native TCP through a packet socket. Part of the grammar, not built yet.
+    Packet {
+        /// Name of the interface.
+        interface: String,
+    },
+    /// `xdp:IFACE`: native TCP through AF_XDP. Part of the grammar, not built yet.
+    Xdp {
+        /// Name of the interface.
+        interface: String,
+    },
+}
+
+/// Why a text is no [`DeviceSpec`]. Its `Display` is one line that says what is wrong and what to write instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// No colon.
+    #[error("device '{0}' lacks a kind; write tun:NAME or udp:ADDR:PORT")]
+    NoKind(String),
+    /// A kind that the grammar does not know.
+    #[error("device '{text}': '{kind}' is no kind of device; write tun:NAME or udp:ADDR:PORT")]
+    UnknownKind {
+        /// The whole text.
+        text: String,
+        /// What stands before the first colon.
+        kind: String,
+    },
+    /// The interface name cannot exist on Linux.
+    #[error(
+        "device '{text}': {problem}; an interface name has 1 to 15 characters, without '/', ':' or spaces"
+    )]
+    BadName {
+        /// The whole text.
+        text: String,
+        /// What is wrong with the name.
+        problem: &'static str,
+    },
+    /// The local UDP address does not parse.
+    #[error("device '{text}': '{address}' is no address and port; {hint}")]
+    BadAddress {
+        /// The whole text.
+        text: String,
+        /// What stands after `udp:`.
+        address: String,
+        /// What to write.
+        hint: &'static str,
+    },
+}
+
+impl FromStr for DeviceSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let Some((kind, rest)) = text.split_once(':') else {
+            return Err(SpecError::NoKind(text.to_owned()));
+        };
+        match kind {
+            "tun" => Ok(DeviceSpec::Tun { name: interface_name(text, rest)? }),
+            "packet" => Ok(DeviceSpec::Packet { interface: interface_name(text, rest)? }),
+            "xdp" => Ok(DeviceSpec::Xdp { interface: interface_name(text, rest)? }),
+            "udp" => Ok(DeviceSpec::Udp { bind: udp_address(text, rest)? }),
+            _ => Err(SpecError::UnknownKind { text: text.to_owned(), kind: kind.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceSpec::Tun { name } => write!(f, "tun:{name}"),
+            DeviceSpec::Udp { bind } => write!(f, "udp:{bind}"),
+            DeviceSpec::Packet { interface } => write!(f, "packet:{interface}"),
+            DeviceSpec::Xdp { interface } => write!(f, "xdp:{interface}"),
+        }
+    }
+}
+
+/// The kernel's `dev_valid_name`, so that a bad name is refused before any right is asked for.
+fn interface_name(text: &str, name: &str) -> Result<String, SpecError> {
+    match name_problem(name) {
+        None => Ok(name.to_owned()),
+        Some(problem) => Err(SpecError::BadName { text: text.to_owned(), problem }),
+    }
+}
+
+pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("the interface name is empty")
+    } else if name.len() >= libc::IFNAMSIZ {
+        Some("the interface name is too long")
+    } else if name == "."
+        || name == ".."
+        || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
+    {
+        Some("the interface name has a character that Linux does not allow")
+    } else if name.contains(|c: char| c.is_control() || c == '%') {
+        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the result.
+        Some("the interface name has a character that brisk does not allow")
+    } else {
+        None
+    }
+}
+
+fn udp_address(text: &str, address: &str) -> Result<SocketAddr, SpecError> {
+    let refuse =
+        |hint| Err(SpecError::BadAddress { text: text.to_owned(), address: address.to_owned(), hint });
+    if let Ok(bind) = address.parse() {
+        return Ok(bind);
+    }
+    if address.parse::<std::net::Ipv4Addr>().is_ok() {
+        return refuse("the port is missing, write for instance udp:0.0.0.0:7413");
+    }
+    if address.matches(':').count() > 1 && !address.starts_with('[') {
+        return refuse("an IPv6 address stands in brackets, as in udp:[::]:7413");
+    }
+    if address.chars().any(|c| c.is_ascii_alphabetic()) && !address.starts_with('[') {
+        return refuse("a local address is needed, not a host name, for instance udp:0.0.0.0:7413");
+    }
+    refuse("write for instance udp:0.0.0.0:7413 or udp:[::]:7413")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        text.parse::<DeviceSpec>().expect_err("the text is refused").to_string()
+    }
+
+    #[test]
+    fn every_kind_of_the_grammar_parses_and_prints_as_written() {
+        for text in ["tun:brisk0", "udp:0.0.0.0:7413", "udp:[::1]:0", "packet:eth0", "xdp:eth0"] {
+            let spec: DeviceSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_is_wrong_and_what_to_write() {
+        assert_eq!(error("eth0"), "device 'eth0' lacks a kind; write tun:NAME or udp:ADDR:PORT");
+        assert!(error("tap:x").contains("'tap' is no kind of device"));
+        assert!(error("tun:").contains("empty"));
+        assert!(error("tun:a-name-with-16-c").contains("too long"));
+        assert!(error("tun:a/b").contains("does not allow"));
+        assert!(error("tun:t%d").contains("does not allow"));
+        assert!(error("udp:10.0.0.1").contains("the port is missing"));
+        assert!(error("udp:::1:80").contains("brackets"));
+        assert!(error("udp:localhost:80").contains("not a host name"));
+        assert!(error("udp:1.2.3.4:99999").contains("udp:0.0.0.0:7413"));
+    }
+
+    #[test]
+    fn an_error_is_one_line() {
+        for text in ["", ":", "tun:", "udp:", "xyz:1", "udp:[::1]"] {
+            assert!(!error(text).contains('\n'));
+        }
+    }
+}
