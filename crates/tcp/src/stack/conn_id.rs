@@ -1,0 +1,171 @@
+//! Handles of connections and listeners: slab keys with a generation.
+//!
+//! A slot of the slab is used again after its connection is gone. The generation tells a handle of
+//! the old tenant from one of the new, so that a late call can never touch somebody else's
+//! connection.
+
+use alloc::vec::Vec;
+
+/// Names a connection of one stack. Stays invalid for ever once the connection is freed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Names a listener of one stack. Stays invalid for ever once the listener is closed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenerId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl core::fmt::Display for ConnId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "c{}.{}", self.index, self.generation)
+    }
+}
+
+impl core::fmt::Display for ListenerId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "l{}.{}", self.index, self.generation)
+    }
+}
+
+/// A handle of a [`Slots`].
+pub(crate) trait Key: Copy {
+    /// The handle of slot `index` in its `generation`.
+    fn new(index: u32, generation: u32) -> Self;
+    /// Which slot.
+    fn index(self) -> u32;
+    /// Which of its tenants.
+    fn generation(self) -> u32;
+}
+
+impl Key for ConnId {
+    fn new(index: u32, generation: u32) -> Self {
+        ConnId { index, generation }
+    }
+    fn index(self) -> u32 {
+        self.index
+    }
+    fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+impl Key for ListenerId {
+    fn new(index: u32, generation: u32) -> Self {
+        ListenerId { index, generation }
+    }
+    fn index(self) -> u32 {
+        self.index
+    }
+    fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    tenant: Option<T>,
+}
+
+/// A slab whose keys carry a generation.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Number of tenants.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.
+    pub(crate) fn insert<K: Key>(&mut self, tenant: T) -> K {
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            slot.tenant = Some(tenant);
+            return K::new(index, slot.generation);
+        }
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { generation: 0, tenant: Some(tenant) });
+        K::new(index, 0)
+    }
+
+    /// Moves the tenant out; its key is invalid from here on.
+    pub(crate) fn remove<K: Key>(&mut self, key: K) -> Option<T> {
+        let slot = self.slots.get_mut(key.index() as usize)?;
+        if slot.generation != key.generation() {
+            return None;
+        }
+        let tenant = slot.tenant.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index());
+        Some(tenant)
+    }
+
+    /// The tenant that `key` names.
+    pub(crate) fn at<K: Key>(&self, key: K) -> Option<&T> {
+        let slot = self.slots.get(key.index() as usize)?;
+        slot.tenant.as_ref().filter(|_| slot.generation == key.generation())
+    }
+
+    /// The tenant that `key` names, to be changed.
+    pub(crate) fn at_mut<K: Key>(&mut self, key: K) -> Option<&mut T> {
+        let slot = self.slots.get_mut(key.index() as usize)?;
+        slot.tenant.as_mut().filter(|_| slot.generation == key.generation())
+    }
+
+    /// The key of the present tenant of slot `index`.
+    pub(crate) fn key_at<K: Key>(&self, index: u32) -> Option<K> {
+        let slot = self.slots.get(index as usize)?;
+        slot.tenant.as_ref().map(|_| K::new(index, slot.generation))
+    }
+
+    /// All tenants with their keys, in slot order.
+    pub(crate) fn iter<K: Key>(&self) -> impl Iterator<Item = (K, &T)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(index, slot)| Some((K::new(index as u32, slot.generation), slot.tenant.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_dead_once_its_tenant_has_left() {
+        let mut slots = Slots::default();
+        let first: ConnId = slots.insert("first");
+        assert_eq!(slots.at(first), Some(&"first"));
+        assert_eq!(slots.remove(first), Some("first"));
+        let second: ConnId = slots.insert("second");
+        assert_eq!(first.index, second.index, "the slot is used again");
+        assert_eq!(slots.at(first), None);
+        assert_eq!(slots.remove(first), None);
+        assert_eq!(slots.at(second), Some(&"second"));
+        assert_eq!(slots.len(), 1);
+    }
+
+    #[test]
+    fn a_key_from_elsewhere_is_refused() {
+        let mut slots: Slots<u8> = Slots::default();
+        assert_eq!(slots.at(ConnId { index: 7, generation: 0 }), None);
+        assert_eq!(slots.remove(ConnId { index: 7, generation: 0 }), None);
+        assert_eq!(slots.key_at::<ConnId>(0), None);
+    }
+}
