@@ -19,9 +19,14 @@ compile_error!(
 );
 
 pub mod device;
+pub mod interface;
 pub mod memory;
+pub mod netns;
 mod offload;
+pub mod privileges;
+pub mod realtime;
 pub mod spec;
 
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
+pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};

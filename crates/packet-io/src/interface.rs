@@ -1,0 +1,283 @@
+//! A network interface and what is configured on it: addresses, MTU, up or down, routes.
+//!
+//! A small encoder for rtnetlink (`rtnetlink(7)`), so that nothing is shelled out and IPv4 and IPv6 are the same code.
+//! Everything here acts in the network namespace of the calling thread; see [`crate::netns`].
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::privileges::OpenError;
+
+/// An interface of the calling thread's network namespace.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    name: String,
+    index: u32,
+}
+
+impl Interface {
+    /// Finds an interface by name.
+    pub fn named(name: &str) -> Result<Interface, OpenError> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let index = socket.and_then(|socket| rustix::net::netdevice::name_to_index(socket, name));
+        match index {
+            Ok(index) => Ok(Interface { name: name.to_owned(), index }),
+            Err(error) => Err(OpenError::interface(name, "cannot be found", error.into())),
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel's number for it.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The MTU in bytes.
+    pub fn mtu(&self) -> Result<usize, OpenError> {
+        let reply = Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange();
+        reply
+            .and_then(|reply| {
+                let attributes = reply.get(IFINFOMSG..).unwrap_or_default();
+                let mtu = attribute(attributes, IFLA_MTU).and_then(|value| value.try_into().ok());
+                mtu.map(|mtu| u32::from_ne_bytes(mtu) as usize)
+                    .ok_or_else(|| io::ErrorKind::InvalidData.into())
+            })
+            .map_err(|error| OpenError::interface(&self.name, "does not tell its MTU", error))
+    }
+
+    /// Sets the MTU in bytes.
+    pub fn set_mtu(&self, mtu: u32) -> Result<(), OpenError> {
+        Request::new(RTM_NEWLINK, 0)
+            .bytes(&link_header(self.index, 0, 0))
+            .attribute(IFLA_MTU, &mtu.to_ne_bytes())
+            .exchange()
+            .map(drop)
+            .map_err(|error| OpenError::interface(&self.name, &format!("does not take MTU {mtu}"), error))
+    }
+
+    /// Switches the interface on.
+    pub fn set_up(&self) -> Result<(), OpenError> {
+        self.set_flags(libc::IFF_UP as u32, "cannot be switched on")
+    }
+
+    /// Switches the interface off.
+    pub fn set_down(&self) -> Result<(), OpenError> {
+        self.set_flags(0, "cannot be switched off")
+    }
+
+    fn set_flags(&self, flags: u32, action: &str) -> Result<(), OpenError> {
+        Request::new(RTM_NEWLINK, 0)
+            .bytes(&link_header(self.index, flags, libc::IFF_UP as u32))
+            .exchange()
+            .map(drop)
+            .map_err(|error| OpenError::interface(&self.name, action, error))
+    }
+
+    /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already is no error.
+    pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
+        let (family, octets) = encode(address);
+        // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection an IPv6
+        // address is usable at once; on a device of our own there is nobody to collide with.
+        let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
+        let mut header = vec![family, prefix, no_detection, 0];
+        header.extend(self.index.to_ne_bytes());
+        Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE)
+            .bytes(&header)
+            .attribute(IFA_LOCAL, &octets)
+            .attribute(IFA_ADDRESS, &octets)
+            .exchange()
+            .map(drop)
+            .map_err(|error| {
+                OpenError::interface(&self.name, &format!("does not take address {address}/{prefix}"), error)
+            })
+    }
+
+    /// Routes `destination/prefix` to this interface, `via` a next hop if one is given. `0.0.0.0/0` and `::/0` are the
+    /// default routes. One that exists is replaced.
+    pub fn add_route(&self, destination: IpAddr, prefix: u8, via: Option<IpAddr>) -> Result<(), OpenError> {
+        let (family, octets) = encode(destination);
+        let scope = if via.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
+        // struct rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags.
+        let mut header = vec![family, prefix, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
+        header.extend(0u32.to_ne_bytes());
+        let mut request = Request::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE).bytes(&header);
+        if prefix > 0 {
+            request = request.attribute(RTA_DST, &octets);
+        }
+        if let Some(via) = via {
+            request = request.attribute(RTA_GATEWAY, &encode(via).1);
+        }
+        request.attribute(RTA_OIF, &self.index.to_ne_bytes()).exchange().map(drop).map_err(|error| {
+            OpenError::interface(&self.name, &format!("does not take route {destination}/{prefix}"), error)
+        })
+    }
+}
+
+fn encode(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+    }
+}
+
+// From linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h.
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_CREATE: u16 = 0x400;
+const NLMSG_ERROR: u16 = 2;
+const IFLA_MTU: u16 = 4;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
+const RTN_UNICAST: u8 = 1;
+/// Size of struct nlmsghdr.
+const NLMSGHDR: usize = 16;
+/// Size of struct ifinfomsg.
+const IFINFOMSG: usize = 16;
+
+/// struct ifinfomsg: family, padding, device type, index, flags, mask of the flags to change.
+fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
+    let mut header = vec![0u8; 4];
+    for word in [index, flags, change] {
+        header.extend(word.to_ne_bytes());
+    }
+    header
+}
+
+/// One message to the kernel: header, fixed part, attributes, each aligned to four bytes.
+struct Request(Vec<u8>);
+
+impl Request {
+    fn new(kind: u16, flags: u16) -> Request {
+        // struct nlmsghdr: length (written last), type, flags, sequence number, port.
+        let mut message = vec![0u8; 4];
+        message.extend(kind.to_ne_bytes());
+        message.extend((NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
+        message.extend([0u8; 8]);
+        Request(message)
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Request {
+        self.0.extend(bytes);
+        self.align()
+    }
+
+    fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
+        let len = 4 + value.len() as u16;
+        self.0.extend(len.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.align()
+    }
+
+    fn align(mut self) -> Request {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Sends the request and returns the payload of the first answer; for a command, which is only acknowledged, that
+    /// is empty.
+    fn exchange(mut self) -> io::Result<Vec<u8>> {
+        let len = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        let socket: OwnedFd = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            // NETLINK_ROUTE is protocol 0, which is what no choice means.
+            None,
+        )?;
+        rustix::net::send(&socket, &self.0, SendFlags::empty())?;
+        let mut buffer = vec![0u8; 32 << 10];
+        let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;
+        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+        let message = buffer.get(..len).ok_or_else(malformed)?;
+        let kind = message.get(4..6).and_then(|kind| kind.try_into().ok()).ok_or_else(malformed)?;
+        let payload = message.get(NLMSGHDR..).ok_or_else(malformed)?;
+        if u16::from_ne_bytes(kind) != NLMSG_ERROR {
+            return Ok(payload.to_vec());
+        }
+        let code = payload.get(..4).and_then(|code| code.try_into().ok()).ok_or_else(malformed)?;
+        match i32::from_ne_bytes(code) {
+            0 => Ok(Vec::new()),
+            code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+        }
+    }
+}
+
+/// The value of the first attribute of that kind.
+fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let len = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?);
+        let value = attributes.get(4..len)?;
+        if kind == wanted {
+            return Some(value);
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use crate::privileges::has_sys_admin;
+
+    #[test]
+    fn loopback_tells_its_mtu_without_any_right() {
+        assert!(Interface::named("lo").unwrap().mtu().unwrap() >= 1500);
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named_in_the_error() {
+        let error = Interface::named("pio-absent").unwrap_err().to_string();
+        assert!(
+            error.contains("interface pio-absent") && error.contains("no interface of that name"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn addresses_and_routes_of_both_families_are_taken() {
+        if !has_sys_admin() {
+            println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
+            return;
+        }
+        let namespace = Namespace::anonymous().unwrap();
+        let bound = namespace.run(|| {
+            let lo = Interface::named("lo").unwrap();
+            lo.set_mtu(9000).unwrap();
+            assert_eq!(lo.mtu().unwrap(), 9000);
+            lo.add_address("10.99.0.1".parse().unwrap(), 24).unwrap();
+            lo.add_address("10.99.0.1".parse().unwrap(), 24).unwrap();
+            lo.add_address("fd00:99::1".parse().unwrap(), 64).unwrap();
+            lo.add_route("10.98.0.0".parse().unwrap(), 16, None).unwrap();
+            lo.add_route("0.0.0.0".parse().unwrap(), 0, Some("10.99.0.2".parse().unwrap())).unwrap();
+            lo.add_route("fd00:98::".parse().unwrap(), 64, None).unwrap();
+            let refused = lo.add_address("10.99.0.1".parse().unwrap(), 33).unwrap_err().to_string();
+            assert!(refused.contains("10.99.0.1/33"), "{refused}");
+            ["10.99.0.1:0", "[fd00:99::1]:0"].map(|address| std::net::UdpSocket::bind(address).is_ok())
+        });
+        assert_eq!(bound.unwrap(), [true, true]);
+    }
+}

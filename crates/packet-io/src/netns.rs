@@ -1,0 +1,207 @@
+//! Network namespaces: open one by name or path, create one, run a closure inside.
+//!
+//! A namespace belongs to a thread, and a thread that changed cannot always come back (a user namespace may forbid it).
+//! So [`Namespace::run`] uses a scoped thread of its own: the caller's thread never changes. Descriptors that are opened
+//! inside stay in that namespace wherever they are used, which is how one process serves several.
+//! Names live in `/run/netns` as `ip-netns(8)` lays down, so `ip netns` sees what is created here and the other way round.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use crate::interface::Interface;
+use crate::privileges::OpenError;
+
+/// Where `ip netns` keeps names.
+const NAMES: &str = "/run/netns";
+/// The namespace of the calling thread.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// An open network namespace. It exists at least as long as this value or a clone of it.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    fd: Arc<OwnedFd>,
+    label: String,
+}
+
+impl Namespace {
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Namespace, OpenError> {
+        Namespace::open(OWN)
+    }
+
+    /// An existing namespace: a name that `ip netns list` shows, or a path such as `/proc/PID/ns/net`.
+    pub fn open(name_or_path: &str) -> Result<Namespace, OpenError> {
+        let path =
+            if name_or_path.contains('/') { PathBuf::from(name_or_path) } else { named(name_or_path)? };
+        let file = fs::File::open(&path)
+            .map_err(|error| OpenError::namespace(name_or_path, "cannot be opened", error))?;
+        Ok(Namespace { fd: Arc::new(file.into()), label: name_or_path.to_owned() })
+    }
+
+    /// A fresh namespace without a name, with its loopback interface up. It vanishes with its last user, also after a
+    /// crash.
+    pub fn anonymous() -> Result<Namespace, OpenError> {
+        in_thread(|| {
+            enter_fresh()?;
+            Interface::named("lo")?.set_up()?;
+            Ok(Namespace { label: "(anonymous)".to_owned(), ..Namespace::current()? })
+        })
+        .map_err(|error| OpenError::namespace("(anonymous)", "cannot be created", error))?
+    }
+
+    /// Creates a namespace that stays until [`Namespace::delete`], as `ip netns add` does, with its loopback interface
+    /// up. An existing name is an error.
+    pub fn create(name: &str) -> Result<Namespace, OpenError> {
+        let path = named(name)?;
+        let failed = |error: io::Error| OpenError::namespace(name, "cannot be created", error);
+        share_names_directory().map_err(failed)?;
+        fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
+        let made = in_thread(|| -> Result<(), OpenError> {
+            enter_fresh()?;
+            Interface::named("lo")?.set_up()?;
+            rustix::mount::mount_bind(OWN, &path).map_err(|error| failed(error.into()))
+        });
+        match made.map_err(failed).and_then(|inner| inner) {
+            Ok(()) => Namespace::open(name),
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the name of a namespace; it vanishes when its last user has gone.
+    pub fn delete(name: &str) -> Result<(), OpenError> {
+        let path = named(name)?;
+        let failed = |error| OpenError::namespace(name, "cannot be deleted", error);
+        match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
+            // EINVAL: a name without a mount, left by a creation that was interrupted.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => fs::remove_file(&path).map_err(failed),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    /// Runs `body` inside this namespace, on a thread of its own, and waits for it. A panic of `body` goes on in the
+    /// caller.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, OpenError> {
+        in_thread(|| {
+            self.enter()?;
+            Ok(body())
+        })
+        .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error))?
+    }
+
+    /// Moves the calling thread into this namespace, for good. For a thread that the caller made for this purpose.
+    pub fn enter(&self) -> Result<(), OpenError> {
+        rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error.into()))
+    }
+
+    /// The name or path that the namespace was opened by.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// `Err` if no thread could be started; a panic of `body` goes on in the caller.
+fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, body)?;
+        thread.join().map_err(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn enter_fresh() -> Result<(), OpenError> {
+    // SAFETY: unshare(2) is unsafe only for CLONE_FILES, where one thread could miss descriptors of another. CLONE_NEWNET
+    // changes nothing but the network namespace of this thread.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|error| OpenError::namespace("(new)", "cannot be created", error.into()))
+}
+
+fn named(name: &str) -> Result<PathBuf, OpenError> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        let error = io::Error::from(io::ErrorKind::InvalidInput);
+        return Err(OpenError::namespace(&format!("'{name}'"), "is no name of a namespace", error));
+    }
+    Ok(Path::new(NAMES).join(name))
+}
+
+/// Makes the directory of names a shared mount, so that a name reaches other mount namespaces, as `ip netns add` does.
+fn share_names_directory() -> io::Result<()> {
+    fs::create_dir_all(NAMES)?;
+    let share =
+        || rustix::mount::mount_change(NAMES, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
+    match share() {
+        // EINVAL: the directory is no mount point yet.
+        Err(rustix::io::Errno::INVAL) => {
+            rustix::mount::mount_bind_recursive(NAMES, NAMES)?;
+            Ok(share()?)
+        }
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::privileges::has_sys_admin;
+
+    fn inode(namespace: &Namespace) -> u64 {
+        rustix::fs::fstat(namespace).unwrap().st_ino
+    }
+
+    #[test]
+    fn a_closure_runs_inside_and_the_caller_stays_where_it_was() {
+        if !has_sys_admin() {
+            println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
+            return;
+        }
+        let before = inode(&Namespace::current().unwrap());
+        let fresh = Namespace::anonymous().unwrap();
+        let inside = fresh.run(|| inode(&Namespace::current().unwrap())).unwrap();
+        assert_eq!(inside, inode(&fresh));
+        assert_ne!(inside, before);
+        assert_eq!(inode(&Namespace::current().unwrap()), before);
+    }
+
+    #[test]
+    fn a_named_namespace_can_be_created_opened_and_deleted() {
+        if !has_sys_admin() {
+            println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
+            return;
+        }
+        let name = format!("pio-test-{}", std::process::id());
+        let created = match Namespace::create(&name) {
+            Ok(created) => created,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                println!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(inode(&created), inode(&Namespace::open(&name).unwrap()));
+        assert!(Namespace::create(&name).unwrap_err().to_string().contains("exists already"));
+        Namespace::delete(&name).unwrap();
+        let gone = Namespace::open(&name).unwrap_err().to_string();
+        assert!(gone.contains("ip netns list"), "{gone}");
+    }
+
+    #[test]
+    fn a_name_cannot_leave_the_directory_of_names() {
+        for name in ["", "..", "a/b"] {
+            assert!(Namespace::delete(name).is_err());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What to tell a user who lacks a right, and which rights this process has.
+//!
+//! A device that cannot be opened answers with an [`OpenError`]: one line that names the device, says what is wrong,
+//! and what to do. Most failures here are a missing capability, so the remedy is part of the message.
+
+use std::fmt;
+use std::io;
+
+use rustix::thread::CapabilitySet;
+
+/// Why a device, namespace or interface could not be opened or configured.
+///
+/// Converts into [`io::Error`] and keeps the [`io::ErrorKind`] of its cause.
+#[derive(Debug)]
+pub struct OpenError {
+    subject: String,
+    problem: String,
+    kind: io::ErrorKind,
+    source: Option<io::Error>,
+}
+
+impl OpenError {
+    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it, if that is known.
+    pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
+        let mut problem = format!("{action}: {source}");
+        if !remedy.is_empty() {
+            problem.push_str("; ");
+            problem.push_str(remedy);
+        }
+        OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }
+    }
+
+    /// A request that cannot work on any system, without an error of the kernel behind it.
+    pub(crate) fn unsupported(subject: impl Into<String>, problem: impl Into<String>) -> Self {
+        OpenError {
+            subject: subject.into(),
+            problem: problem.into(),
+            kind: io::ErrorKind::Unsupported,
+            source: None,
+        }
+    }
+
+    pub(crate) fn tun(name: &str, action: &str, source: io::Error) -> Self {
+        let subject = format!("tun:{name}");
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                let problem = format!(
+                    "permission denied: creating a TUN device needs CAP_NET_ADMIN \
+                     (run as root, or `ip tuntap add {name} mode tun user $USER` once, or use udp:)"
+                );
+                OpenError { subject, problem, kind: source.kind(), source: Some(source) }
+            }
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => OpenError::new(
+                subject,
+                action,
+                "the kernel offers no TUN devices here (try `modprobe tun`, give the container /dev/net/tun, \
+                 or use udp:)",
+                source,
+            ),
+            Some(libc::EBUSY) => OpenError::new(
+                subject,
+                action,
+                "another process holds this device; end it or choose another name",
+                source,
+            ),
+            Some(libc::EINVAL) => OpenError::new(
+                subject,
+                action,
+                "an interface of that name exists and is no TUN device; choose another name",
+                source,
+            ),
+            _ => OpenError::new(subject, action, "", source),
+        }
+    }
+
+    pub(crate) fn udp(bind: std::net::SocketAddr, action: &str, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => "another program has this port; choose another",
+            Some(libc::EADDRNOTAVAIL) => "this address is not one of this host; 0.0.0.0 or [::] take all",
+            Some(libc::EACCES | libc::EPERM) => {
+                "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
+            }
+            Some(libc::EAFNOSUPPORT) => "this host has no IPv6; bind an IPv4 address",
+            _ => "",
+        };
+        OpenError::new(format!("udp:{bind}"), action, remedy, source)
+    }
+
+    pub(crate) fn namespace(label: &str, action: &str, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => "network namespaces need CAP_SYS_ADMIN (run as root)",
+            Some(libc::ENOENT) => "`ip netns list` shows those that exist",
+            Some(libc::EEXIST) => "it exists already",
+            _ => "",
+        };
+        OpenError::new(format!("namespace {label}"), action, remedy, source)
+    }
+
+    pub(crate) fn interface(name: &str, action: &str, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => "changing an interface needs CAP_NET_ADMIN (run as root)",
+            Some(libc::ENODEV) => "no interface of that name is in this network namespace",
+            _ => "",
+        };
+        OpenError::new(format!("interface {name}"), action, remedy, source)
+    }
+
+    /// The kind of the error behind this one.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenError { subject, problem, kind: _, source: _ } = self;
+        write!(f, "{subject}: {problem}")
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> Self {
+        io::Error::new(error.kind, error)
+    }
+}
+
+/// Whether this thread has CAP_NET_ADMIN: it can create TUN devices and change interfaces.
+pub fn has_net_admin() -> bool {
+    has(CapabilitySet::NET_ADMIN)
+}
+
+/// Whether this thread has CAP_NET_RAW: it can open packet and raw sockets.
+pub fn has_net_raw() -> bool {
+    has(CapabilitySet::NET_RAW)
+}
+
+/// Whether this thread has CAP_SYS_ADMIN: it can create and enter network namespaces.
+pub fn has_sys_admin() -> bool {
+    has(CapabilitySet::SYS_ADMIN)
+}
+
+fn has(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_tun_names_the_capability_and_three_ways_out() {
+        let error = OpenError::tun("brisk0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
+        assert_eq!(
+            error.to_string(),
+            "tun:brisk0: permission denied: creating a TUN device needs CAP_NET_ADMIN (run as root, or \
+             `ip tuntap add brisk0 mode tun user $USER` once, or use udp:)"
+        );
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn every_open_error_is_one_line() {
+        for errno in [libc::EPERM, libc::ENOENT, libc::EBUSY, libc::EINVAL, libc::EADDRINUSE, libc::ENOMEM] {
+            let cause = || io::Error::from_raw_os_error(errno);
+            for error in [
+                OpenError::tun("t", "TUNSETIFF", cause()),
+                OpenError::udp("[::]:1".parse().unwrap(), "bind", cause()),
+                OpenError::namespace("n", "open", cause()),
+                OpenError::interface("i", "set MTU", cause()),
+            ] {
+                assert!(!error.to_string().contains('\n'), "{error}");
+            }
+        }
+    }
+}
