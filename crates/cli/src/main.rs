@@ -1,2 +1,106 @@
-//! The program `brisk`.
-fn main() {}
+//! The program `brisk`: argument parsing only, one file per subcommand.
+//!
+//! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; what it does lives in
+//! the crates below. Exit status 0: it worked; 1: it failed; 2: the command line cannot be meant.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+mod demo;
+mod emulate;
+mod failure;
+mod link_args;
+mod manual;
+mod output;
+mod whatif;
+
+use failure::Failure;
+
+/// A user-space TCP for short transfers: one round trip to open and answer.
+#[derive(Debug, Parser)]
+#[command(name = "brisk", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Start with:  brisk demo\nEvery flag can also be set as BRISK_<FLAG> in the environment.")]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Common {
+    /// Say more; twice for even more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Say only what went wrong
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// How log lines on stderr are written
+    #[arg(long, global = true, value_enum, default_value_t, env = "BRISK_LOG_FORMAT", value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// The two ways to write a log line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// `key=value` words after an RFC 3339 time.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what it does: a lossy long link, a gateway pair and a load on this machine, no privileges
+    Demo(demo::Args),
+    /// A link in real time between two network namespaces or devices
+    Emulate(emulate::Args),
+    /// What each mechanism would do for a flow over a link, in virtual time, no privileges
+    Whatif(whatif::Args),
+    /// Print a shell completion script
+    #[command(hide = true)]
+    Completions(manual::Completions),
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man(manual::Man),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<(), Failure> {
+    let common = cli.common;
+    match cli.command {
+        Command::Demo(args) => demo::run(args, &common),
+        Command::Emulate(args) => emulate::run(args, &common),
+        Command::Whatif(args) => whatif::run(args, &common),
+        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Man(args) => manual::man(args, Cli::command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_subcommand_shows_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("brisk "), "{} has no example in its help", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The flags that describe a link, the same in every subcommand that has one.
+//!
+//! This file only names the flags; what their values mean is the grammar of [`brisk_link::LinkSpec`].
+
+use brisk_link::LinkSpec;
+
+use crate::failure::Failure;
+
+/// The flags of a link.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Link")]
+pub(crate) struct LinkArgs {
+    /// Round-trip time of the empty path, half of it each way: 100ms
+    #[arg(long, value_name = "TIME", env = "BRISK_RTT")]
+    rtt: Option<String>,
+    /// One-way delay, instead of --rtt: 50ms
+    #[arg(long, value_name = "TIME", env = "BRISK_DELAY", conflicts_with = "rtt")]
+    delay: Option<String>,
+    /// Rate, or rate down/up: 20mbit, 4mbit/256kbit
+    #[arg(long, value_name = "RATE", env = "BRISK_RATE")]
+    rate: Option<String>,
+    /// Drop-tail queue before the rate, in bytes or packets: 128kB, 200p
+    #[arg(long, value_name = "SIZE", env = "BRISK_QUEUE")]
+    queue: Option<String>,
+    /// Loss: 2%, after:1%,50%, ge:p=1%,r=50%,h=0%,k=100%, list:3,7, trace:FILE; down:2% for one direction
+    #[arg(long, value_name = "MODEL", env = "BRISK_LOSS")]
+    loss: Option<String>,
+    /// Share of packets that come late, and by how much: 1%,5ms
+    #[arg(long, value_name = "SHARE,TIME", env = "BRISK_REORDER")]
+    reorder: Option<String>,
+    /// Share of packets that come twice: 0.1%
+    #[arg(long, value_name = "SHARE", env = "BRISK_DUPLICATE")]
+    duplicate: Option<String>,
+    /// Varying delay on top, order kept: 3ms
+    #[arg(long, value_name = "TIME", env = "BRISK_JITTER")]
+    jitter: Option<String>,
+    /// Largest IP packet that passes: 1500
+    #[arg(long, value_name = "BYTES", env = "BRISK_MTU")]
+    mtu: Option<String>,
+    /// Mark ECN-capable packets when the queue holds more: 32kB
+    #[arg(long, value_name = "SIZE", env = "BRISK_ECN_MARK")]
+    ecn_mark: Option<String>,
+    /// A box in the middle, repeatable: strip-option:34, drop-syn-data, coalesce, split, rewrite-seq, ...
+    #[arg(long, value_name = "BOX", env = "BRISK_MIDDLEBOX")]
+    middlebox: Vec<String>,
+    /// Seed of all chance; the same seed gives the same draws
+    #[arg(long, value_name = "N", env = "BRISK_SEED")]
+    seed: Option<u64>,
+}
+
+impl LinkArgs {
+    /// The link that the flags describe, on top of `preset`. Trace files are read.
+    pub(crate) fn spec(&self, preset: LinkSpec) -> Result<LinkSpec, Failure> {
+        let mut spec = preset;
+        let words = [
+            ("rtt", &self.rtt),
+            ("delay", &self.delay),
+            ("rate", &self.rate),
+            ("queue", &self.queue),
+            ("loss", &self.loss),
+            ("reorder", &self.reorder),
+            ("duplicate", &self.duplicate),
+            ("jitter", &self.jitter),
+            ("mtu", &self.mtu),
+            ("ecn-mark", &self.ecn_mark),
+        ];
+        let boxes = self.middlebox.iter().map(|value| ("middlebox", value));
+        for (key, value) in words.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).chain(boxes)
+        {
+            spec.set(key, value).map_err(Failure::usage)?;
+        }
+        if self.seed.is_some() {
+            spec.seed = self.seed;
+        }
+        spec.load_traces(&mut |path| std::fs::read_to_string(path).map_err(|error| error.to_string()))
+            .map_err(Failure::usage)?;
+        Ok(spec)
+    }
+
+    /// True if no flag shapes the link (a seed alone shapes nothing).
+    pub(crate) fn is_empty(&self) -> bool {
+        let flags = [
+            &self.rtt,
+            &self.delay,
+            &self.rate,
+            &self.queue,
+            &self.loss,
+            &self.reorder,
+            &self.duplicate,
+            &self.jitter,
+            &self.mtu,
+            &self.ecn_mark,
+        ];
+        self.middlebox.is_empty() && flags.iter().all(|flag| flag.is_none())
+    }
+}

@@ -1,0 +1,21 @@
+//! Writing results to stdout. A reader that goes away (`brisk whatif | head`) is no error.
+
+use std::io::{ErrorKind, Write};
+
+use crate::failure::Failure;
+
+/// Prints `text` as it is.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("cannot write the result to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints `text` and a line end.
+pub(crate) fn print_line(text: &str) -> Result<(), Failure> {
+    print(&format!("{text}\n"))
+}
