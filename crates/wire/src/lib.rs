@@ -1,1 +1,72 @@
-//! Under construction.
+//! The formats of brisk: bytes to values and back.
+//!
+//! Everything above this crate works with values: a [`Segment`] has an IP header, a TCP header with
+//! its [`Options`] and a payload slice. This crate is the one place that knows where the bits are.
+//! It takes any bytes and never panics; what it cannot use it refuses with a [`ParseError`] that
+//! says why, so that callers can count the reasons.
+//!
+//! | module | what | specification |
+//! |---|---|---|
+//! | [`time`] | [`Instant`]: microseconds that the driver hands in | |
+//! | [`seq`] | [`SeqNum`]: sequence numbers modulo 2^32 | RFC 9293 3.4 |
+//! | [`checksum`] | the Internet checksum, whole, partial and incremental | RFC 1071, RFC 1624 |
+//! | [`ip`] | IPv4 and IPv6 headers, extension headers | RFC 791, RFC 8200 |
+//! | [`tcp`] | the TCP header and its flags | RFC 9293 3.1, RFC 9768 |
+//! | [`options`] | the TCP options and their deterministic encoder | RFC 9293, 7323, 2018, 7413, 6994 |
+//! | [`fast_open`] | the Fast Open option and its [`Cookie`] | RFC 7413 |
+//! | [`gentle`] | the option of Corrective and Proactive | Gentle Aggression, sections 5 and 6 |
+//! | [`packet`] | whole packets in and out, the demultiplexing peek | |
+//! | [`segmentation`] | cutting a super-packet in software | |
+//! | [`icmp`] | ICMP errors that quote TCP | RFC 792, RFC 4443 |
+//!
+//! ```
+//! use brisk_wire::{ChecksumCheck, ChecksumFill, Flags, IpMeta, Packet, SeqNum, TcpHeader, emit, parse};
+//!
+//! let ip = IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into());
+//! let mut syn = TcpHeader { src_port: 49152, dst_port: 80, seq: SeqNum(7), flags: Flags::SYN, ..TcpHeader::default() };
+//! syn.options.mss = Some(1460);
+//!
+//! let mut bytes = Vec::new();
+//! emit(&ip, &syn, &[b"GET /"], ChecksumFill::Full, &mut bytes).unwrap();
+//!
+//! let Ok(Packet::Tcp(segment)) = parse(&bytes, ChecksumCheck::Verify) else { panic!("not a segment") };
+//! assert_eq!((segment.tcp, segment.payload), (syn, &b"GET /"[..]));
+//! ```
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod checksum;
+pub mod error;
+pub mod fast_open;
+pub mod gentle;
+pub mod icmp;
+pub mod ip;
+pub mod options;
+pub mod packet;
+pub mod segmentation;
+pub mod seq;
+pub mod tcp;
+pub mod time;
+
+pub use arrayvec::ArrayVec;
+pub use error::{EmitError, ParseError};
+pub use fast_open::{Cookie, FastOpen};
+pub use gentle::Gentle;
+pub use icmp::{IcmpError, IcmpKind, emit_icmp, emit_icmp_too_big, emit_icmp_unreachable};
+pub use ip::{Ecn, IpMeta};
+pub use options::{
+    Dropped, OptionProfile, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
+};
+pub use packet::{
+    ChecksumCheck, ChecksumFill, Packet, Segment, emit, emit_with, fill_checksums, four_tuple, header_len,
+    parse, parse_with, tcp_offset,
+};
+pub use segmentation::split;
+pub use seq::SeqNum;
+pub use tcp::{Flags, TcpHeader};
+pub use time::{Duration, Instant};

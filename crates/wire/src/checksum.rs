@@ -1,0 +1,131 @@
+//! The Internet checksum (RFC 1071), its pseudo headers, partial sums and incremental update (RFC 1624).
+//!
+//! The sum is kept in 64 bits and folded once at the end. Its value does not depend on byte order
+//! until then, so the inner loop reads native words and the fold swaps once.
+
+use core::net::IpAddr;
+
+/// A ones-complement sum in progress, over a byte sequence that may be handed in in pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sum {
+    /// Sum of 16-bit words in native byte order. Each word adds at most 2^32, so 2^32 calls fit.
+    words: u64,
+    /// An odd number of bytes has been added: the next piece starts in the low half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The sum of nothing.
+    pub const fn new() -> Self {
+        Sum { words: 0, odd: false }
+    }
+
+    /// The sum of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut sum = Sum::new();
+        sum.add(bytes);
+        sum
+    }
+
+    /// The pseudo header of TCP over IPv4 (RFC 9293 section 3.1) or of any upper layer over IPv6
+    /// (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. Addresses of different
+    /// families are summed as they are; [`emit`](crate::emit) refuses to write such packets.
+    pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
+        let mut sum = Sum::new();
+        for address in [src, dst] {
+            match address {
+                IpAddr::V4(v4) => sum.add(&v4.octets()),
+                IpAddr::V6(v6) => sum.add(&v6.octets()),
+            }
+        }
+        sum.add(&len.to_be_bytes());
+        sum.add(&[0, protocol]);
+        sum
+    }
+
+    /// Appends `bytes` to what is summed. Pieces may have odd lengths.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let piece = native_sum(bytes);
+        self.words = wide_add(self.words, if self.odd { u64::from(fold(piece).swap_bytes()) } else { piece });
+        self.odd ^= bytes.len() % 2 == 1;
+    }
+
+    /// Appends the bytes that `other` has summed, so that parts can be summed apart from each other.
+    #[must_use]
+    pub fn combine(self, other: Sum) -> Sum {
+        let piece = if self.odd { u64::from(fold(other.words).swap_bytes()) } else { other.words };
+        Sum { words: wide_add(self.words, piece), odd: self.odd ^ other.odd }
+    }
+
+    /// The sum folded to 16 bits, not complemented: what a device with checksum offload expects in
+    /// the checksum field.
+    pub fn fold(self) -> u16 {
+        u16::from_be(fold(self.words))
+    }
+
+    /// The checksum: the complement of the folded sum. Over data that includes a correct checksum it
+    /// is zero.
+    pub fn finish(self) -> u16 {
+        !self.fold()
+    }
+}
+
+/// The new value of the checksum `check` after the bytes `old`, at an even offset of what it covers,
+/// became `new` (RFC 1624 equation 3). Both have the same even length.
+#[must_use]
+pub fn update(check: u16, old: &[u8], new: &[u8]) -> u16 {
+    // HC' = ~(~HC + ~m + m')
+    let removed = Sum { words: u64::from((!Sum::of(old).fold()).to_be()), odd: false };
+    let before = Sum { words: u64::from((!check).to_be()), odd: false };
+    before.combine(removed).combine(Sum::of(new)).finish()
+}
+
+/// The new value of the checksum `check` after a 16-bit word that it covers changed from `old` to `new`.
+#[must_use]
+pub fn update_u16(check: u16, old: u16, new: u16) -> u16 {
+    update(check, &old.to_be_bytes(), &new.to_be_bytes())
+}
+
+/// The new value of the checksum `check` after an aligned 32-bit word changed from `old` to `new`.
+#[must_use]
+pub fn update_u32(check: u16, old: u32, new: u32) -> u16 {
+    update(check, &old.to_be_bytes(), &new.to_be_bytes())
+}
+
+/// Sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.
+fn native_sum(bytes: &[u8]) -> u64 {
+    // Four lanes so that the compiler can keep them in one vector register. 65535 bytes of 32-bit
+    // words stay far below 2^64.
+    let mut lanes = [0u64; 4];
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<4>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    let mut sum = lanes.into_iter().fold(0, wide_add);
+    let (words, last) = rest.as_chunks::<2>();
+    for word in words {
+        sum = wide_add(sum, u64::from(u16::from_ne_bytes(*word)));
+    }
+    if let [byte] = last {
+        sum = wide_add(sum, u64::from(u16::from_ne_bytes([*byte, 0])));
+    }
+    sum
+}
+
+/// Ones-complement addition of 64 bits: the carry comes back in at the bottom.
+fn wide_add(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + u64::from(carry)
+}
+
+/// Folds 64 bits to 16 with end-around carry.
+fn fold(words: u64) -> u16 {
+    let mut sum = (words & 0xffff_ffff) + (words >> 32);
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

@@ -1,0 +1,208 @@
+//! The Gentle-Aggression option (GA): one experimental option serves Corrective and Proactive.
+//!
+//! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the
+//! value of the Corrective authors' published patches. On SYN and SYN-ACK one byte negotiates; on other segments the
+//! first byte is a set of flags, and three longer forms carry lengths:
+//!
+//! | form | Length | after the ExID | when |
+//! |---|---|---|---|
+//! | capability | 5 | the capability byte | SYN, SYN-ACK |
+//! | short | 5 | flags | neither `ENC` nor `R_FAIL` |
+//! | fail | 8 | flags, lost_len (24 bits) | `R_FAIL` |
+//! | enc-F1 | 8 | flags, enc_len (24 bits) | `ENC`, profile F1 (the prototype's) |
+//! | enc-F2 | 15 | flags, enc_len (24), start_off (24), crc32c (32) | `ENC`, profile F2 |
+//!
+//! An option that says `ENC` but is not well formed must never lead to its payload being taken as
+//! data, so a malformed option is reported apart from an absent one: see [`Reading::Malformed`].
+
+use arrayvec::ArrayVec;
+
+/// ExID of the option unless configured otherwise.
+pub const EXPERIMENTAL_ID: u16 = 0xDC60;
+
+/// Flag `R_ACK`: the window was reduced for a repaired loss (the prototype's `RECOVERY_CWR`).
+pub const R_ACK: u8 = 0x80;
+/// Flag `R_SUCC`: a recovery succeeded.
+pub const R_SUCC: u8 = 0x40;
+/// Flag `R_FAIL`: a recovery failed, the lost length follows.
+pub const R_FAIL: u8 = 0x20;
+/// Flag `ENC`: the payload is a XOR of earlier segments.
+pub const ENC: u8 = 0x10;
+/// Flag `S_PAR` (F2): episode parity that belongs to `R_SUCC`.
+pub const S_PAR: u8 = 0x08;
+/// Flag `A_PAR` (F2): episode parity that belongs to `R_ACK`.
+pub const A_PAR: u8 = 0x04;
+/// Flag `COPY` (F2): this segment is a Proactive copy.
+pub const COPY: u8 = 0x02;
+/// Flag `FIN_END` (F2): with `ENC`, a FIN follows the last encoded byte.
+pub const FIN_END: u8 = 0x01;
+
+/// Capability bit `R`: "this is an answer", set in a SYN-ACK of version F2 only.
+pub const CAP_ANSWER: u8 = 0x80;
+/// Capability bit `P`: Proactive offered or agreed.
+pub const CAP_PROACTIVE: u8 = 0x40;
+/// Capability bits of the version.
+pub const CAP_VERSION_MASK: u8 = 0x30;
+/// Version F1: bit-compatible with the authors' prototype.
+pub const CAP_VERSION_F1: u8 = 0x00;
+/// Version F2.
+pub const CAP_VERSION_F2: u8 = 0x10;
+/// Capability bits of the encoding type; see [`encoding_type`].
+pub const CAP_ENCODING_MASK: u8 = 0x0f;
+/// Encoding type: none.
+pub const ENCODING_NONE: u8 = 0;
+/// Encoding type: XOR over all blocks.
+pub const ENCODING_XOR: u8 = 1;
+/// Encoding type: XOR over every other block, two interleaved groups.
+pub const ENCODING_XOR_INTERLEAVED: u8 = 2;
+
+/// The `lost_len` that means STOP: send no more `ENC` on this connection.
+pub const STOP: u32 = 0xff_ffff;
+/// The largest value of a 24-bit length.
+pub const MAX_LEN: u32 = 0xff_ffff;
+
+/// The encoding type that a capability byte names. Reserved types read as none.
+pub const fn encoding_type(capability: u8) -> u8 {
+    match capability & CAP_ENCODING_MASK {
+        kind @ (ENCODING_XOR | ENCODING_XOR_INTERLEAVED) => kind,
+        _ => ENCODING_NONE,
+    }
+}
+
+/// The value of the option. Integers above 24 bits where the wire has 24 are cut to [`MAX_LEN`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gentle {
+    /// On SYN and SYN-ACK: the capability byte, see the `CAP_*` constants.
+    Capability(u8),
+    /// Flags alone.
+    Short {
+        /// Neither [`ENC`] nor [`R_FAIL`].
+        flags: u8,
+    },
+    /// A recovery failed.
+    Fail {
+        /// [`R_FAIL`] and perhaps others, not [`ENC`].
+        flags: u8,
+        /// Bytes from SEG.ACK on that are considered lost, or [`STOP`].
+        lost_len: u32,
+    },
+    /// The payload is a XOR, profile F1: the encoded range starts at SEG.SEQ.
+    EncF1 {
+        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        flags: u8,
+        /// Bytes from the first to the last encoded byte, at least 1.
+        enc_len: u32,
+    },
+    /// The payload is a XOR, profile F2.
+    EncF2 {
+        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        flags: u8,
+        /// Bytes from the first to the last encoded byte, at least 1.
+        enc_len: u32,
+        /// The encoded range starts at SEG.SEQ + `start_off`.
+        start_off: u32,
+        /// CRC-32C over the encoded stream bytes in stream order, FIN not included.
+        crc32c: u32,
+    },
+}
+
+/// What the value bytes of an option (after the ExID) turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// A well-formed option.
+    Option(Gentle),
+    /// Not well formed, and harmless: process the segment as if it were absent.
+    Ignore,
+    /// Not well formed, and the payload may be a XOR: drop the segment if the connection has
+    /// negotiated the option.
+    Malformed,
+}
+
+impl Gentle {
+    /// Reads the value bytes, which begin after the ExID. `syn` tells whether the segment is a SYN or
+    /// SYN-ACK.
+    pub fn read(value: &[u8], syn: bool) -> Reading {
+        if syn { read_capability(value) } else { read_flags(value) }
+    }
+
+    /// The flags byte of a segment after the handshake; `None` for a capability.
+    pub const fn flags(&self) -> Option<u8> {
+        match *self {
+            Gentle::Capability(_) => None,
+            Gentle::Short { flags }
+            | Gentle::Fail { flags, .. }
+            | Gentle::EncF1 { flags, .. }
+            | Gentle::EncF2 { flags, .. } => Some(flags),
+        }
+    }
+
+    /// Whether the payload of the segment is a XOR rather than stream data.
+    pub const fn is_encoded(&self) -> bool {
+        match self {
+            Gentle::EncF1 { .. } | Gentle::EncF2 { .. } => true,
+            Gentle::Capability(_) | Gentle::Short { .. } | Gentle::Fail { .. } => false,
+        }
+    }
+
+    /// The value bytes as they follow the ExID: 1, 4 or 11 of them.
+    pub fn value(&self) -> ArrayVec<u8, 11> {
+        let mut out = ArrayVec::new();
+        match *self {
+            Gentle::Capability(byte) | Gentle::Short { flags: byte } => out.push(byte),
+            Gentle::Fail { flags, lost_len: len } | Gentle::EncF1 { flags, enc_len: len } => {
+                out.push(flags);
+                out.extend(u24(len));
+            }
+            Gentle::EncF2 { flags, enc_len, start_off, crc32c } => {
+                out.push(flags);
+                out.extend(u24(enc_len));
+                out.extend(u24(start_off));
+                out.extend(crc32c.to_be_bytes());
+            }
+        }
+        out
+    }
+}
+
+fn read_capability(value: &[u8]) -> Reading {
+    match *value {
+        [byte] if matches!(byte & CAP_VERSION_MASK, CAP_VERSION_F1 | CAP_VERSION_F2) => {
+            Reading::Option(Gentle::Capability(byte))
+        }
+        // Reserved versions and other lengths: no payload depends on them yet.
+        _ => Reading::Ignore,
+    }
+}
+
+fn read_flags(value: &[u8]) -> Reading {
+    let encoded = value.first().is_some_and(|flags| flags & ENC != 0);
+    let failed = value.first().is_some_and(|flags| flags & R_FAIL != 0);
+    let option = match *value {
+        [flags] if !encoded && !failed => Some(Gentle::Short { flags }),
+        [flags, a, b, c] if failed && !encoded => Some(Gentle::Fail { flags, lost_len: from_u24([a, b, c]) }),
+        [flags, a, b, c] if encoded && !failed => Some(Gentle::EncF1 { flags, enc_len: from_u24([a, b, c]) }),
+        [flags, a, b, c, d, e, f, g, h, i, j] if encoded && !failed => Some(Gentle::EncF2 {
+            flags,
+            enc_len: from_u24([a, b, c]),
+            start_off: from_u24([d, e, f]),
+            crc32c: u32::from_be_bytes([g, h, i, j]),
+        }),
+        _ => None,
+    };
+    match option {
+        Some(Gentle::EncF1 { enc_len: 0, .. } | Gentle::EncF2 { enc_len: 0, .. }) => Reading::Malformed,
+        Some(option) => Reading::Option(option),
+        None if encoded || !matches!(value.len(), 1 | 4 | 11) => Reading::Malformed,
+        None => Reading::Ignore,
+    }
+}
+
+/// The three bytes of a 24-bit integer; larger values are cut to the largest.
+fn u24(value: u32) -> [u8; 3] {
+    let [_, a, b, c] = value.min(MAX_LEN).to_be_bytes();
+    [a, b, c]
+}
+
+fn from_u24([a, b, c]: [u8; 3]) -> u32 {
+    u32::from_be_bytes([0, a, b, c])
+}

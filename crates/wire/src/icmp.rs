@@ -1,0 +1,223 @@
+//! ICMP errors that quote a TCP segment (RFC 792, RFC 1191, RFC 4443).
+//!
+//! An error is a rumour: anybody can send one. What is read here says which connection and which
+//! sequence number it claims to be about; the stack decides what to believe (RFC 5927).
+
+use core::net::{IpAddr, SocketAddr};
+
+use alloc::vec::Vec;
+
+use crate::checksum::Sum;
+use crate::error::ParseError;
+use crate::ip::{self, IpHeader, IpMeta, Strictness, protocol};
+use crate::seq::SeqNum;
+
+/// Bytes of an ICMP error before the quotation.
+const ERROR_HEADER_LEN: usize = 8;
+/// An ICMPv4 error is at most this long (RFC 1812 section 4.3.2.3).
+const MAX_ERROR_V4: usize = 576;
+/// An ICMPv6 error is at most this long, the minimum IPv6 MTU (RFC 4443 section 2.4).
+const MAX_ERROR_V6: usize = 1280;
+
+/// An ICMP error about a TCP segment that we sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IcmpError {
+    /// Who sent the error.
+    pub from: IpAddr,
+    /// What it says.
+    pub kind: IcmpKind,
+    /// Source of the quoted segment: our end.
+    pub src: SocketAddr,
+    /// Destination of the quoted segment: the peer.
+    pub dst: SocketAddr,
+    /// Sequence number of the quoted segment.
+    pub seq: SeqNum,
+}
+
+/// What an ICMP error says, the same for both versions of IP.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IcmpKind {
+    /// No route to the network.
+    NetUnreachable,
+    /// The host does not answer, or is unknown.
+    HostUnreachable,
+    /// The destination does not know TCP.
+    ProtocolUnreachable,
+    /// Nobody listens on the port. Rare for TCP, which answers with RST.
+    PortUnreachable,
+    /// A policy forbids the packet.
+    AdminProhibited,
+    /// The packet does not fit the next link and may not be fragmented.
+    PacketTooBig {
+        /// MTU of the next link in bytes, IP header included. Zero from routers older than RFC 1191.
+        mtu: u32,
+    },
+    /// The hop limit ran out on the way.
+    TimeExceeded,
+    /// A header field is wrong.
+    ParameterProblem,
+    /// A request to slow down; obsolete, hosts ignore it (RFC 6633).
+    SourceQuench,
+}
+
+/// Reads an ICMP message, `None` if it is no error about a TCP segment that its receiver sent.
+pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, ParseError> {
+    let (&[kind, code, _, _, b4, b5, b6, b7], quotation) =
+        message.split_first_chunk::<ERROR_HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    if message_sum(&ip.meta, message).finish() != 0 {
+        return Err(ParseError::IcmpChecksum);
+    }
+    let kind = match ip.meta.src {
+        IpAddr::V4(_) => kind_v4(kind, code, u16::from_be_bytes([b6, b7])),
+        IpAddr::V6(_) => kind_v6(kind, code, u32::from_be_bytes([b4, b5, b6, b7])),
+    };
+    Ok(kind.zip(quoted_segment(quotation)).and_then(|(kind, (src, dst, seq))| {
+        // What we did not send we cannot have caused.
+        (src.ip() == ip.meta.dst).then_some(IcmpError { from: ip.meta.src, kind, src, dst, seq })
+    }))
+}
+
+/// The sum of a message: ICMPv6 includes a pseudo header (RFC 4443 section 2.3), ICMP does not.
+fn message_sum(ip: &IpMeta, message: &[u8]) -> Sum {
+    let sum = Sum::of(message);
+    match ip.src {
+        IpAddr::V4(_) => sum,
+        IpAddr::V6(_) => {
+            Sum::pseudo_header(ip.src, ip.dst, protocol::ICMPV6, message.len() as u32).combine(sum)
+        }
+    }
+}
+
+fn quoted_segment(quotation: &[u8]) -> Option<(SocketAddr, SocketAddr, SeqNum)> {
+    let ip = IpHeader::parse(quotation, Strictness::Quoted).ok()?;
+    if ip.protocol != protocol::TCP {
+        return None;
+    }
+    // RFC 792 promises 64 bits of the transport header: ports and sequence number.
+    let &[a, b, c, d, e, f, g, h] = quotation.get(ip.payload_at..)?.first_chunk::<8>()?;
+    let src = SocketAddr::new(ip.meta.src, u16::from_be_bytes([a, b]));
+    let dst = SocketAddr::new(ip.meta.dst, u16::from_be_bytes([c, d]));
+    Some((src, dst, SeqNum(u32::from_be_bytes([e, f, g, h]))))
+}
+
+/// RFC 792, codes of RFC 1122 section 3.2.2.1 and RFC 1812 section 5.2.7.1.
+fn kind_v4(kind: u8, code: u8, mtu: u16) -> Option<IcmpKind> {
+    match (kind, code) {
+        (3, 0 | 6 | 11) => Some(IcmpKind::NetUnreachable),
+        (3, 1 | 5 | 7 | 8 | 12) => Some(IcmpKind::HostUnreachable),
+        (3, 2) => Some(IcmpKind::ProtocolUnreachable),
+        (3, 3) => Some(IcmpKind::PortUnreachable),
+        (3, 4) => Some(IcmpKind::PacketTooBig { mtu: u32::from(mtu) }),
+        (3, 9 | 10 | 13 | 14 | 15) => Some(IcmpKind::AdminProhibited),
+        (4, _) => Some(IcmpKind::SourceQuench),
+        (11, _) => Some(IcmpKind::TimeExceeded),
+        (12, _) => Some(IcmpKind::ParameterProblem),
+        _ => None,
+    }
+}
+
+/// RFC 4443 section 3.
+fn kind_v6(kind: u8, code: u8, mtu: u32) -> Option<IcmpKind> {
+    match (kind, code) {
+        (1, 0) => Some(IcmpKind::NetUnreachable),
+        (1, 2 | 3) => Some(IcmpKind::HostUnreachable),
+        (1, 1 | 5 | 6) => Some(IcmpKind::AdminProhibited),
+        (1, 4) => Some(IcmpKind::PortUnreachable),
+        (2, _) => Some(IcmpKind::PacketTooBig { mtu }),
+        (3, _) => Some(IcmpKind::TimeExceeded),
+        // Unrecognized next header: the IPv6 way to say that nobody speaks TCP there.
+        (4, 1) => Some(IcmpKind::ProtocolUnreachable),
+        (4, _) => Some(IcmpKind::ParameterProblem),
+        _ => None,
+    }
+}
+
+/// Type and code of an error in ICMPv4.
+fn code_v4(kind: IcmpKind) -> (u8, u8) {
+    match kind {
+        IcmpKind::NetUnreachable => (3, 0),
+        IcmpKind::HostUnreachable => (3, 1),
+        IcmpKind::ProtocolUnreachable => (3, 2),
+        IcmpKind::PortUnreachable => (3, 3),
+        IcmpKind::PacketTooBig { .. } => (3, 4),
+        IcmpKind::AdminProhibited => (3, 13),
+        IcmpKind::SourceQuench => (4, 0),
+        IcmpKind::TimeExceeded => (11, 0),
+        IcmpKind::ParameterProblem => (12, 0),
+    }
+}
+
+/// Type and code of an error in ICMPv6, which has no source quench.
+fn code_v6(kind: IcmpKind) -> Option<(u8, u8)> {
+    match kind {
+        IcmpKind::NetUnreachable => Some((1, 0)),
+        IcmpKind::AdminProhibited => Some((1, 1)),
+        IcmpKind::HostUnreachable => Some((1, 3)),
+        IcmpKind::PortUnreachable => Some((1, 4)),
+        IcmpKind::PacketTooBig { .. } => Some((2, 0)),
+        IcmpKind::TimeExceeded => Some((3, 0)),
+        IcmpKind::ParameterProblem => Some((4, 0)),
+        IcmpKind::ProtocolUnreachable => Some((4, 1)),
+        IcmpKind::SourceQuench => None,
+    }
+}
+
+/// Writes the answer of a router or host `from` to the TCP packet `offending`: "it does not fit the
+/// next link, whose MTU is `mtu`". As [`emit_icmp`].
+pub fn emit_icmp_too_big(from: IpAddr, offending: &[u8], mtu: u16, out: &mut Vec<u8>) {
+    emit_icmp(from, offending, IcmpKind::PacketTooBig { mtu: u32::from(mtu) }, out);
+}
+
+/// Writes the answer of a router or host `from` to the TCP packet `offending`: "there is no way to
+/// deliver it", for the reason `kind`. As [`emit_icmp`].
+pub fn emit_icmp_unreachable(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
+    emit_icmp(from, offending, kind, out);
+}
+
+/// Writes the ICMP error `kind` about the TCP packet `offending` into `out`, which is cleared first.
+///
+/// `out` stays empty if no error may or can be sent: `offending` is not a TCP packet with at least the
+/// 8 bytes that a quotation needs (errors are answered only to TCP here, so never to an ICMP error),
+/// `from` is of the other IP version, or the version has no such error.
+pub fn emit_icmp(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
+    out.clear();
+    let Ok(cause) = IpHeader::parse(offending, Strictness::Quoted) else { return };
+    if cause.meta.src.is_ipv4() != from.is_ipv4() || quoted_segment(offending).is_none() {
+        return;
+    }
+    let meta = IpMeta::new(from, cause.meta.src);
+    let (code, protocol, limit) = match from {
+        IpAddr::V4(_) => (Some(code_v4(kind)), protocol::ICMP, MAX_ERROR_V4),
+        IpAddr::V6(_) => (code_v6(kind), protocol::ICMPV6, MAX_ERROR_V6),
+    };
+    let Some((kind_byte, code)) = code else { return };
+
+    let room = limit - meta.header_len() - ERROR_HEADER_LEN;
+    let quotation = offending.get(..cause.end.min(room)).unwrap_or_default();
+    ip::emit_header(&meta, protocol, ERROR_HEADER_LEN + quotation.len(), out);
+    out.extend([kind_byte, code, 0, 0]);
+    out.extend(detail(kind, from).to_be_bytes());
+    out.extend_from_slice(quotation);
+
+    let message = out.get_mut(meta.header_len()..).unwrap_or_default();
+    let check = message_sum(&meta, message).finish();
+    if let Some(field) = message.get_mut(2..4) {
+        field.copy_from_slice(&check.to_be_bytes());
+    }
+}
+
+/// The second word of an error: the MTU, which ICMPv4 keeps in 16 bits, or zero.
+fn detail(kind: IcmpKind, from: IpAddr) -> u32 {
+    match kind {
+        IcmpKind::PacketTooBig { mtu } if from.is_ipv4() => mtu.min(0xffff),
+        IcmpKind::PacketTooBig { mtu } => mtu,
+        IcmpKind::NetUnreachable
+        | IcmpKind::HostUnreachable
+        | IcmpKind::ProtocolUnreachable
+        | IcmpKind::PortUnreachable
+        | IcmpKind::AdminProhibited
+        | IcmpKind::TimeExceeded
+        | IcmpKind::ParameterProblem
+        | IcmpKind::SourceQuench => 0,
+    }
+}

@@ -1,0 +1,317 @@
+//! IPv4 and IPv6 headers (RFC 791, RFC 8200) as far as TCP needs them.
+//!
+//! IPv4 options are skipped. Of IPv6, the extension headers that a receiver may skip are walked with
+//! a bound. Fragments are refused: a stack that sets DF and learns the path's MTU meets none.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use alloc::vec::Vec;
+
+use crate::checksum::Sum;
+use crate::error::ParseError;
+
+/// Protocol numbers as in the IANA registry.
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+}
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_HEADER_LEN: usize = 20;
+/// Bytes of the fixed IPv6 header.
+pub const IPV6_HEADER_LEN: usize = 40;
+/// Extension headers that are walked before a packet is refused (RFC 8504 section 5.3 permits a bound).
+pub const MAX_EXTENSIONS: usize = 8;
+
+/// The ECN field of the IP header (RFC 3168 section 5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotEct,
+    /// ECN-capable, ECT(1).
+    Ect1,
+    /// ECN-capable, ECT(0).
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Ecn {
+    /// From the two low bits; higher ones are ignored.
+    pub const fn from_bits(bits: u8) -> Ecn {
+        match bits & 0b11 {
+            0b00 => Ecn::NotEct,
+            0b01 => Ecn::Ect1,
+            0b10 => Ecn::Ect0,
+            _ => Ecn::Ce,
+        }
+    }
+
+    /// The two bits.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Ecn::NotEct => 0b00,
+            Ecn::Ect1 => 0b01,
+            Ecn::Ect0 => 0b10,
+            Ecn::Ce => 0b11,
+        }
+    }
+}
+
+/// What the IP header of a packet says, lengths and protocol apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IpMeta {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address, of the same version.
+    pub dst: IpAddr,
+    /// Time to live or hop limit.
+    pub hop_limit: u8,
+    /// The ECN field.
+    pub ecn: Ecn,
+    /// Differentiated services code point, 6 bits.
+    pub dscp: u8,
+    /// Identification; IPv4 only, else 0.
+    pub identification: u16,
+    /// Don't-fragment flag; IPv4 only, else true (no router fragments IPv6).
+    pub dont_fragment: bool,
+    /// Flow label, 20 bits; IPv6 only, else 0.
+    pub flow_label: u32,
+}
+
+impl IpMeta {
+    /// A header with hop limit 64, not ECN-capable, DF set.
+    pub const fn new(src: IpAddr, dst: IpAddr) -> Self {
+        IpMeta {
+            src,
+            dst,
+            hop_limit: 64,
+            ecn: Ecn::NotEct,
+            dscp: 0,
+            identification: 0,
+            dont_fragment: true,
+            flow_label: 0,
+        }
+    }
+
+    /// Bytes of the header that [`emit`](crate::emit) writes: 20 for IPv4, 40 for IPv6.
+    pub const fn header_len(&self) -> usize {
+        match self.src {
+            IpAddr::V4(_) => IPV4_HEADER_LEN,
+            IpAddr::V6(_) => IPV6_HEADER_LEN,
+        }
+    }
+}
+
+/// A header that was read: its fields and where things are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpHeader {
+    /// The fields.
+    pub meta: IpMeta,
+    /// The protocol of the payload, after extension headers.
+    pub protocol: u8,
+    /// Where the payload starts: after options and extension headers.
+    pub payload_at: usize,
+    /// Where the packet ends. Bytes after it are padding of the link.
+    pub end: usize,
+}
+
+/// How strictly a header is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strictness {
+    /// A packet that arrived: it is whole and its header checksum is right.
+    Arrived,
+    /// A quotation in an ICMP error, or a peek: the packet may be cut off, and routers may have left
+    /// the header checksum as it was before they changed the header.
+    Quoted,
+}
+
+impl IpHeader {
+    /// Reads the IP header of `packet` and walks its extension headers.
+    ///
+    /// # Errors
+    /// The reasons of [`ParseError`] that concern IP.
+    pub fn parse(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) => parse_v4(packet, strictness),
+            Some(6) => parse_v6(packet, strictness),
+            Some(_) => Err(ParseError::Version),
+            None => Err(ParseError::Truncated),
+        }
+    }
+}
+
+fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
+    let (fixed, _) = packet.split_first_chunk::<IPV4_HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let payload_at = usize::from(fixed[0] & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    if payload_at < IPV4_HEADER_LEN || total_len < payload_at {
+        return Err(ParseError::IpHeaderLength);
+    }
+    let header = packet.get(..payload_at).ok_or(ParseError::Truncated)?;
+    let end = match strictness {
+        Strictness::Arrived if total_len > packet.len() => return Err(ParseError::Truncated),
+        Strictness::Arrived if Sum::of(header).finish() != 0 => return Err(ParseError::IpChecksum),
+        Strictness::Arrived | Strictness::Quoted => total_len.min(packet.len()),
+    };
+    let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
+    // More fragments, or an offset: in a quotation only the first one holds the TCP header.
+    let fragmented = match strictness {
+        Strictness::Arrived => fragment & 0x3fff != 0,
+        Strictness::Quoted => fragment & 0x1fff != 0,
+    };
+    if fragmented {
+        return Err(ParseError::Fragment);
+    }
+    let meta = IpMeta {
+        src: Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]).into(),
+        dst: Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19]).into(),
+        hop_limit: fixed[8],
+        ecn: Ecn::from_bits(fixed[1]),
+        dscp: fixed[1] >> 2,
+        identification: u16::from_be_bytes([fixed[4], fixed[5]]),
+        dont_fragment: fragment & 0x4000 != 0,
+        flow_label: 0,
+    };
+    Ok(IpHeader { meta, protocol: fixed[9], payload_at, end })
+}
+
+fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
+    let (fixed, _) = packet.split_first_chunk::<IPV6_HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
+    let total_len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    let end = match strictness {
+        Strictness::Arrived if total_len > packet.len() => return Err(ParseError::Truncated),
+        Strictness::Arrived | Strictness::Quoted => total_len.min(packet.len()),
+    };
+    let (protocol, payload_at) = walk_extensions(packet.get(..end).unwrap_or(packet), fixed[6], strictness)?;
+    let meta = IpMeta {
+        src: v6_address(packet, 8).into(),
+        dst: v6_address(packet, 24).into(),
+        hop_limit: fixed[7],
+        ecn: Ecn::from_bits((first >> 20) as u8),
+        dscp: (first >> 22) as u8 & 0x3f,
+        identification: 0,
+        dont_fragment: true,
+        flow_label: first & 0xf_ffff,
+    };
+    Ok(IpHeader { meta, protocol, payload_at, end })
+}
+
+/// The address at `at`, which the caller has checked to be inside.
+fn v6_address(packet: &[u8], at: usize) -> Ipv6Addr {
+    let octets = packet.get(at..).and_then(|rest| rest.first_chunk::<16>());
+    Ipv6Addr::from(octets.copied().unwrap_or_default())
+}
+
+/// Follows the chain of extension headers (RFC 8200 section 4) from the fixed header on. Answers the
+/// protocol after the chain and where its header starts.
+fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(u8, usize), ParseError> {
+    let (mut next, mut at) = (first, IPV6_HEADER_LEN);
+    for _ in 0..=MAX_EXTENSIONS {
+        let skipped = match Extension::of(next) {
+            Extension::None => return Ok((next, at)),
+            Extension::Authentication => return Err(ParseError::UnsupportedExtension),
+            skippable => skippable,
+        };
+        let header =
+            packet.get(at..).and_then(|rest| rest.first_chunk::<8>()).ok_or(ParseError::Truncated)?;
+        let len = match skipped {
+            // RFC 6946: a fragment header without offset and more-fragments is a whole packet.
+            Extension::Fragment => {
+                let fragment = u16::from_be_bytes([header[2], header[3]]);
+                let beyond_first = fragment & 0xfff8 != 0;
+                if beyond_first || (fragment & 1 != 0 && strictness == Strictness::Arrived) {
+                    return Err(ParseError::Fragment);
+                }
+                8
+            }
+            // Segments left: the packet is on its way to somewhere else.
+            Extension::Routing if header[3] != 0 => return Err(ParseError::UnsupportedExtension),
+            _ => 8 + usize::from(header[1]) * 8,
+        };
+        next = header[0];
+        at += len;
+        if at > packet.len() {
+            return Err(ParseError::Truncated);
+        }
+    }
+    Err(ParseError::UnsupportedExtension)
+}
+
+/// The extension headers, by how they are walked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extension {
+    /// Not an extension header: the chain ends.
+    None,
+    /// Hop-by-hop, destination options, mobility, HIP, shim6: skipped by their length.
+    Options,
+    Routing,
+    Fragment,
+    /// A packet whose sender asked for authentication that nobody here checks.
+    Authentication,
+}
+
+impl Extension {
+    fn of(next_header: u8) -> Extension {
+        match next_header {
+            0 | 60 | 135 | 139 | 140 => Extension::Options,
+            43 => Extension::Routing,
+            44 => Extension::Fragment,
+            51 => Extension::Authentication,
+            _ => Extension::None,
+        }
+    }
+}
+
+/// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked that
+/// the whole fits 65535 bytes and that both addresses are of one version.
+pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: &mut Vec<u8>) {
+    let traffic_class = meta.dscp << 2 | meta.ecn.bits();
+    match (meta.src, meta.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let start = out.len();
+            let flags: u16 = if meta.dont_fragment { 0x4000 } else { 0 };
+            out.extend([0x45, traffic_class]);
+            out.extend(((IPV4_HEADER_LEN + payload_len) as u16).to_be_bytes());
+            out.extend(meta.identification.to_be_bytes());
+            out.extend(flags.to_be_bytes());
+            out.extend([meta.hop_limit, protocol, 0, 0]);
+            out.extend(src.octets());
+            out.extend(dst.octets());
+            fill_v4_checksum(out.get_mut(start..).unwrap_or_default());
+        }
+        (src, dst) => {
+            let first = 6 << 28 | u32::from(traffic_class) << 20 | meta.flow_label & 0xf_ffff;
+            out.extend(first.to_be_bytes());
+            out.extend((payload_len as u16).to_be_bytes());
+            out.extend([protocol, meta.hop_limit]);
+            out.extend(v6_octets(src));
+            out.extend(v6_octets(dst));
+        }
+    }
+}
+
+/// The octets of an address in an IPv6 header.
+fn v6_octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Writes the checksum of an IPv4 header, which `header` is exactly. Shorter bytes are left alone.
+pub(crate) fn fill_v4_checksum(header: &mut [u8]) {
+    if let Some(field) = header.get_mut(10..12) {
+        field.fill(0);
+        let check = Sum::of(header).finish();
+        if let Some(field) = header.get_mut(10..12) {
+            field.copy_from_slice(&check.to_be_bytes());
+        }
+    }
+}

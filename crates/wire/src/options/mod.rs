@@ -1,0 +1,178 @@
+//! The TCP options as values.
+//!
+//! | kind | option | specification |
+//! |---|---|---|
+//! | 2 | maximum segment size | RFC 9293 3.7.1 |
+//! | 3 | window scale | RFC 7323 2 |
+//! | 4, 5 | SACK permitted, SACK | RFC 2018 |
+//! | 8 | timestamps | RFC 7323 3 |
+//! | 34 | Fast Open | RFC 7413, see [`fast_open`](crate::fast_open) |
+//! | 254 with ExID 0xF989 | Fast Open, experimental form | RFC 7413, RFC 6994 |
+//! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`](crate::gentle) |
+//!
+//! Reading never fails: an option that is malformed is as good as absent (except a malformed GA
+//! option, which is reported), and an option without meaning here is kept in
+//! [`Options::unknown`] so that it can be looked at and written again. Writing is deterministic: the
+//! same value always gives the same bytes, in the layout that Linux uses, see [`Options::emit`].
+
+mod emit;
+mod parse;
+mod raw;
+
+use arrayvec::ArrayVec;
+
+pub use emit::Dropped;
+pub use raw::{RawOption, RawOptions};
+
+use crate::fast_open::FastOpen;
+use crate::gentle::{self, Gentle};
+use crate::seq::SeqNum;
+
+/// Bytes of the largest option area.
+pub const MAX_LEN: usize = 40;
+/// The largest window scale (RFC 7323 section 2.3: larger ones are taken as 14).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
+/// Option kinds as in the IANA registry.
+pub mod kind {
+    /// End of the option list.
+    pub const END: u8 = 0;
+    /// No operation.
+    pub const NOP: u8 = 1;
+    /// Maximum segment size.
+    pub const MSS: u8 = 2;
+    /// Window scale.
+    pub const WINDOW_SCALE: u8 = 3;
+    /// SACK permitted.
+    pub const SACK_PERMITTED: u8 = 4;
+    /// SACK.
+    pub const SACK: u8 = 5;
+    /// Timestamps.
+    pub const TIMESTAMPS: u8 = 8;
+    /// MD5 signature (RFC 2385).
+    pub const MD5: u8 = 19;
+    /// TCP authentication option (RFC 5925).
+    pub const AO: u8 = 29;
+    /// Fast Open.
+    pub const FAST_OPEN: u8 = 34;
+    /// Accurate ECN, order 0 (RFC 9768).
+    pub const ACC_ECN_0: u8 = 172;
+    /// Accurate ECN, order 1 (RFC 9768).
+    pub const ACC_ECN_1: u8 = 174;
+    /// RFC 3692 experiment 1.
+    pub const EXPERIMENT_1: u8 = 253;
+    /// RFC 3692 experiment 2.
+    pub const EXPERIMENT_2: u8 = 254;
+}
+
+/// The options of one segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Maximum segment size in bytes; on SYN and SYN-ACK.
+    pub mss: Option<u16>,
+    /// Shift of the window field, at most 14; on SYN and SYN-ACK.
+    pub window_scale: Option<u8>,
+    /// The sender takes SACK blocks; on SYN and SYN-ACK.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks in the order of the wire; not on SYN and SYN-ACK.
+    pub sack: SackBlocks,
+    /// Fast Open. Filled on every kind of segment; outside of SYN and SYN-ACK it means something only
+    /// in the one-time cookie mode, and the connection ignores it otherwise.
+    pub fast_open: Option<FastOpen>,
+    /// Gentle Aggression. Filled whether or not it is negotiated: the connection knows.
+    pub gentle: Option<Gentle>,
+    /// What has no meaning here: unknown kinds, unknown experiments, options of a SYN elsewhere.
+    pub unknown: UnknownOptions,
+    /// A GA option that is not well formed and may say that the payload is a XOR. A connection on
+    /// which GA was sent or received must drop the segment; others ignore this. Never written.
+    pub malformed_gentle: bool,
+}
+
+/// The timestamps option (RFC 7323 section 3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Timestamps {
+    /// TSval, in ticks of the sender.
+    pub value: u32,
+    /// TSecr, meaningful with ACK.
+    pub echo: u32,
+}
+
+/// A SACK block: the bytes `[start, end)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SackBlock {
+    /// First byte.
+    pub start: SeqNum,
+    /// The byte after the last.
+    pub end: SeqNum,
+}
+
+/// The SACK blocks of a segment: four fit.
+pub type SackBlocks = ArrayVec<SackBlock, 4>;
+
+/// Which experiment numbers a stack uses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OptionProfile {
+    /// ExID of the GA option.
+    pub ga_exid: u16,
+    /// Kind of the GA option as written. On receipt 253 and 254 are accepted as well.
+    pub ga_kind: u8,
+}
+
+impl Default for OptionProfile {
+    /// Kind 254, ExID 0xDC60.
+    fn default() -> Self {
+        OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 }
+    }
+}
+
+/// Options without a typed field, as kind and content, in the order of the wire.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UnknownOptions {
+    /// The options as on the wire: kind, length, content; without NOPs.
+    bytes: ArrayVec<u8, MAX_LEN>,
+}
+
+/// There is no room for another option: 40 bytes are the most that a segment carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no room for another TCP option: all of them together have 40 bytes")]
+pub struct OptionSpaceFull;
+
+impl UnknownOptions {
+    /// Adds an option with this content (the bytes after kind and length). The kind is one with a
+    /// length, that is neither 0 (end) nor 1 (NOP); those two are taken without effect.
+    ///
+    /// # Errors
+    /// [`OptionSpaceFull`] if the store would exceed 40 bytes.
+    pub fn push(&mut self, option: u8, content: &[u8]) -> Result<(), OptionSpaceFull> {
+        if matches!(option, kind::END | kind::NOP) {
+            return Ok(());
+        }
+        let len = u8::try_from(content.len() + 2).map_err(|_| OptionSpaceFull)?;
+        if usize::from(len) > self.bytes.remaining_capacity() {
+            return Err(OptionSpaceFull);
+        }
+        self.bytes.extend([option, len]);
+        self.bytes.extend(content.iter().copied());
+        Ok(())
+    }
+
+    /// The options as kind and content.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        RawOptions::new(&self.bytes).filter_map(|option| match option {
+            RawOption::Tlv { kind, content, .. } => Some((kind, content)),
+            RawOption::Nop { .. } | RawOption::Malformed { .. } => None,
+        })
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether there is one of this kind.
+    pub fn contains(&self, option: u8) -> bool {
+        self.iter().any(|(kind, _)| kind == option)
+    }
+}

@@ -1,0 +1,74 @@
+//! The option list as it is on the wire (RFC 9293 section 3.1): kinds, lengths, contents, positions.
+//!
+//! For code that looks at bytes rather than meaning: the parser, and middleboxes that edit packets.
+
+use super::kind;
+
+/// One element of an option list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RawOption<'a> {
+    /// A NOP.
+    Nop {
+        /// Its offset in the option area.
+        at: usize,
+    },
+    /// An option with kind and length.
+    Tlv {
+        /// Offset of the kind in the option area; the option has `content.len() + 2` bytes.
+        at: usize,
+        /// The kind.
+        kind: u8,
+        /// The bytes after the length.
+        content: &'a [u8],
+    },
+    /// An option whose length is below 2, missing or beyond the area. The list ends here.
+    Malformed {
+        /// Offset of the kind in the option area.
+        at: usize,
+        /// The kind.
+        kind: u8,
+        /// Everything after the kind up to the end of the area.
+        rest: &'a [u8],
+    },
+}
+
+/// The elements of an option area, up to the end-of-list option, a malformed one or the end.
+#[derive(Clone, Debug)]
+pub struct RawOptions<'a> {
+    area: &'a [u8],
+    at: usize,
+}
+
+impl<'a> RawOptions<'a> {
+    /// The elements of `area`, the bytes between the fixed TCP header and the payload.
+    pub const fn new(area: &'a [u8]) -> Self {
+        RawOptions { area, at: 0 }
+    }
+}
+
+impl<'a> Iterator for RawOptions<'a> {
+    type Item = RawOption<'a>;
+
+    fn next(&mut self) -> Option<RawOption<'a>> {
+        let at = self.at;
+        let (&kind, rest) = self.area.get(at..)?.split_first()?;
+        match kind {
+            kind::END => {
+                self.at = self.area.len();
+                None
+            }
+            kind::NOP => {
+                self.at = at + 1;
+                Some(RawOption::Nop { at })
+            }
+            _ => {
+                let content = rest.first().and_then(|&len| rest.get(1..usize::from(len).checked_sub(1)?));
+                self.at = content.map_or(self.area.len(), |content| at + 2 + content.len());
+                Some(match content {
+                    Some(content) => RawOption::Tlv { at, kind, content },
+                    None => RawOption::Malformed { at, kind, rest },
+                })
+            }
+        }
+    }
+}

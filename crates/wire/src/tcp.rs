@@ -1,0 +1,219 @@
+//! The TCP header (RFC 9293 section 3.1) and its flags (RFC 9768 for AE).
+//!
+//! ```text
+//!  byte 12                         byte 13
+//! +---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+
+//! |  Data Offset  | R4| R5| R6|AE |CWR|ECE|URG|ACK|PSH|RST|SYN|FIN|
+//! +---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+
+//! ```
+//!
+//! R4, R5 and R6 are reserved; the names are the bits' numbers in the IANA registry. All of them pass
+//! through this crate unchanged: whether one means anything is negotiated by the connection.
+
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+
+use arrayvec::ArrayVec;
+
+use crate::error::ParseError;
+use crate::options::{Dropped, OptionProfile, Options};
+use crate::seq::SeqNum;
+
+/// Bytes of a header without options.
+pub const MIN_HEADER_LEN: usize = 20;
+/// Bytes of the largest header: 15 words.
+pub const MAX_HEADER_LEN: usize = 60;
+/// Offset of the checksum field in the header.
+pub const CHECKSUM_OFFSET: usize = 16;
+
+/// The control bits of a segment, the reserved ones included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(pub u16);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// The sender has no more data.
+    pub const FIN: Flags = Flags(0x001);
+    /// Synchronise sequence numbers.
+    pub const SYN: Flags = Flags(0x002);
+    /// Reset.
+    pub const RST: Flags = Flags(0x004);
+    /// Push.
+    pub const PSH: Flags = Flags(0x008);
+    /// The acknowledgement field counts.
+    pub const ACK: Flags = Flags(0x010);
+    /// The urgent pointer counts.
+    pub const URG: Flags = Flags(0x020);
+    /// ECN echo.
+    pub const ECE: Flags = Flags(0x040);
+    /// Congestion window reduced.
+    pub const CWR: Flags = Flags(0x080);
+    /// Accurate ECN (RFC 9768), registry bit 7; formerly NS.
+    pub const AE: Flags = Flags(0x100);
+    /// Reserved, registry bit 6.
+    pub const R6: Flags = Flags(0x200);
+    /// Reserved, registry bit 5.
+    pub const R5: Flags = Flags(0x400);
+    /// Reserved, registry bit 4. Proactive marks its copies with it where that is negotiated.
+    pub const R4: Flags = Flags(0x800);
+    /// Every bit that the header has room for.
+    pub const ALL: Flags = Flags(0xfff);
+
+    /// Letters in the order in which packet scripts write them.
+    const LETTERS: [(Flags, char); 12] = [
+        (Flags::FIN, 'F'),
+        (Flags::SYN, 'S'),
+        (Flags::RST, 'R'),
+        (Flags::PSH, 'P'),
+        (Flags::ECE, 'E'),
+        (Flags::CWR, 'W'),
+        (Flags::AE, 'A'),
+        (Flags::URG, 'U'),
+        (Flags::R4, '4'),
+        (Flags::R5, '5'),
+        (Flags::R6, '6'),
+        (Flags::ACK, '.'),
+    ];
+
+    /// All bits of `other` are set.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// At least one bit of `other` is set.
+    pub const fn intersects(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// No bit is set.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Sets the bits of `other`.
+    pub fn insert(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+
+    /// Clears the bits of `other`.
+    pub fn remove(&mut self, other: Flags) {
+        self.0 &= !other.0;
+    }
+
+    /// These flags without the bits of `other`.
+    #[must_use]
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+
+    /// Reads what `Display` writes: letters of `FSRPEWAU456.` in any order, or `-` for none. `None` on
+    /// any other character.
+    pub fn from_letters(text: &str) -> Option<Flags> {
+        if text == "-" {
+            return Some(Flags::NONE);
+        }
+        text.chars().try_fold(Flags::NONE, |flags, letter| {
+            Self::LETTERS.iter().find(|(_, known)| *known == letter).map(|(flag, _)| flags | *flag)
+        })
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Flags) {
+        self.insert(other);
+    }
+}
+
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = ArrayVec::<u8, 12>::new();
+        text.extend(
+            Self::LETTERS.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, letter)| *letter as u8),
+        );
+        f.pad(if text.is_empty() { "-" } else { core::str::from_utf8(&text).unwrap_or("?") })
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A TCP header. The data offset and the checksum are not here: they follow from the rest.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TcpHeader {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// SEG.SEQ.
+    pub seq: SeqNum,
+    /// SEG.ACK, meaningful with [`Flags::ACK`].
+    pub ack: SeqNum,
+    /// Control and reserved bits.
+    pub flags: Flags,
+    /// SEG.WND as on the wire, before scaling.
+    pub window: u16,
+    /// SEG.UP, meaningful with [`Flags::URG`].
+    pub urgent: u16,
+    /// The options.
+    pub options: Options,
+}
+
+impl TcpHeader {
+    /// Reads the header at the start of `bytes`, which may continue with payload. Answers the header
+    /// and its length in bytes. The checksum is not looked at.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`] and [`ParseError::TcpHeaderLength`].
+    pub fn parse(bytes: &[u8], profile: &OptionProfile) -> Result<(TcpHeader, usize), ParseError> {
+        let (fixed, _) = bytes.split_first_chunk::<MIN_HEADER_LEN>().ok_or(ParseError::Truncated)?;
+        let header_len = usize::from(fixed[12] >> 4) * 4;
+        if header_len < MIN_HEADER_LEN {
+            return Err(ParseError::TcpHeaderLength);
+        }
+        let options = bytes.get(MIN_HEADER_LEN..header_len).ok_or(ParseError::Truncated)?;
+        let flags = Flags(u16::from_be_bytes([fixed[12], fixed[13]]) & Flags::ALL.0);
+        let header = TcpHeader {
+            src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
+            dst_port: u16::from_be_bytes([fixed[2], fixed[3]]),
+            seq: SeqNum(u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]])),
+            ack: SeqNum(u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]])),
+            flags,
+            window: u16::from_be_bytes([fixed[14], fixed[15]]),
+            urgent: u16::from_be_bytes([fixed[18], fixed[19]]),
+            options: Options::parse(options, flags.contains(Flags::SYN), profile),
+        };
+        Ok((header, header_len))
+    }
+
+    /// The bytes of the header with a checksum of zero, and which options did not fit.
+    pub fn emit(&self, profile: &OptionProfile) -> (ArrayVec<u8, MAX_HEADER_LEN>, Dropped) {
+        let TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent, options } = self;
+        let mut area = ArrayVec::new();
+        let dropped = options.emit_with(flags.contains(Flags::SYN), profile, &mut area);
+
+        let words = ((MIN_HEADER_LEN + area.len()) / 4) as u16;
+        let mut out = ArrayVec::new();
+        out.extend(src_port.to_be_bytes());
+        out.extend(dst_port.to_be_bytes());
+        out.extend(seq.0.to_be_bytes());
+        out.extend(ack.0.to_be_bytes());
+        out.extend((words << 12 | flags.0 & Flags::ALL.0).to_be_bytes());
+        out.extend(window.to_be_bytes());
+        out.extend([0, 0]);
+        out.extend(urgent.to_be_bytes());
+        out.extend(area);
+        (out, dropped)
+    }
+}

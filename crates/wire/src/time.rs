@@ -1,0 +1,102 @@
+//! Instants that a driver hands in.
+//!
+//! No part of the core reads a clock: every call that needs the time takes `now: Instant`. The origin
+//! is the driver's choice (start of the process, of the simulation, of a test) and has no meaning; only
+//! differences do. The type lives here because this is the one crate that every other sees.
+
+use core::ops::{Add, AddAssign, Sub};
+
+pub use core::time::Duration;
+
+/// A point in time: microseconds since an origin that the driver chose.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The instant `micros` microseconds after the origin.
+    pub const fn from_micros(micros: u64) -> Self {
+        Instant(micros)
+    }
+
+    /// The instant `millis` milliseconds after the origin. Saturates at the end of time.
+    pub const fn from_millis(millis: u64) -> Self {
+        Instant(millis.saturating_mul(1000))
+    }
+
+    /// Microseconds since the origin.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to `self`, or zero if `earlier` is later.
+    pub fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self - span`, or `None` if that is before the origin.
+    pub fn checked_sub(self, span: Duration) -> Option<Instant> {
+        self.0.checked_sub(micros(span)).map(Instant)
+    }
+
+    /// `self - span`, or the origin if that is before it.
+    pub fn saturating_sub(self, span: Duration) -> Instant {
+        Instant(self.0.saturating_sub(micros(span)))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at the end of time, so that "never" can be written as a huge span.
+    fn add(self, span: Duration) -> Instant {
+        Instant(self.0.saturating_add(micros(span)))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+
+    /// The same as [`Instant::saturating_since`].
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+/// Whole microseconds of `span`; a fraction is cut off.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_saturate_at_zero() {
+        let (early, late) = (Instant::from_millis(1), Instant::from_micros(2500));
+        assert_eq!(late - early, Duration::from_micros(1500));
+        assert_eq!(early - late, Duration::ZERO);
+        assert_eq!(early.saturating_sub(Duration::from_secs(1)), Instant::ZERO);
+        assert_eq!(early.checked_sub(Duration::from_secs(1)), None);
+        assert_eq!(late.checked_sub(Duration::from_micros(1500)), Some(early));
+    }
+
+    #[test]
+    fn additions_saturate_at_the_end_of_time() {
+        let end = Instant::from_micros(u64::MAX);
+        assert_eq!(Instant::from_millis(5) + Duration::MAX, end);
+        assert_eq!(Instant::from_millis(u64::MAX), end);
+        let mut now = Instant::ZERO;
+        now += Duration::from_millis(3);
+        assert_eq!(now.as_micros(), 3000);
+    }
+}
