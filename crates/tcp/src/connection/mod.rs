@@ -1,1 +1,273 @@
-//! Being written.
+//! One connection: wires the parts, nothing else.
+//!
+//! A segment that arrives runs through [`arrive`] (the steps of RFC 9293 section 3.10.7), what leaves
+//! is picked in [`choose`], written in [`build`] and accounted in [`account`]. [`handshake`] opens,
+//! [`timeout`] wakes, [`application`] is what the program calls. The parts themselves (queue,
+//! scoreboard, RACK, PRR, assembler, ...) live in [`crate::send`] and [`crate::receive`]; they take
+//! values and return values.
+//!
+//! Data may ride on a SYN and may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
+//! from the first segment on, in every state.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use brisk_wire::SeqNum;
+
+use crate::config::TcpConfig;
+use crate::error::CloseReason;
+use crate::event::Probe;
+use crate::mechanism::{self, Mechanism};
+use crate::outcome::View;
+use crate::stack::FourTuple;
+use crate::time::{Duration, Instant};
+
+mod account;
+mod application;
+mod arrive;
+mod build;
+mod choose;
+mod control;
+mod ecn;
+mod handshake;
+mod icmp;
+mod keepalive;
+mod receiver;
+mod sender;
+mod state;
+mod stats;
+mod timeout;
+mod urgent;
+
+pub use state::State;
+pub use stats::{ConnStats, Counters};
+
+pub(crate) use control::Events;
+pub(crate) use handshake::CookieParams;
+
+use control::Outbox;
+use ecn::EcnState;
+use handshake::Negotiated;
+use keepalive::Keepalive;
+use receiver::Receiver;
+use sender::Sender;
+use urgent::Urgent;
+
+/// What the stack draws for a connection so that nobody else can guess it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Secrets {
+    /// Initial send sequence number (RFC 6528).
+    pub(crate) iss: SeqNum,
+    /// Offset of the timestamp clock (RFC 7323 section 5.4).
+    pub(crate) ts_offset: u32,
+}
+
+/// What a connection is told by, and asks of, the stack around it.
+pub(crate) struct Env<'a> {
+    /// The host-wide limit on challenge ACKs (RFC 5961 section 7): true if one may be sent.
+    pub(crate) challenge: &'a mut dyn FnMut(Instant) -> bool,
+    /// Largest super-segment the device takes, payload bytes; 0: single segments only.
+    pub(crate) super_segment: u32,
+    /// Write only the pseudo-header sum: the device completes the checksum.
+    pub(crate) partial_checksum: bool,
+}
+
+/// What is left of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TimeWaitState {
+    /// SND.NXT.
+    pub(crate) snd_nxt: SeqNum,
+    /// RCV.NXT.
+    pub(crate) rcv_nxt: SeqNum,
+    /// The window field last sent.
+    pub(crate) window: u16,
+    /// TS.Recent, if timestamps are in use.
+    pub(crate) ts_recent: Option<u32>,
+    /// Offset of our timestamp clock.
+    pub(crate) ts_offset: u32,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    tuple: FourTuple,
+    config: Arc<TcpConfig>,
+    secrets: Secrets,
+    state: State,
+    opened: Instant,
+    established: Option<Instant>,
+    negotiated: Negotiated,
+    tx: Sender,
+    rx: Receiver,
+    ecn: EcnState,
+    urgent: Urgent,
+    keepalive: Option<Keepalive>,
+    user_timeout: Option<Duration>,
+    fin_wait_2_until: Option<Instant>,
+    mechanisms: Vec<Box<dyn Mechanism>>,
+    outbox: Outbox,
+    events: Events,
+    closed: Option<CloseReason>,
+    released: bool,
+    probes: Option<Vec<Probe>>,
+    counters: Counters,
+}
+
+impl Connection {
+    fn new(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, mtu: u16, now: Instant) -> Self {
+        Connection {
+            tuple,
+            config: Arc::clone(config),
+            secrets,
+            state: State::Closed,
+            opened: now,
+            established: None,
+            negotiated: Negotiated::default(),
+            tx: Sender::new(config, secrets.iss, mtu, tuple.remote.is_ipv6(), now),
+            rx: Receiver::new(config, secrets.ts_offset, now),
+            ecn: EcnState::new(config.ecn),
+            urgent: Urgent::new(config.urgent),
+            keepalive: None,
+            user_timeout: config.user_timeout,
+            fin_wait_2_until: None,
+            mechanisms: mechanism::enabled(&config.mechanisms),
+            outbox: Outbox::default(),
+            events: Events::default(),
+            closed: None,
+            released: false,
+            probes: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Records [`Probe`]s from now on.
+    pub(crate) fn observe(&mut self) {
+        self.probes = Some(Vec::new());
+    }
+
+    /// The two ends.
+    pub(crate) fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    /// RFC 9293 state.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why the connection ended, once it has.
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.closed
+    }
+
+    /// True once nothing will be sent or received any more: the slot may be freed when the
+    /// application has released it.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, State::Closed | State::TimeWait) && self.outbox.is_empty() && !self.rx.ack.is_owed()
+    }
+
+    /// True if the application has let go of the connection.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// What must be remembered in TIME-WAIT; `None` in every other state.
+    pub(crate) fn time_wait(&self, now: Instant) -> Option<TimeWaitState> {
+        (self.state == State::TimeWait).then(|| TimeWaitState {
+            snd_nxt: self.tx.scoreboard.nxt(),
+            rcv_nxt: self.rx.rcv_nxt(),
+            window: self.rx.window.advertised_raw(),
+            ts_recent: self.negotiated.timestamps.then(|| self.rx.timestamps.recent(now)),
+            ts_offset: self.secrets.ts_offset,
+        })
+    }
+
+    /// The events since the last call.
+    pub(crate) fn take_events(&mut self) -> Events {
+        core::mem::take(&mut self.events)
+    }
+
+    /// The probes since the last call.
+    pub(crate) fn take_probes(&mut self) -> Vec<Probe> {
+        self.probes.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
+    /// Bytes that both buffers hold allocated.
+    pub(crate) fn memory(&self) -> usize {
+        self.tx.queue.memory() + self.rx.queue.memory()
+    }
+
+    fn probe(&mut self, probe: Probe) {
+        if let Some(probes) = &mut self.probes {
+            probes.push(probe);
+        }
+    }
+
+    fn enter(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.probe(Probe::State(state));
+        }
+    }
+
+    /// Ends the connection: nothing is sent any more but what the outbox holds.
+    fn end(&mut self, reason: CloseReason) {
+        if self.closed.is_none() {
+            self.closed = Some(reason);
+            self.events.insert(Events::CLOSED | Events::READABLE | Events::WRITABLE);
+        }
+        if self.state != State::TimeWait {
+            self.enter(State::Closed);
+        }
+        self.tx.stop();
+        self.keepalive = None;
+        self.fin_wait_2_until = None;
+    }
+
+    /// What mechanisms may know of the sender.
+    fn view(&self) -> View {
+        View {
+            una: self.tx.scoreboard.una(),
+            nxt: self.tx.scoreboard.nxt(),
+            unsent: self.tx.unsent(),
+            snd_wnd: self.tx.window.snd_wnd(),
+            cwnd: self.tx.congestion.cwnd(),
+            pipe: self.tx.scoreboard.pipe(),
+            sacked: self.tx.scoreboard.sacked_bytes(),
+            mss: self.tx.mss(),
+            srtt: self.tx.rtt.srtt(),
+            min_rtt: self.tx.rtt.min_rtt(),
+            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
+            rto_at: self.tx.rto.deadline(),
+            recovery: self.tx.recovery.state(),
+            established: self.established.is_some(),
+            sack: self.negotiated.sack,
+        }
+    }
+
+    /// A snapshot for the application.
+    pub(crate) fn stats(&self) -> ConnStats {
+        ConnStats {
+            state: self.state,
+            opened: self.opened,
+            established: self.established,
+            srtt: self.tx.rtt.srtt(),
+            rttvar: self.tx.rtt.rttvar(),
+            min_rtt: self.tx.rtt.min_rtt(),
+            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
+            cwnd: self.tx.congestion.cwnd(),
+            ssthresh: self.tx.congestion.ssthresh(),
+            pipe: self.tx.scoreboard.pipe(),
+            mss: self.tx.mss(),
+            snd_wnd: self.tx.window.snd_wnd(),
+            rcv_wnd: self.rx.window.rcv_wnd(),
+            recovery: self.tx.recovery.state(),
+            send_queue: self.tx.queue.len(),
+            receive_queue: self.readable(),
+            reordering_seen: self.tx.rack.reordering_seen(),
+            congestion: self.tx.congestion.name(),
+            counters: self.counters,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
+
+use brisk_wire::SeqNum;
+
+use crate::connection::build::Built;
+use crate::connection::choose::{Choice, Data};
+use crate::connection::control::Control;
+use crate::connection::Connection;
+use crate::event::Probe;
+use crate::outcome::{Origin, Sent};
+use crate::seq_ranges::SeqRange;
+use crate::time::Instant;
+
+impl Connection {
+    pub(crate) fn account(&mut self, choice: &Choice, built: Built, packet_len: usize, now: Instant) {
+        match choice {
+            Choice::Control(control) => self.account_control(*control),
+            Choice::Syn => self.account_syn(now),
+            Choice::Data(data) => self.account_data(data, now),
+            Choice::Parity { seq, payload, .. } => self.account_redundant(*seq, payload.len() as u32, now),
+            Choice::Ack(_) => self.account_ack(),
+        }
+        self.count_packet(built, packet_len);
+    }
+
+    /// Every segment after the SYN carries the acknowledgement that was owed.
+    fn account_ack(&mut self) {
+        self.rx.last_ack_sent = self.rx.rcv_nxt();
+        self.rx.ack.on_ack_sent();
+        self.rx.sack.on_sent();
+    }
+
+    fn account_control(&mut self, control: Control) {
+        match control {
+            Control::ChallengeAck | Control::Poke => self.account_ack(),
+            Control::Reset(_) | Control::Abort => {}
+        }
+    }
+
+    /// The SYN or SYN-ACK left, from here or (with a SYN cookie) from the stack.
+    pub(crate) fn account_syn(&mut self, now: Instant) {
+        let again = self.tx.handshake.sent > 0;
+        let origin = if again { Origin::Retransmit } else { Origin::New };
+        let range = SeqRange::with_len(self.secrets.iss, 1);
+        self.tx.scoreboard.on_sent(&Sent { range, segment_size: 1, origin, syn: true, fin: false, at: now });
+        self.tx.handshake.due = false;
+        self.tx.handshake.sent += 1;
+        self.counters.handshake_retransmits += u64::from(again);
+        self.rx.last_ack_sent = self.rx.rcv_nxt();
+        self.rx.ack.on_ack_sent();
+        self.tx.rto.arm(now, self.tx.rtt.rto_base());
+    }
+
+    fn account_data(&mut self, data: &Data, now: Instant) {
+        let sent = Sent {
+            range: data.range,
+            segment_size: data.segment_size,
+            origin: data.origin,
+            syn: false,
+            fin: data.fin,
+            at: now,
+        };
+        let was_empty = self.tx.scoreboard.is_empty();
+        self.tx.scoreboard.on_sent(&sent);
+        if was_empty {
+            self.tx.waiting_since = Some(now);
+        }
+        if !self.tx.rto.is_armed() || data.origin == Origin::TailLossProbe {
+            self.tx.rto.arm(now, self.tx.rtt.rto_base());
+        }
+        self.tx.pacer.on_sent(data.range.len(), now);
+        self.tx.prr.on_sent(data.range.len());
+        self.tx.window.disarm_persist();
+        self.tx.last_sent = now;
+        let partial = data.payload_len() % data.segment_size != 0;
+        if data.origin == Origin::New {
+            self.tx.hold.on_sent(data.range.end, partial);
+            self.tx.queue.on_pushed(data.range.end);
+        }
+        if data.mtu_probe {
+            self.tx.mtu.on_probe_sent(data.range);
+        }
+        self.count_data(data);
+        self.rx.ack.on_data_sent(now);
+        self.account_ack();
+        self.probe(Probe::Sent { range: data.range, origin: data.origin });
+        self.tell_mechanisms(&sent, data, now);
+    }
+
+    fn account_redundant(&mut self, seq: SeqNum, len: u32, now: Instant) {
+        self.tx.pacer.on_sent(len, now);
+        self.tx.redundancy_left = self.tx.redundancy_left.saturating_sub(len);
+        self.counters.redundant_bytes += u64::from(len);
+        self.account_ack();
+        self.probe(Probe::Sent { range: SeqRange::with_len(seq, len), origin: Origin::Parity });
+    }
+
+    fn count_data(&mut self, data: &Data) {
+        let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
+        let len = data.payload_len();
+        match data.origin {
+            Origin::New => {
+                // The allowance grows with what is sent for the first time.
+                let earned = u64::from(len) * u64::from(self.config.redundancy_percent) / 100;
+                self.tx.redundancy_left = self.tx.redundancy_left.saturating_add(earned as u32);
+            }
+            Origin::Retransmit => {
+                self.counters.retransmits += segments;
+                self.counters.retransmitted_bytes += u64::from(len);
+            }
+            Origin::TailLossProbe => self.counters.probes += 1,
+            Origin::Duplicate => {
+                self.tx.redundancy_left = self.tx.redundancy_left.saturating_sub(len);
+                self.counters.redundant_bytes += u64::from(len);
+            }
+            Origin::Ack | Origin::Parity => {}
+        }
+    }
+
+    fn tell_mechanisms(&mut self, sent: &Sent, data: &Data, now: Instant) {
+        if self.mechanisms.is_empty() {
+            return;
+        }
+        let view = self.view();
+        let payload = self.tx.queue.slices(SeqRange::with_len(data.range.start, data.payload_len()));
+        for mechanism in &mut self.mechanisms {
+            mechanism.on_sent(sent, payload, &view, now);
+        }
+    }
+
+    /// Bytes on the wire: a super-packet counts as the segments that it will be cut into.
+    fn count_packet(&mut self, built: Built, packet_len: usize) {
+        let (mut segments, mut bytes) = (1, packet_len);
+        if let Some(size) = built.segment_size.map(usize::from) {
+            let headers = self.header_len();
+            segments = packet_len.saturating_sub(headers).div_ceil(size).max(1);
+            bytes += (segments - 1) * headers;
+        }
+        self.counters.segments_out += segments as u64;
+        self.counters.wire_bytes_out += bytes as u64;
+    }
+
+    /// IP and TCP header of a plain data segment, bytes.
+    fn header_len(&self) -> usize {
+        let ip = if self.tuple.remote.is_ipv6() { 40 } else { 20 };
+        ip + 20 + if self.negotiated.timestamps { 12 } else { 0 }
+    }
+
+    /// A packet of `len` bytes arrived for this connection.
+    pub(crate) fn count_arrival(&mut self, len: usize) {
+        self.counters.wire_bytes_in += len as u64;
+    }
+}

@@ -1,0 +1,200 @@
+//! What the program calls: write, read, close, abort, options.
+
+use crate::config::KeepaliveConfig;
+use crate::connection::control::{Control, Events};
+use crate::connection::keepalive::Keepalive;
+use crate::connection::state::{Input, State};
+use crate::connection::urgent::AtMark;
+use crate::connection::Connection;
+use crate::error::{CloseReason, ReadError, WriteError};
+use crate::time::{Duration, Instant};
+
+impl Connection {
+    /// Queues as much of `data` as fits. Data written during the handshake waits for it.
+    pub(crate) fn write(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        if let Some(reason) = self.closed {
+            return Err(WriteError::Closed(reason));
+        }
+        if self.tx.queue.fin_queued() {
+            return Err(WriteError::AfterClose);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let taken = self.tx.queue.write(data);
+        if taken < data.len() {
+            self.tx.writer_waits = true;
+        }
+        if taken == 0 {
+            return Err(WriteError::WouldBlock);
+        }
+        self.tx.queue.mark_push();
+        self.update_timers(now);
+        Ok(taken)
+    }
+
+    /// As [`Connection::write`]; the last byte is urgent.
+    pub(crate) fn write_urgent(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        let taken = self.write(data, now)?;
+        if taken == data.len() {
+            self.urgent.on_write(self.tx.queue.end());
+        }
+        Ok(taken)
+    }
+
+    /// Bytes that a write would take now.
+    pub(crate) fn writable(&self) -> usize {
+        if self.closed.is_some() || self.tx.queue.fin_queued() { 0 } else { self.tx.queue.free() }
+    }
+
+    /// Takes bytes in order; `Ok(0)` is the end of the stream.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
+        let take = self.readable_run();
+        if take == 0 {
+            return self.nothing_to_read();
+        }
+        let wanted = buffer.len().min(take as usize);
+        let read = self.rx.queue.read(&mut buffer[..wanted]);
+        self.rx.read_next += read as u32;
+        self.rx.window.on_read(read as u32, now);
+        let announce = self.rx.window.update_worthwhile(self.rx.rcv_nxt(), self.rx.in_order());
+        if announce && self.state.receives() {
+            self.rx.ack.force();
+        }
+        Ok(read)
+    }
+
+    /// As [`Connection::read`], leaving the bytes where they are.
+    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, ReadError> {
+        let take = self.readable_run();
+        if take == 0 {
+            return self.nothing_to_read();
+        }
+        let wanted = buffer.len().min(take as usize);
+        Ok(self.rx.queue.peek(&mut buffer[..wanted]))
+    }
+
+    fn nothing_to_read(&self) -> Result<usize, ReadError> {
+        if self.rx.at_end() {
+            return Ok(0);
+        }
+        match self.closed {
+            Some(CloseReason::Finished) => Ok(0),
+            Some(reason) => Err(ReadError::Closed(reason)),
+            None => Err(ReadError::WouldBlock),
+        }
+    }
+
+    /// Bytes in order up to the urgent mark, if there is one ahead.
+    fn readable_run(&mut self) -> u32 {
+        loop {
+            let available = self.rx.in_order();
+            match self.urgent.at_mark(self.rx.read_next) {
+                AtMark::ReadUpTo(mark) => return mark.map_or(available, |mark| mark.min(available)),
+                AtMark::Skip if available == 0 => return 0,
+                AtMark::Skip => {
+                    self.rx.queue.skip(1);
+                    self.rx.read_next += 1;
+                }
+            }
+        }
+    }
+
+    /// Bytes that a read would find now, urgent ones included.
+    pub(crate) fn readable(&self) -> usize {
+        self.rx.in_order() as usize
+    }
+
+    /// Takes the urgent byte, if one has arrived out of band.
+    pub(crate) fn read_urgent(&mut self) -> Result<u8, ReadError> {
+        self.urgent.take().ok_or(ReadError::WouldBlock)
+    }
+
+    /// Closes for writing: a FIN follows the data that is queued. Reading goes on.
+    pub(crate) fn shutdown(&mut self, now: Instant) -> Result<(), WriteError> {
+        if let Some(reason) = self.closed {
+            return Err(WriteError::Closed(reason));
+        }
+        if self.tx.queue.fin_queued() {
+            return Ok(());
+        }
+        self.tx.queue.queue_fin();
+        if self.state != State::SynReceived {
+            self.enter(self.state.after(Input::Close));
+        }
+        self.update_timers(now);
+        Ok(())
+    }
+
+    /// Ends the connection with a reset.
+    pub(crate) fn abort(&mut self) {
+        if self.closed.is_some() {
+            return;
+        }
+        if self.state != State::SynSent {
+            self.outbox.push(Control::Abort);
+        }
+        self.end(CloseReason::Aborted);
+    }
+
+    /// The application lets go. Unread data is answered by a reset, as RFC 9293 section 3.6.1 asks;
+    /// otherwise the connection closes in good order and outlives its owner.
+    pub(crate) fn release(&mut self, now: Instant) {
+        self.released = true;
+        self.rx.closed = true;
+        if self.closed.is_some() {
+            return;
+        }
+        if self.state == State::SynSent || self.rx.in_order() > 0 {
+            return self.abort();
+        }
+        if self.shutdown(now).is_err() {
+            return;
+        }
+        if self.state == State::FinWait2 {
+            self.fin_wait_2_until = Some(now + self.config.fin_wait_2_timeout);
+        }
+    }
+
+    /// The listener that this connection waits at was closed.
+    pub(crate) fn abandon(&mut self) {
+        if self.closed.is_none() {
+            self.outbox.push(Control::Abort);
+            self.end(CloseReason::ListenerClosed);
+        }
+    }
+
+    /// Switches Nagle's algorithm off (`true`) or on.
+    pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
+        self.tx.hold.nodelay = nodelay;
+    }
+
+    /// Holds back partial segments (`true`), or lets them go.
+    pub(crate) fn set_cork(&mut self, cork: bool) {
+        self.tx.hold.cork = cork;
+        self.tx.hold.cork_until = None;
+        self.tx.hold.overridden |= !cork && self.tx.unsent() > 0;
+    }
+
+    /// Switches keepalive on or off.
+    pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
+        self.keepalive = keepalive.map(|config| Keepalive::new(config, now));
+    }
+
+    /// Sets the user timeout.
+    pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.user_timeout = timeout;
+    }
+
+    /// True if the program would find something to do: used when a handle is registered late.
+    pub(crate) fn pending_events(&self) -> Events {
+        let mut events = Events::default();
+        if self.rx.in_order() > 0 || self.rx.at_end() || self.closed.is_some() {
+            events.insert(Events::READABLE);
+        }
+        if self.writable() > 0 {
+            events.insert(Events::WRITABLE);
+        }
+        events
+    }
+}

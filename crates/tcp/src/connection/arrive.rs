@@ -1,0 +1,482 @@
+//! A segment arrives: the steps of RFC 9293 section 3.10.7.4, one function each, with the blind-attack
+//! rules of RFC 5961.
+
+use brisk_wire::Flags;
+
+use crate::congestion::Acked;
+use crate::connection::control::{Control, Events};
+use crate::connection::state::{Input, State};
+use crate::connection::{Connection, Env};
+use crate::error::CloseReason;
+use crate::event::Probe;
+use crate::outcome::{AckOutcome, Arrived, CongestionState, Episode, LossOutcome};
+use crate::receive::assembler::Arrival;
+use crate::send::scoreboard::AckInfo;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Pure acknowledgements outside the window are answered at most this often (Linux:
+/// `tcp_invalid_ratelimit`), so that two confused ends do not acknowledge each other for ever.
+const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What a step says to the ones after it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Go on with the next step.
+    Continue,
+    /// The segment has been dealt with.
+    Done,
+}
+
+impl Connection {
+    /// A segment for this connection arrived.
+    pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        self.counters.segments_in += 1;
+        if self.state == State::SynSent {
+            self.on_segment_in_syn_sent(segment, now, env);
+        } else if self.state != State::Closed {
+            self.on_segment_after_syn(segment, now, env);
+        }
+        self.update_timers(now);
+    }
+
+    fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        let steps = [
+            Connection::check_repeated_syn,
+            Connection::check_sequence,
+            Connection::check_reset,
+            Connection::check_syn,
+            Connection::check_ack,
+        ];
+        for step in steps {
+            if step(self, segment, now, env) == Verdict::Done {
+                return;
+            }
+        }
+        self.note_timestamp(segment, now);
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.on_heard(now);
+        }
+        self.tx.probes_unanswered = 0;
+        self.acknowledge(segment, now);
+        if self.state == State::Closed {
+            return;
+        }
+        self.check_urgent(segment);
+        for index in 0..self.mechanisms.len() {
+            if let Some(rebuilt) = self.mechanisms[index].on_arrived(segment, now) {
+                let flags = if rebuilt.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+                let repaired = Arrived { seq: rebuilt.seq, flags, payload: &rebuilt.payload, ..*segment };
+                self.take_payload(&repaired, now, env);
+            }
+        }
+        self.take_payload(segment, now, env);
+    }
+
+    /// SYN-RECEIVED: the peer sends its SYN again because our SYN-ACK was lost.
+    fn check_repeated_syn(&mut self, segment: &Arrived<'_>, _now: Instant, _env: &mut Env<'_>) -> Verdict {
+        let plain_syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::RST);
+        if self.state == State::SynReceived && plain_syn && segment.seq == self.irs() {
+            if !segment.flags.contains(Flags::ACK) {
+                self.on_repeated_syn();
+                return Verdict::Done;
+            }
+            // Simultaneous open: the SYN-ACK acknowledges our SYN; its own SYN is known already.
+            let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
+            self.on_segment_after_syn(&rest, _now, _env);
+            return Verdict::Done;
+        }
+        Verdict::Continue
+    }
+
+    /// First: PAWS (RFC 7323 section 5) and the sequence window.
+    fn check_sequence(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) -> Verdict {
+        let reset = segment.flags.contains(Flags::RST);
+        if self.negotiated.timestamps && !reset {
+            if let Some(timestamps) = segment.options.timestamps {
+                // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent,
+                // TS.Recent is valid, and if the RST bit is not set, then treat the arriving segment
+                // as not acceptable."
+                if self.rx.timestamps.is_old(timestamps.value, now) {
+                    self.counters.paws += 1;
+                    self.answer_unacceptable(segment, now);
+                    return Verdict::Done;
+                }
+            }
+        }
+        if self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len()) {
+            return Verdict::Continue;
+        }
+        self.counters.out_of_window += 1;
+        // RFC 9293 section 3.10.7.4: "If the RCV.WND is zero, no segments will be acceptable, but
+        // special allowance should be made to accept valid ACKs, URGs, and RSTs."
+        if segment.seq == self.rx.rcv_nxt() {
+            if reset {
+                return Verdict::Continue;
+            }
+            if segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::SYN) {
+                self.rx.ack.force();
+                return Verdict::Continue;
+            }
+        }
+        if !reset {
+            self.answer_unacceptable(segment, now);
+        }
+        Verdict::Done
+    }
+
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, with a DSACK if the segment repeated old data.
+    fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
+        let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
+        if self.negotiated.sack && !old.is_empty() && old.start.lt(self.rx.rcv_nxt()) {
+            self.rx.sack.on_duplicate(old);
+        }
+        if segment.is_empty() || segment.flags.contains(Flags::SYN) {
+            let limited = self
+                .rx
+                .last_out_of_window_ack
+                .is_some_and(|last| now.saturating_since(last) < OUT_OF_WINDOW_INTERVAL);
+            if limited {
+                return;
+            }
+            self.rx.last_out_of_window_ack = Some(now);
+        }
+        self.rx.ack.force();
+    }
+
+    /// Second: the RST bit (RFC 5961 section 3.2).
+    fn check_reset(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
+        if !segment.flags.contains(Flags::RST) {
+            return Verdict::Continue;
+        }
+        // "If the RST bit is set and the sequence number exactly matches the next expected sequence
+        // number (RCV.NXT), then TCP endpoints MUST reset the connection"; "If [...] does not exactly
+        // match [...] MUST send an acknowledgment (challenge ACK)".
+        if segment.seq == self.rx.rcv_nxt() {
+            self.outbox.clear();
+            self.end(if self.state == State::SynReceived { CloseReason::Refused } else { CloseReason::Reset });
+        } else {
+            self.challenge(now, env);
+        }
+        Verdict::Done
+    }
+
+    /// Fourth: the SYN bit (RFC 5961 section 4.2).
+    fn check_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
+        if !segment.flags.contains(Flags::SYN) {
+            return Verdict::Continue;
+        }
+        self.challenge(now, env);
+        Verdict::Done
+    }
+
+    /// Fifth: the ACK bit (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
+    fn check_ack(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
+        if !segment.flags.contains(Flags::ACK) {
+            return Verdict::Done;
+        }
+        let una = self.tx.scoreboard.una();
+        let nxt = self.tx.scoreboard.nxt();
+        if self.state == State::SynReceived {
+            // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
+            // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
+            if una.lt(segment.ack) && segment.ack.le(nxt) {
+                self.tx.window.restart(segment.seq, segment.ack, segment.window);
+                self.establish(segment.options, now);
+                return Verdict::Continue;
+            }
+            self.outbox.push(Control::Reset(segment.ack));
+            return Verdict::Done;
+        }
+        // "The ACK value is considered acceptable only if it is in the range of
+        // ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
+        let oldest = una - self.tx.window.max_snd_wnd();
+        if segment.ack.gt(nxt) {
+            self.challenge(now, env);
+            return Verdict::Done;
+        }
+        if segment.ack.lt(oldest) {
+            self.challenge(now, env);
+            return Verdict::Done;
+        }
+        Verdict::Continue
+    }
+
+    /// Sends a challenge ACK if the limits of this connection and of the host permit.
+    fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
+        if (env.challenge)(now) {
+            self.counters.challenge_acks += 1;
+            self.outbox.push(Control::ChallengeAck);
+        }
+    }
+
+    /// RFC 7323 section 4.3: "if SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+    /// is copied to TS.Recent".
+    fn note_timestamp(&mut self, segment: &Arrived<'_>, now: Instant) {
+        if let Some(timestamps) = segment.options.timestamps.filter(|_| self.negotiated.timestamps) {
+            if segment.seq.le(self.rx.last_ack_sent) {
+                self.rx.timestamps.on_segment(timestamps.value, now);
+            }
+            self.rx.window.on_timestamp_echo(timestamps.echo, &self.rx.timestamps, now);
+        }
+    }
+
+    /// Everything that an acknowledgement changes, in the order in which the parts depend on each
+    /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
+    pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window, self.tx.scoreboard.una());
+        let ack = self.tx.scoreboard.on_ack(
+            segment.ack,
+            &segment.options.sack,
+            AckInfo {
+                now,
+                ece: self.ecn.is_echo(segment.flags),
+                window_changed,
+                len: segment.len(),
+                max_snd_wnd: self.tx.window.max_snd_wnd(),
+                echo_rtt: self.echo_rtt(segment, now),
+            },
+        );
+        self.note_rtt(&ack, now);
+        let loss = self.detect_loss(&ack, now);
+        self.recover(&ack, &loss, now);
+        for index in 0..self.mechanisms.len() {
+            let view = self.view();
+            if let Some(signal) = self.mechanisms[index].on_acked(&ack, &view, now) {
+                let episode = self.tx.recovery.on_masked_loss(signal.ack, self.tx.scoreboard.nxt());
+                self.begin_reduction(episode, ack.undelivered_before, now);
+            }
+        }
+        self.note_progress(&ack, now);
+        self.tx.scoreboard.recycle(ack);
+    }
+
+    fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
+        let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
+        self.rx.timestamps.rtt(timestamps.echo, now)
+    }
+
+    fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
+        if let Some(rtt) = ack.rtt {
+            self.tx.rtt.on_sample(rtt, now);
+            self.tx.rto.reset_backoff();
+            let srtt = self.tx.rtt.srtt().unwrap_or(rtt);
+            self.probe(Probe::RttSample { rtt, srtt });
+        }
+        self.counters.dsacks += u64::from(ack.dsack.is_some());
+    }
+
+    /// RACK on a connection with SACK; duplicate acknowledgements on one without.
+    fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
+        if ack.reneged {
+            self.tx.scoreboard.clear_sacked();
+        }
+        let in_recovery = matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
+        let una = self.tx.scoreboard.una();
+        let nxt = self.tx.scoreboard.nxt();
+        let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
+        let loss = if self.negotiated.sack {
+            self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
+            self.tx.rack.detect(&mut self.tx.scoreboard, now)
+        } else {
+            self.tx.scoreboard.detect_by_duplicates(ack, in_recovery, self.tx.recovery.recovery_point(), self.tx.mss())
+        };
+        self.report_loss(&loss);
+        loss
+    }
+
+    pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
+        if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
+            self.probe(Probe::LossDeclared { bytes: loss.newly_lost, by });
+        }
+    }
+
+    /// The recovery state and the congestion window.
+    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, now: Instant) {
+        let nxt = self.tx.scoreboard.nxt();
+        let was = self.tx.recovery.state();
+        if ack.ece {
+            let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
+            if episode == Episode::Entered {
+                self.ecn.on_reduced();
+                self.begin_reduction(episode, ack.undelivered_before, now);
+            }
+        }
+        let lost_present = self.tx.scoreboard.has_lost();
+        let sacked = self.tx.scoreboard.sacked_bytes();
+        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, sacked, nxt);
+        self.begin_reduction(episode, ack.undelivered_before, now);
+        match self.tx.recovery.state() {
+            CongestionState::Recovery | CongestionState::Cwr => {
+                if ack.delivered_bytes > 0 || episode == Episode::Entered {
+                    let pipe = self.tx.scoreboard.pipe();
+                    let delivered = ack.delivered_bytes;
+                    let cwnd = self.tx.prr.on_ack(delivered, pipe, ack.advanced > 0, loss.newly_lost > 0, self.tx.mss());
+                    self.tx.congestion.set_cwnd(cwnd);
+                }
+            }
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
+                if episode == Episode::Exited {
+                    self.end_reduction(was, now);
+                }
+                self.grow(ack, now);
+            }
+        }
+    }
+
+    /// Lowers the window once per episode.
+    pub(crate) fn begin_reduction(&mut self, episode: Episode, recover_fs: u32, now: Instant) {
+        if episode != Episode::Entered {
+            return;
+        }
+        let ssthresh = self.tx.congestion.on_congestion(now);
+        self.tx.prr.enter(ssthresh, recover_fs);
+        self.counters.reductions += 1;
+        self.counters.recoveries += u64::from(self.tx.recovery.state() == CongestionState::Recovery);
+        self.report_recovery();
+    }
+
+    fn end_reduction(&mut self, was: CongestionState, _now: Instant) {
+        match was {
+            CongestionState::Recovery => self.tx.congestion.set_cwnd(self.tx.congestion.ssthresh()),
+            CongestionState::Cwr => {
+                let cwnd = self.tx.congestion.cwnd().min(self.tx.congestion.ssthresh());
+                self.tx.congestion.set_cwnd(cwnd);
+            }
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {}
+        }
+        self.tx.prr.leave();
+        self.tx.rack.on_recovery_exit();
+        self.report_recovery();
+    }
+
+    pub(crate) fn report_recovery(&mut self) {
+        let (state, congestion) = (self.tx.recovery.state(), &self.tx.congestion);
+        let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh: congestion.ssthresh() };
+        self.probe(probe);
+    }
+
+    fn grow(&mut self, ack: &AckOutcome, now: Instant) {
+        if ack.advanced == 0 {
+            return;
+        }
+        let cwnd_limited = self.tx.is_cwnd_limited();
+        self.tx.congestion.on_ack(&Acked {
+            now,
+            bytes: ack.delivered_bytes,
+            rtt: ack.rtt,
+            srtt: self.tx.rtt.srtt(),
+            min_rtt: self.tx.rtt.min_rtt(),
+            una: self.tx.scoreboard.una(),
+            nxt: self.tx.scoreboard.nxt(),
+            in_flight_before: ack.pipe_before,
+            cwnd_limited,
+        });
+        self.tx.queue.grow(self.tx.congestion.cwnd());
+    }
+
+    /// SND.UNA advanced: buffers, timers, our FIN.
+    fn note_progress(&mut self, ack: &AckOutcome, now: Instant) {
+        if ack.advanced == 0 {
+            return;
+        }
+        let una = self.tx.scoreboard.una();
+        let before = self.tx.queue.len();
+        self.tx.queue.advance(una);
+        self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
+        self.urgent.on_acked(una);
+        self.tx.timeouts_in_row = 0;
+        self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
+        self.tx.rto.restart(now, self.tx.rtt.rto_base(), !self.tx.scoreboard.is_empty());
+        self.tx.mtu.on_acked(una, now);
+        if self.tx.writer_waits && self.tx.queue.free() > 0 {
+            self.tx.writer_waits = false;
+            self.events.insert(Events::WRITABLE);
+        }
+        if self.tx.fin_acked() {
+            self.advance_state(Input::FinAcked, now);
+        }
+    }
+
+    /// Eighth and before: moves through the closing states.
+    fn advance_state(&mut self, input: Input, now: Instant) {
+        let next = self.state.after(input);
+        if next == self.state {
+            return;
+        }
+        self.enter(next);
+        match next {
+            State::TimeWait | State::Closed => self.end(CloseReason::Finished),
+            State::FinWait2 if self.released => {
+                self.fin_wait_2_until = Some(now + self.config.fin_wait_2_timeout);
+            }
+            State::SynSent
+            | State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck => {}
+        }
+    }
+
+    /// Sixth: the URG bit.
+    fn check_urgent(&mut self, segment: &Arrived<'_>) {
+        if segment.flags.contains(Flags::URG) && self.state.receives() {
+            if self.urgent.on_pointer(segment.seq, segment.urgent, self.rx.read_next) {
+                self.events.insert(Events::READABLE);
+            }
+        }
+    }
+
+    /// Seventh and eighth: the text of the segment and the FIN bit.
+    pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) {
+        let fin = segment.flags.contains(Flags::FIN);
+        if segment.payload.is_empty() && !fin {
+            return;
+        }
+        if !self.state.receives() {
+            // The peer repeats its FIN or data from before it: say again what has arrived.
+            self.rx.ack.force();
+            return;
+        }
+        if self.rx.closed && segment.end().gt(self.rx.rcv_nxt()) && !segment.payload.is_empty() {
+            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset.
+            self.counters.discarded_bytes += segment.payload.len() as u64;
+            self.outbox.push(Control::Abort);
+            self.end(CloseReason::DataAfterClose);
+            return;
+        }
+        if self.ecn.on_arrived(segment.ecn, segment.flags, !segment.payload.is_empty()) {
+            self.rx.ack.force();
+        }
+        let (range, payload, fin) = self.rx.trim(segment, fin);
+        if self.rx.queue.write_at(range.start.since(self.rx.read_next), payload).is_err() {
+            // Memory is short: as if the segment had been lost.
+            self.rx.ack.force();
+            return;
+        }
+        self.urgent.on_payload(range.start, payload);
+        let arrival = self.rx.assembler.on_data(range, fin);
+        self.note_arrival(&arrival, segment, now);
+    }
+
+    /// What the arrival of data means for acknowledgement, SACK, window and state.
+    fn note_arrival(&mut self, arrival: &Arrival, segment: &Arrived<'_>, now: Instant) {
+        self.rx.sack.on_arrival(arrival, &self.rx.assembler);
+        self.rx.window.on_data(arrival.advanced, segment.segment_size as u32, now);
+        self.rx.ack.on_data(arrival, segment, now);
+        self.counters.payload_bytes_received += u64::from(arrival.advanced);
+        self.counters.out_of_order += u64::from(arrival.is_out_of_order());
+        if arrival.advanced > 0 || arrival.fin_reached {
+            self.events.insert(Events::READABLE);
+        }
+        if arrival.fin_reached {
+            // "Acknowledgment of the FIN [...] without waiting."
+            self.rx.ack.force();
+            self.advance_state(Input::Fin, now);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Writes the segment that was chosen. Nothing is decided here.
+
+use alloc::vec::Vec;
+
+use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader, Timestamps};
+
+use crate::connection::choose::{Choice, Data};
+use crate::connection::control::Control;
+use crate::connection::state::State;
+use crate::connection::{Connection, Env};
+use crate::mechanism::Offer;
+use crate::outcome::Origin;
+use crate::time::Instant;
+
+/// What [`Connection::poll_transmit`] wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Built {
+    /// Payload bytes of each wire segment, if the packet must be cut.
+    pub(crate) segment_size: Option<u16>,
+    /// Why it was sent.
+    pub(crate) origin: Origin,
+}
+
+impl Connection {
+    /// Writes the next packet into `out`, if there is one to send: decide, build, account.
+    pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
+        loop {
+            let Some(choice) = self.choose(now, env) else {
+                self.update_timers(now);
+                return None;
+            };
+            let built = self.build(&choice, now, env, out);
+            self.account(&choice, built, out.len(), now);
+            // A packet that cannot be built (no room for the header) is gone like a lost one.
+            if !out.is_empty() {
+                return Some(built);
+            }
+        }
+    }
+
+    fn build(&mut self, choice: &Choice, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        match choice {
+            Choice::Control(control) => self.build_control(*control, now, env, out),
+            Choice::Syn => self.build_syn(now, env, out),
+            Choice::Data(data) => self.build_data(data, now, env, out),
+            Choice::Parity { seq, payload, option } => {
+                let mut header = self.header(*seq, Flags::ACK, now);
+                header.options.sack = SackBlocks::default();
+                header.options.gentle = Some(*option);
+                self.write(&header, Ecn::NotEct, &[payload], env, out);
+                Built { segment_size: None, origin: Origin::Parity }
+            }
+            Choice::Ack(option) => self.build_ack(*option, now, env, out),
+        }
+    }
+
+    fn build_control(&mut self, control: Control, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let nxt = self.tx.scoreboard.nxt();
+        let header = match control {
+            Control::ChallengeAck => self.header(nxt, Flags::ACK, now),
+            Control::Poke => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
+            Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
+            Control::Reset(seq) => TcpHeader {
+                ack: SeqNum(0),
+                window: 0,
+                options: Options::default(),
+                ..self.header(seq, Flags::RST, now)
+            },
+        };
+        self.write(&header, Ecn::NotEct, &[], env, out);
+        Built { segment_size: None, origin: Origin::Ack }
+    }
+
+    fn build_syn(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let answer = self.state == State::SynReceived;
+        let mut options = self.syn_options(answer.then_some(()), now);
+        let offer = if answer { Offer::SynAck(&Options::default()) } else { Offer::Syn };
+        self.offer_mechanisms(offer, &mut options);
+        let mut flags = Flags::SYN;
+        if answer {
+            flags |= Flags::ACK | self.ecn.syn_ack_flags();
+        } else {
+            if self.tx.handshake.sent > 0 {
+                self.ecn.withdraw();
+            }
+            flags |= self.ecn.syn_flags();
+        }
+        let header = TcpHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq: self.secrets.iss,
+            ack: if answer { self.rx.rcv_nxt() } else { SeqNum(0) },
+            flags,
+            // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST
+            // NOT be scaled."
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options,
+        };
+        self.write(&header, Ecn::NotEct, &[], env, out);
+        Built { segment_size: None, origin: Origin::New }
+    }
+
+    fn build_data(&mut self, data: &Data, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let mut flags = Flags::ACK;
+        if data.fin {
+            flags |= Flags::FIN;
+        }
+        let len = data.payload_len();
+        let payload_range = crate::seq_ranges::SeqRange::with_len(data.range.start, len);
+        if self.tx.queue.push_at(payload_range, self.tx.window.max_snd_wnd()) {
+            flags |= Flags::PSH;
+        }
+        let (ecn_flags, ecn) = self.ecn.mark(data.origin, len > 0);
+        let mut header = self.header(data.range.start, flags | ecn_flags, now);
+        if let Some(pointer) = self.urgent.pointer(data.range.start) {
+            header.flags |= Flags::URG;
+            header.urgent = pointer;
+        }
+        let (first, second) = self.tx.queue.slices(payload_range);
+        let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
+        self.write(&header, ecn, &[first, second], env, out);
+        Built { segment_size, origin: data.origin }
+    }
+
+    fn build_ack(&mut self, option: Option<Gentle>, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
+        let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now);
+        header.options.gentle = option;
+        self.write(&header, Ecn::NotEct, &[], env, out);
+        Built { segment_size: None, origin: Origin::Ack }
+    }
+
+    /// The header that every segment after the SYN shares.
+    fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
+        let mut options = Options::default();
+        if self.negotiated.timestamps {
+            options.timestamps =
+                Some(Timestamps { value: self.rx.timestamps.value(now), echo: self.rx.timestamps.echo() });
+        }
+        if self.negotiated.sack {
+            let room = if self.negotiated.timestamps { 3 } else { 4 };
+            options.sack = self.rx.sack.blocks(room);
+        }
+        TcpHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq,
+            ack: self.rx.rcv_nxt(),
+            flags,
+            window: self.rx.window.advertise(self.rx.rcv_nxt(), self.rx.in_order()),
+            urgent: 0,
+            options,
+        }
+    }
+
+    fn write(&self, header: &TcpHeader, ecn: Ecn, payload: &[&[u8]], env: &Env<'_>, out: &mut Vec<u8>) {
+        let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
+        ip.hop_limit = self.config.hop_limit;
+        ip.dscp = self.config.dscp;
+        ip.ecn = ecn;
+        let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
+        if brisk_wire::emit(&ip, header, payload, fill, out).is_err() {
+            out.clear();
+        }
+    }
+}

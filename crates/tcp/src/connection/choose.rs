@@ -1,0 +1,256 @@
+//! What to send next. Nothing is built or accounted here.
+//!
+//! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, new data,
+//! an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
+
+use alloc::vec::Vec;
+
+use brisk_wire::{Gentle, SeqNum};
+
+use crate::connection::control::Control;
+use crate::connection::state::State;
+use crate::connection::{Connection, Env};
+use crate::outcome::{Ask, Origin, Room};
+use crate::receive::ack::Owed;
+use crate::seq_ranges::SeqRange;
+use crate::time::Instant;
+
+/// What leaves next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    /// A control segment.
+    Control(Control),
+    /// The SYN, or the SYN-ACK.
+    Syn,
+    /// Data, a FIN, or both.
+    Data(Data),
+    /// A parity segment.
+    Parity { seq: SeqNum, payload: Vec<u8>, option: Gentle },
+    /// An acknowledgement alone.
+    Ack(Option<Gentle>),
+}
+
+/// A range of the send queue that leaves in one transmission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Data {
+    /// Sequence numbers, the FIN's included.
+    pub(crate) range: SeqRange,
+    /// Payload bytes of each wire segment.
+    pub(crate) segment_size: u32,
+    /// Why.
+    pub(crate) origin: Origin,
+    /// The range ends with our FIN.
+    pub(crate) fin: bool,
+    /// It is a path-MTU probe: larger than the MSS in force.
+    pub(crate) mtu_probe: bool,
+}
+
+impl Data {
+    /// Payload bytes, without the FIN.
+    pub(crate) fn payload_len(&self) -> u32 {
+        self.range.len() - u32::from(self.fin)
+    }
+}
+
+/// How much new data may leave, and what stopped it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Extent {
+    /// This many payload bytes, perhaps with the FIN.
+    Send { len: u32, fin: bool },
+    /// The congestion window or pacing.
+    Congestion,
+    /// The peer's window, Nagle, the cork, or nothing to send.
+    Nothing,
+}
+
+impl Connection {
+    pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        if let Some(control) = self.outbox.pop() {
+            return Some(Choice::Control(control));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.tx.handshake.due.then_some(Choice::Syn);
+        }
+        if self.state.sends() {
+            let data = self
+                .choose_lost(now)
+                .or_else(|| self.choose_asked(now))
+                .or_else(|| self.choose_new(now, env));
+            if data.is_some() {
+                return data;
+            }
+        }
+        self.choose_ack(now)
+    }
+
+    /// The first range that is declared lost.
+    fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
+        let range = self.tx.scoreboard.next_lost(self.payload_limit())?;
+        self.tx.room(now).permits(Origin::Retransmit, range.len()).then(|| self.again(range, Origin::Retransmit))
+    }
+
+    /// A range that was sent before.
+    fn again(&self, range: SeqRange, origin: Origin) -> Choice {
+        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
+        Choice::Data(Data { range, segment_size: self.payload_limit(), origin, fin, mtu_probe: false })
+    }
+
+    /// What the mechanisms ask for. A refused ask is dropped.
+    fn choose_asked(&mut self, now: Instant) -> Option<Choice> {
+        for index in 0..self.mechanisms.len() {
+            let view = self.view();
+            while let Some(ask) = self.mechanisms[index].poll(&view) {
+                if let Some(choice) = self.grant(ask, now) {
+                    return Some(choice);
+                }
+            }
+        }
+        None
+    }
+
+    fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
+        let room = self.tx.room(now);
+        match ask {
+            Ask::Probe => self.choose_probe(&room),
+            Ask::Copy(range) => {
+                let sent = range.intersection(&SeqRange::new(self.tx.scoreboard.una(), self.tx.scoreboard.nxt()))?;
+                room.permits(Origin::Duplicate, sent.len()).then(|| self.again(sent, Origin::Duplicate))
+            }
+            Ask::Parity { seq, payload, option } => room
+                .permits(Origin::Parity, payload.len() as u32)
+                .then_some(Choice::Parity { seq, payload, option }),
+            Ask::Ack(option) => Some(Choice::Ack(option)),
+            Ask::MarkLost(range) => {
+                self.tx.scoreboard.mark_lost(range);
+                self.choose_lost(now)
+            }
+        }
+    }
+
+    /// A probe: one segment of new data if the peer's window takes it, else the tail again.
+    fn choose_probe(&mut self, room: &Room) -> Option<Choice> {
+        let nxt = self.tx.scoreboard.nxt();
+        let len = self.tx.unsent().min(self.payload_limit()).min(room.peer);
+        if len > 0 {
+            let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < room.peer;
+            let range = SeqRange::with_len(nxt, len + u32::from(fin));
+            let segment_size = self.payload_limit();
+            return Some(Choice::Data(Data { range, segment_size, origin: Origin::TailLossProbe, fin, mtu_probe: false }));
+        }
+        let tail = self.tx.scoreboard.tail()?.range;
+        Some(self.again(tail, Origin::TailLossProbe))
+    }
+
+    /// Data that was never sent, as a run of segments that one header can describe.
+    fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
+            return None;
+        }
+        self.restart_after_idle(now);
+        let room = self.tx.room(now);
+        if let Some(probe) = self.choose_mtu_probe(&room) {
+            return Some(probe);
+        }
+        let mss = self.payload_limit();
+        let most = self.longest_run(mss, env);
+        match self.extent(&room, mss, most, now) {
+            Extent::Send { len, fin } => {
+                let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
+                Some(Choice::Data(Data { range, segment_size: mss, origin: Origin::New, fin, mtu_probe: false }))
+            }
+            Extent::Congestion => {
+                self.note_burst_end(true);
+                None
+            }
+            Extent::Nothing => {
+                self.note_burst_end(false);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn note_burst_end(&mut self, limited: bool) {
+        let board = &self.tx.scoreboard;
+        let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
+        self.tx.usage.on_burst(una, nxt, pipe, limited);
+    }
+
+    /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission
+    /// if the TCP has not sent data in an interval exceeding the retransmission timeout".
+    fn restart_after_idle(&mut self, now: Instant) {
+        if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
+            return;
+        }
+        if now.saturating_since(self.tx.last_sent) > self.tx.rtt.rto_base() {
+            let restart = super::sender::initial_window(self.config.initial_window, self.tx.mss());
+            self.tx.congestion.on_idle(now, restart.min(self.tx.congestion.cwnd()));
+            self.tx.last_sent = now;
+        }
+    }
+
+    /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
+    /// with an urgent pointer travels alone, since the pointer is relative to its own header.
+    fn longest_run(&self, mss: u32, env: &Env<'_>) -> u32 {
+        if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some() {
+            return mss;
+        }
+        (env.super_segment / mss * mss).max(mss)
+    }
+
+    fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {
+        let unsent = self.tx.unsent();
+        let offered = unsent.min(room.peer);
+        let by_cwnd = if room.pipe == 0 { room.cwnd.max(mss) } else { room.cwnd.saturating_sub(room.pipe) };
+        let allowed = by_cwnd.min(room.paced).min(most);
+        if offered > allowed {
+            let whole = allowed / mss * mss;
+            return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
+        }
+        let fin = self.tx.fin_unsent() && offered == unsent && offered < room.peer;
+        let partial = offered % mss;
+        if partial == 0 || self.may_send_partial(offered, unsent, fin, room, now) {
+            return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };
+        }
+        let whole = offered - partial;
+        if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Nothing }
+    }
+
+    /// Sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
+    fn may_send_partial(&mut self, offered: u32, unsent: u32, fin: bool, room: &Room, now: Instant) -> bool {
+        if offered < unsent {
+            // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
+            return self.tx.hold.overridden || (room.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
+        }
+        let una = self.tx.scoreboard.una();
+        self.tx.hold.permits_partial(una, fin, now)
+    }
+
+    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data.
+    fn choose_mtu_probe(&mut self, room: &Room) -> Option<Choice> {
+        let size = self.tx.mtu.next_probe(room.cwnd, self.tx.unsent())?;
+        let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
+        room.permits(Origin::New, size).then_some(Choice::Data(Data {
+            range,
+            segment_size: size,
+            origin: Origin::New,
+            fin: false,
+            mtu_probe: true,
+        }))
+    }
+
+    /// An acknowledgement that nothing carried.
+    fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
+        match self.rx.ack.owed() {
+            Owed::Nothing => None,
+            Owed::Now => Some(Choice::Ack(None)),
+            Owed::At(due) => (due <= now).then_some(Choice::Ack(None)),
+        }
+    }
+
+    /// Largest payload of a data segment now: SACK blocks of our own take from it.
+    pub(crate) fn payload_limit(&self) -> u32 {
+        let blocks = self.rx.sack.pending(3).min(3) as u32;
+        let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
+        self.tx.mss().saturating_sub(sack).max(1)
+    }
+}

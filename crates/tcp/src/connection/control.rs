@@ -1,0 +1,106 @@
+//! Small things a connection owes: segments that are not data, and events for the application.
+
+use arrayvec::ArrayVec;
+use brisk_wire::SeqNum;
+
+/// A segment that carries neither data nor a question of windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Control {
+    /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
+    ChallengeAck,
+    /// `<SEQ=seq><CTL=RST>`: refuses an acknowledgement of something never sent.
+    Reset(SeqNum),
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=RST,ACK>`: aborts.
+    Abort,
+    /// An empty segment one below SND.UNA: keepalive or zero-window probe.
+    Poke,
+}
+
+/// The control segments that wait to be sent. A few at most: a further one of a kind that already
+/// waits would tell the peer nothing new.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Outbox {
+    waiting: ArrayVec<Control, 4>,
+}
+
+impl Outbox {
+    /// Queues `control` unless the same one waits already or the outbox is full.
+    pub(crate) fn push(&mut self, control: Control) {
+        if !self.waiting.contains(&control) && !self.waiting.is_full() {
+            self.waiting.push(control);
+        }
+    }
+
+    /// Takes the oldest.
+    pub(crate) fn pop(&mut self) -> Option<Control> {
+        self.waiting.pop_at(0)
+    }
+
+    /// True if nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Throws away what waits.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+/// A set of things the application should hear of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Events(u8);
+
+impl Events {
+    /// The handshake completed.
+    pub(crate) const CONNECTED: Events = Events(1);
+    /// There is something to read.
+    pub(crate) const READABLE: Events = Events(2);
+    /// A write that would have blocked can go on.
+    pub(crate) const WRITABLE: Events = Events(4);
+    /// The connection is over.
+    pub(crate) const CLOSED: Events = Events(8);
+
+    /// Adds `other`.
+    pub(crate) fn insert(&mut self, other: Events) {
+        self.0 |= other.0;
+    }
+
+    /// True if all of `other` are in the set.
+    pub(crate) fn contains(self, other: Events) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// True if there is nothing to tell.
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl core::ops::BitOr for Events {
+    type Output = Events;
+
+    fn bitor(self, other: Events) -> Events {
+        Events(self.0 | other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outbox_is_bounded_and_says_nothing_twice() {
+        let mut outbox = Outbox::default();
+        outbox.push(Control::ChallengeAck);
+        outbox.push(Control::ChallengeAck);
+        for seq in 0..10 {
+            outbox.push(Control::Reset(SeqNum(seq)));
+        }
+        assert_eq!(outbox.pop(), Some(Control::ChallengeAck));
+        assert_eq!(outbox.pop(), Some(Control::Reset(SeqNum(0))));
+        outbox.pop();
+        outbox.pop();
+        assert_eq!(outbox.pop(), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Explicit congestion notification (RFC 3168).
+//!
+//! Both ends say in the handshake that they can; from then on new data is sent ECT(0), a CE mark is
+//! echoed with ECE until the peer answers CWR, and an ECE is answered by one window reduction per
+//! window and CWR on the next new data segment. Retransmissions, pure acknowledgements, probes and
+//! redundancy are never ECT (RFC 3168 section 6.1.4 and 6.1.5).
+
+use brisk_wire::{Ecn, Flags};
+
+use crate::outcome::Origin;
+
+/// The ECN state of one connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct EcnState {
+    /// We want it.
+    offered: bool,
+    /// Both ends agreed.
+    active: bool,
+    /// A CE mark arrived and the peer has not answered with CWR.
+    echo: bool,
+    /// We reduced and must say so.
+    reduced: bool,
+}
+
+impl EcnState {
+    /// ECN as configured, before the handshake.
+    pub(crate) fn new(offered: bool) -> Self {
+        EcnState { offered, ..EcnState::default() }
+    }
+
+    /// Flags to add to our SYN ("ECN-setup SYN": ECE and CWR).
+    pub(crate) fn syn_flags(&self) -> Flags {
+        if self.offered { Flags::ECE | Flags::CWR } else { Flags(0) }
+    }
+
+    /// Flags to add to our SYN-ACK ("ECN-setup SYN-ACK": ECE only).
+    pub(crate) fn syn_ack_flags(&self) -> Flags {
+        if self.active { Flags::ECE } else { Flags(0) }
+    }
+
+    /// The peer's SYN arrived.
+    pub(crate) fn on_syn(&mut self, flags: Flags) {
+        self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR) && !flags.contains(Flags::AE);
+    }
+
+    /// The peer's SYN-ACK arrived.
+    pub(crate) fn on_syn_ack(&mut self, flags: Flags) {
+        self.active = self.offered && flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
+    }
+
+    /// A retransmitted SYN must not ask for ECN: the first may have been lost because of it.
+    pub(crate) fn withdraw(&mut self) {
+        self.offered = false;
+    }
+
+    /// A data segment arrived. Returns true if it must be acknowledged at once because the echo
+    /// begins.
+    pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
+        if !self.active {
+            return false;
+        }
+        // RFC 3168 section 6.1.3: "the TCP receiver [...] continues to set the ECN-Echo flag in ACKs
+        // [...] until it receives a CWR packet".
+        if flags.contains(Flags::CWR) && has_data {
+            self.echo = false;
+        }
+        let begins = ecn == Ecn::Ce && !self.echo;
+        self.echo |= ecn == Ecn::Ce;
+        begins
+    }
+
+    /// True if this acknowledgement's ECE means congestion.
+    pub(crate) fn is_echo(&self, flags: Flags) -> bool {
+        self.active && flags.contains(Flags::ECE) && !flags.contains(Flags::SYN)
+    }
+
+    /// We reduced the window because of ECE: the next new data carries CWR.
+    pub(crate) fn on_reduced(&mut self) {
+        self.reduced = self.active;
+    }
+
+    /// The flags and the IP field for a segment that is about to leave.
+    pub(crate) fn mark(&mut self, origin: Origin, has_data: bool) -> (Flags, Ecn) {
+        if !self.active {
+            return (Flags(0), Ecn::NotEct);
+        }
+        let mut flags = if self.echo { Flags::ECE } else { Flags(0) };
+        let fresh = origin == Origin::New && has_data;
+        if fresh && self.reduced {
+            flags |= Flags::CWR;
+            self.reduced = false;
+        }
+        (flags, if fresh { Ecn::Ect0 } else { Ecn::NotEct })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn active() -> EcnState {
+        let mut ecn = EcnState::new(true);
+        ecn.on_syn_ack(Flags::SYN | Flags::ACK | Flags::ECE);
+        ecn
+    }
+
+    #[test]
+    fn not_offered_leaves_no_trace() {
+        let mut ecn = EcnState::new(false);
+        assert_eq!(ecn.syn_flags(), Flags(0));
+        ecn.on_syn(Flags::SYN | Flags::ECE | Flags::CWR);
+        assert_eq!(ecn.syn_ack_flags(), Flags(0));
+        assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::NotEct));
+    }
+
+    #[test]
+    fn a_reflected_setup_is_not_an_agreement() {
+        let mut ecn = EcnState::new(true);
+        ecn.on_syn_ack(Flags::SYN | Flags::ACK | Flags::ECE | Flags::CWR);
+        assert_eq!(ecn.mark(Origin::New, true).1, Ecn::NotEct);
+    }
+
+    #[test]
+    fn congestion_experienced_is_echoed_until_cwr() {
+        let mut ecn = active();
+        assert!(ecn.on_arrived(Ecn::Ce, Flags::ACK, true));
+        assert!(!ecn.on_arrived(Ecn::Ect0, Flags::ACK, true));
+        assert!(ecn.mark(Origin::Ack, false).0.contains(Flags::ECE));
+        ecn.on_arrived(Ecn::Ect0, Flags::ACK | Flags::CWR, true);
+        assert!(!ecn.mark(Origin::Ack, false).0.contains(Flags::ECE));
+    }
+
+    #[test]
+    fn retransmissions_are_not_ect_and_do_not_carry_cwr() {
+        let mut ecn = active();
+        ecn.on_reduced();
+        assert_eq!(ecn.mark(Origin::Retransmit, true), (Flags(0), Ecn::NotEct));
+        assert_eq!(ecn.mark(Origin::New, true), (Flags::CWR, Ecn::Ect0));
+        assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::Ect0), "CWR once");
+    }
+}

@@ -1,0 +1,257 @@
+//! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3), and what is
+//! agreed there.
+
+use alloc::sync::Arc;
+
+use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
+
+use crate::config::TcpConfig;
+use crate::connection::control::{Control, Events};
+use crate::connection::keepalive::Keepalive;
+use crate::connection::sender::initial_window;
+use crate::connection::state::{Input, State};
+use crate::connection::{Connection, Env, Secrets};
+use crate::error::CloseReason;
+use crate::mechanism::{Keep, Offer};
+use crate::outcome::Arrived;
+use crate::stack::FourTuple;
+use crate::time::{Duration, Instant};
+
+/// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
+const DEFAULT_MSS: [u16; 2] = [536, 1220];
+
+/// RFC 7323 section 2.3: a larger shift is taken as 14.
+const MAX_WINDOW_SHIFT: u8 = 14;
+
+/// What both ends agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Negotiated {
+    /// Timestamps are on every segment.
+    pub(crate) timestamps: bool,
+    /// SACK is used in both directions.
+    pub(crate) sack: bool,
+    /// Both ends scale their windows.
+    pub(crate) window_scaling: bool,
+}
+
+/// What a SYN cookie brings back of the SYN that was not kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CookieParams {
+    /// MSS of the peer, rounded down to what the cookie can express.
+    pub(crate) mss: u16,
+    /// Window scale of the peer, if it offered one.
+    pub(crate) window_scale: Option<u8>,
+    /// The peer permits SACK.
+    pub(crate) sack: bool,
+    /// The peer uses timestamps.
+    pub(crate) timestamps: bool,
+    /// Both ends agreed on ECN.
+    pub(crate) ecn: bool,
+}
+
+impl Connection {
+    /// An active open: the SYN is due at once.
+    pub(crate) fn connect(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, mtu: u16, now: Instant) -> Self {
+        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+        connection.enter(State::SynSent);
+        connection.tx.handshake.due = true;
+        connection
+    }
+
+    /// A passive open: `syn` arrived at a listener; the SYN-ACK is due at once.
+    pub(crate) fn accept(
+        tuple: FourTuple,
+        config: &Arc<TcpConfig>,
+        secrets: Secrets,
+        mtu: u16,
+        syn: &Arrived<'_>,
+        now: Instant,
+    ) -> Self {
+        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+        connection.enter(State::SynReceived);
+        connection.ecn.on_syn(syn.flags);
+        connection.learn_peer(syn, now);
+        connection.tx.handshake.due = true;
+        connection.counters.segments_in += 1;
+        connection
+    }
+
+    /// A passive open whose SYN was answered by a cookie: `ack` completes the handshake.
+    pub(crate) fn from_cookie(
+        tuple: FourTuple,
+        config: &Arc<TcpConfig>,
+        secrets: Secrets,
+        mtu: u16,
+        ack: &Arrived<'_>,
+        cookie: CookieParams,
+        now: Instant,
+        env: &mut Env<'_>,
+    ) -> Self {
+        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+        connection.enter(State::SynReceived);
+        let syn_options = Options {
+            mss: Some(cookie.mss),
+            window_scale: cookie.window_scale,
+            sack_permitted: cookie.sack,
+            timestamps: if cookie.timestamps { ack.options.timestamps } else { None },
+            ..Options::default()
+        };
+        let syn_flags = if cookie.ecn { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
+        let syn = Arrived { seq: ack.seq - 1, flags: syn_flags, options: &syn_options, payload: &[], ..*ack };
+        connection.ecn.on_syn(syn_flags);
+        connection.learn_peer(&syn, now);
+        // The SYN-ACK was sent by the stack; the scoreboard must know that it is outstanding.
+        connection.account_syn(now);
+        connection.on_segment(ack, now, env);
+        connection
+    }
+
+    /// Takes over what a SYN or SYN-ACK says of its sender.
+    pub(crate) fn learn_peer(&mut self, syn: &Arrived<'_>, now: Instant) {
+        let options = syn.options;
+        self.rx.start(syn.seq);
+        self.negotiated = Negotiated {
+            timestamps: self.config.timestamps && options.timestamps.is_some(),
+            sack: self.config.sack && options.sack_permitted,
+            window_scaling: self.config.window_scaling && options.window_scale.is_some(),
+        };
+        let shift = options.window_scale.filter(|_| self.negotiated.window_scaling).unwrap_or(0);
+        self.tx.window.start(syn.seq, u32::from(syn.window), shift.min(MAX_WINDOW_SHIFT));
+        self.rx.window.scaling_agreed(self.negotiated.window_scaling);
+        self.tx.scoreboard.set_sack(self.negotiated.sack);
+        if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps) {
+            self.rx.timestamps.learn(value, now);
+        }
+        let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
+        let peer_mss = options.mss.filter(|&mss| mss > 0).unwrap_or(default);
+        self.tx.mtu.on_handshake(peer_mss, self.negotiated.timestamps);
+        self.adopt_mss();
+        let initial = initial_window(self.config.initial_window, self.tx.mss());
+        self.tx.congestion.set_cwnd(initial);
+    }
+
+    /// Tells the parts that depend on it how large a segment is now.
+    pub(crate) fn adopt_mss(&mut self) {
+        let mss = self.tx.mss();
+        self.tx.congestion.set_mss(mss);
+        self.probe(crate::event::Probe::MssChanged { mss });
+    }
+
+    /// RFC 9293 section 3.10.7.3: a segment arrives in SYN-SENT.
+    pub(crate) fn on_segment_in_syn_sent(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        let has_ack = segment.flags.contains(Flags::ACK);
+        // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set [...])"
+        let acceptable = self.secrets.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
+        if has_ack && !(acceptable && self.echoes_our_timestamp(segment, now)) {
+            if !segment.flags.contains(Flags::RST) {
+                self.outbox.push(Control::Reset(segment.ack));
+            }
+            return;
+        }
+        if segment.flags.contains(Flags::RST) {
+            // "If the ACK was acceptable, then signal to the user 'error: connection reset' [...].
+            // Otherwise (no ACK), drop the segment and return."
+            if has_ack {
+                self.end(CloseReason::Refused);
+            }
+            return;
+        }
+        if !segment.flags.contains(Flags::SYN) {
+            return;
+        }
+        if has_ack {
+            self.on_syn_ack(segment, now, env);
+        } else {
+            self.on_simultaneous_open(segment, now);
+        }
+    }
+
+    /// The peer answered our SYN.
+    fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        self.ecn.on_syn_ack(segment.flags);
+        self.learn_peer(segment, now);
+        self.rx.ack.force();
+        self.acknowledge(segment, now);
+        self.establish(segment.options, now);
+        // Data or a FIN on the SYN-ACK is accepted like any other.
+        if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
+            let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
+            self.take_payload(&rest, now, env);
+        }
+    }
+
+    /// A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor
+    /// acknowledged: the peer sends it again.
+    fn on_simultaneous_open(&mut self, segment: &Arrived<'_>, now: Instant) {
+        self.ecn.on_syn(segment.flags);
+        self.learn_peer(segment, now);
+        self.enter(self.state.after(Input::Syn));
+        self.tx.handshake.due = true;
+    }
+
+    /// RFC 7323: timestamps that we offered and that come back must be ones that we sent.
+    fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else { return true };
+        self.rx.timestamps.was_sent(timestamps.echo, self.opened, now)
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn establish(&mut self, peer_options: &Options, now: Instant) {
+        // A close that was asked for during the handshake takes effect now.
+        let closing = self.tx.queue.fin_queued();
+        self.enter(self.state.after(Input::SynAcked));
+        if closing {
+            self.enter(self.state.after(Input::Close));
+        }
+        self.established = Some(now);
+        self.tx.handshake.due = false;
+        self.mechanisms.retain_mut(|mechanism| mechanism.negotiated(peer_options) == Keep::Yes);
+        // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
+        // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
+        // seconds when data transmission begins".
+        if self.tx.handshake.sent > 1 && self.tx.rtt.srtt().is_none() {
+            self.tx.rtt.set_initial_rto(Duration::from_secs(3));
+        }
+        self.tx.rto.reset_backoff();
+        self.tx.timeouts_in_row = 0;
+        self.keepalive = self.config.keepalive.map(|config| Keepalive::new(config, now));
+        self.events.insert(Events::CONNECTED | Events::WRITABLE);
+    }
+
+    /// The options of our SYN or SYN-ACK, `answering` the peer's options in the latter case.
+    pub(crate) fn syn_options(&self, answering: Option<()>, now: Instant) -> Options {
+        let answer = answering.is_some();
+        let mut options = Options {
+            mss: Some(self.tx.mtu.advertised_mss()),
+            sack_permitted: if answer { self.negotiated.sack } else { self.config.sack },
+            ..Options::default()
+        };
+        if if answer { self.negotiated.timestamps } else { self.config.timestamps } {
+            let echo = if answer { self.rx.timestamps.echo() } else { 0 };
+            options.timestamps = Some(TimestampOption { value: self.rx.timestamps.value(now), echo });
+        }
+        if if answer { self.negotiated.window_scaling } else { self.config.window_scaling } {
+            options.window_scale = Some(self.rx.window.scale());
+        }
+        options
+    }
+
+    /// Lets the mechanisms add to a first SYN or SYN-ACK; a retransmitted one goes without them.
+    pub(crate) fn offer_mechanisms(&mut self, on: Offer<'_>, options: &mut Options) {
+        if self.tx.handshake.sent == 0 {
+            for mechanism in &mut self.mechanisms {
+                mechanism.offer(on, options);
+            }
+        }
+    }
+
+    /// A SYN that repeats the one which opened this connection: the SYN-ACK was lost.
+    pub(crate) fn on_repeated_syn(&mut self) {
+        self.tx.handshake.due = true;
+    }
+
+    /// The first sequence number of the peer.
+    pub(crate) fn irs(&self) -> SeqNum {
+        self.rx.window.start_seq() - 1
+    }
+}

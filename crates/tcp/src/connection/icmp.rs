@@ -1,0 +1,43 @@
+//! ICMP errors about a connection (RFC 5927, RFC 1191, RFC 8201, RFC 9293 section 3.9.2.2).
+
+use brisk_wire::{IcmpKind, SeqNum};
+
+use crate::connection::state::State;
+use crate::connection::Connection;
+use crate::error::CloseReason;
+use crate::time::Instant;
+
+impl Connection {
+    /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence
+    /// number that is not outstanding means that the error is forged or stale.
+    ///
+    /// Returns true if the quote was believed.
+    pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
+        let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
+        if seq.lt(una) || seq.ge(nxt) {
+            return false;
+        }
+        match kind {
+            IcmpKind::PacketTooBig { mtu } => {
+                if self.tx.mtu.on_icmp(mtu, now) {
+                    self.shrink_segments();
+                }
+            }
+            IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => self.on_hard_error(CloseReason::Refused),
+            IcmpKind::NetUnreachable | IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
+                self.on_hard_error(CloseReason::Unreachable);
+            }
+            IcmpKind::TimeExceeded | IcmpKind::ParameterProblem | IcmpKind::SourceQuench => {}
+        }
+        true
+    }
+
+    /// RFC 5927 section 5.2 and RFC 5461: a hard error ends a connection that is being opened; one
+    /// that is open treats it as soft and leaves the verdict to its timers.
+    fn on_hard_error(&mut self, reason: CloseReason) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            self.outbox.clear();
+            self.end(reason);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The sending half: the parts that [`crate::send`] and [`crate::congestion`] provide, and the few
+//! facts that belong to none of them.
+
+use alloc::boxed::Box;
+
+use brisk_wire::SeqNum;
+
+use crate::config::TcpConfig;
+use crate::congestion::{self, CongestionController};
+use crate::outcome::Room;
+use crate::send::mtu::PathMtu;
+use crate::send::pacer::Pacer;
+use crate::send::prr::Prr;
+use crate::send::queue::SendQueue;
+use crate::send::rack::Rack;
+use crate::send::recovery::Recovery;
+use crate::send::rto::Rto;
+use crate::send::rtt::RttEstimator;
+use crate::send::scoreboard::Scoreboard;
+use crate::send::window::SendWindow;
+use crate::time::{Duration, Instant};
+
+/// How long a corked partial segment is held at most (the limit that Linux documents for TCP_CORK).
+const CORK_MAX: Duration = Duration::from_millis(200);
+
+/// The parts of the sender and what ties them to one connection.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) queue: SendQueue,
+    pub(crate) scoreboard: Scoreboard,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) rto: Rto,
+    pub(crate) rack: Rack,
+    pub(crate) recovery: Recovery,
+    pub(crate) prr: Prr,
+    pub(crate) window: SendWindow,
+    pub(crate) pacer: Pacer,
+    pub(crate) mtu: PathMtu,
+    pub(crate) congestion: Box<dyn CongestionController>,
+    pub(crate) handshake: HandshakeTimer,
+    pub(crate) hold: Hold,
+    pub(crate) usage: WindowUsage,
+    /// Retransmission timeouts since the last progress.
+    pub(crate) timeouts_in_row: u32,
+    /// When the oldest unacknowledged data was first sent; the user timeout counts from here.
+    pub(crate) waiting_since: Option<Instant>,
+    /// When the last data segment left.
+    pub(crate) last_sent: Instant,
+    /// Zero-window probes since the peer was last heard.
+    pub(crate) probes_unanswered: u32,
+    /// A write was refused: the application wants to hear when there is room.
+    pub(crate) writer_waits: bool,
+    /// Bytes of copies and parity that may still be spent.
+    pub(crate) redundancy_left: u32,
+}
+
+/// What is to be done about the SYN or SYN-ACK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct HandshakeTimer {
+    /// It must be sent (again).
+    pub(crate) due: bool,
+    /// How often it was sent.
+    pub(crate) sent: u32,
+}
+
+/// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Hold {
+    /// Nagle is off.
+    pub(crate) nodelay: bool,
+    /// Only full segments.
+    pub(crate) cork: bool,
+    /// Until when a corked partial segment is held.
+    pub(crate) cork_until: Option<Instant>,
+    /// Send the partial segment now whatever holds it (cork expired, persist timer fired).
+    pub(crate) overridden: bool,
+    /// End of the last partial segment sent.
+    pub(crate) small_end: Option<SeqNum>,
+}
+
+impl Hold {
+    /// May a partial segment that empties the queue leave now?
+    ///
+    /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
+    /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
+    /// unacknowledged *partial* segment.
+    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, now: Instant) -> bool {
+        if fin || self.overridden {
+            return true;
+        }
+        if self.cork {
+            let until = *self.cork_until.get_or_insert(now + CORK_MAX);
+            return until <= now;
+        }
+        self.nodelay || self.small_end.is_none_or(|end| end.le(una))
+    }
+
+    /// A data segment left.
+    pub(crate) fn on_sent(&mut self, end: SeqNum, partial: bool) {
+        self.overridden = false;
+        self.cork_until = None;
+        if partial {
+            self.small_end = Some(end);
+        }
+    }
+}
+
+/// Whether the congestion window was what limited the sender (RFC 7661, and Linux's reading of it).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WindowUsage {
+    limited: bool,
+    most_in_flight: u32,
+    measured_to: SeqNum,
+}
+
+impl WindowUsage {
+    /// Called when a transmission burst ends: `limited` if the congestion window ended it.
+    pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, pipe: u32, limited: bool) {
+        if self.measured_to.le(una) || pipe > self.most_in_flight || (limited && !self.limited) {
+            *self = WindowUsage { limited, most_in_flight: pipe, measured_to: nxt };
+        }
+    }
+
+    /// Whether the window may grow: it was the limit, or in slow start more than half of it was used.
+    pub(crate) fn is_limited(&self, cwnd: u32, slow_start: bool) -> bool {
+        self.limited || (slow_start && cwnd < self.most_in_flight.saturating_mul(2))
+    }
+}
+
+impl Sender {
+    pub(crate) fn new(config: &TcpConfig, iss: SeqNum, mtu: u16, v6: bool, now: Instant) -> Self {
+        let mtu = PathMtu::new(config, mtu, v6);
+        let mss = mtu.payload();
+        Sender {
+            queue: SendQueue::new(config.send_buffer, iss + 1),
+            scoreboard: Scoreboard::new(iss, false),
+            rtt: RttEstimator::new(&config.rto),
+            rto: Rto::new(config.rto.max),
+            rack: Rack::new(),
+            recovery: Recovery::new(iss),
+            prr: Prr::new(),
+            window: SendWindow::new(),
+            pacer: Pacer::new(config.pacing),
+            mtu,
+            congestion: congestion::controller(
+                config.congestion,
+                mss,
+                initial_window(config.initial_window, mss),
+                config.pacing.is_some(),
+            ),
+            handshake: HandshakeTimer::default(),
+            hold: Hold { nodelay: config.nodelay, ..Hold::default() },
+            usage: WindowUsage { limited: false, most_in_flight: 0, measured_to: iss },
+            timeouts_in_row: 0,
+            waiting_since: None,
+            last_sent: now,
+            probes_unanswered: 0,
+            writer_waits: false,
+            redundancy_left: 0,
+        }
+    }
+
+    /// Largest payload of a segment without SACK blocks.
+    pub(crate) fn mss(&self) -> u32 {
+        self.mtu.payload()
+    }
+
+    /// Bytes written and never sent.
+    pub(crate) fn unsent(&self) -> u32 {
+        let nxt = self.scoreboard.nxt();
+        let end = self.queue.end();
+        if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
+    }
+
+    /// True if a FIN is queued and was never sent.
+    pub(crate) fn fin_unsent(&self) -> bool {
+        self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
+    }
+
+    /// True once our FIN is acknowledged.
+    pub(crate) fn fin_acked(&self) -> bool {
+        self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
+    }
+
+    /// What limits a transmission now.
+    pub(crate) fn room(&self, now: Instant) -> Room {
+        let nxt = self.scoreboard.nxt();
+        let edge = self.window.right_edge(self.scoreboard.una());
+        Room {
+            cwnd: self.congestion.cwnd(),
+            pipe: self.scoreboard.pipe(),
+            peer: if nxt.lt(edge) { edge.since(nxt) } else { 0 },
+            paced: self.pacer.budget(now),
+            redundancy: self.redundancy_left,
+        }
+    }
+
+    /// True if the congestion window limits its own growth no further.
+    pub(crate) fn is_cwnd_limited(&self) -> bool {
+        self.usage.is_limited(self.congestion.cwnd(), self.congestion.in_slow_start())
+    }
+
+    /// Nothing will be sent any more.
+    pub(crate) fn stop(&mut self) {
+        self.rto.disarm();
+        self.rack.disarm();
+        self.window.disarm_persist();
+        self.pacer.disarm();
+        self.handshake.due = false;
+        self.hold.cork_until = None;
+    }
+}
+
+/// RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments, the same shape for others.
+pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
+    (segments * mss).min((2 * mss).max(segments * 1460))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_window_is_ten_segments_within_the_byte_limit() {
+        assert_eq!(initial_window(10, 1460), 14_600);
+        assert_eq!(initial_window(10, 536), 5_360);
+        assert_eq!(initial_window(10, 9_000), 18_000);
+    }
+
+    #[test]
+    fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
+        let mut hold = Hold::default();
+        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        hold.on_sent(SeqNum(101), true);
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
+        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
+    }
+
+    #[test]
+    fn a_cork_is_drawn_after_200_ms() {
+        let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
+        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
+    }
+
+    #[test]
+    fn the_window_counts_as_used_when_it_ended_a_burst_or_half_of_it_flew() {
+        let mut usage = WindowUsage { limited: false, most_in_flight: 0, measured_to: SeqNum(0) };
+        usage.on_burst(SeqNum(0), SeqNum(3000), 3000, false);
+        assert!(!usage.is_limited(10_000, true));
+        assert!(usage.is_limited(5_000, true));
+        assert!(!usage.is_limited(5_000, false));
+        usage.on_burst(SeqNum(0), SeqNum(5000), 5000, true);
+        assert!(usage.is_limited(5_000, false));
+    }
+}

@@ -1,0 +1,234 @@
+//! Time passes: which deadline is next, and what happens at each.
+//!
+//! Every part owns its deadline; none shares a slot with another. When several expire at one instant
+//! the order is reordering timer, mechanisms, retransmission timer, the rest.
+
+use crate::connection::control::{Control, Events};
+use crate::connection::keepalive::KeepaliveVerdict;
+use crate::connection::state::State;
+use crate::connection::{Connection, Env};
+use crate::error::CloseReason;
+use crate::event::Probe;
+use crate::outcome::{LossCause, LossOutcome};
+use crate::receive::ack::Owed;
+use crate::time::Instant;
+
+impl Connection {
+    /// When [`Connection::on_timeout`] should be called next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let delayed_ack = match self.rx.ack.owed() {
+            Owed::At(due) => Some(due),
+            Owed::Now | Owed::Nothing => None,
+        };
+        [
+            self.tx.rack.next_timeout(),
+            self.tx.rto.deadline(),
+            self.tx.window.persist_deadline(),
+            self.tx.pacer.next_timeout(),
+            self.tx.hold.cork_until,
+            self.tx.mtu.next_timeout(),
+            self.keepalive.map(|keepalive| keepalive.next_timeout()),
+            self.fin_wait_2_until,
+            delayed_ack,
+        ]
+        .into_iter()
+        .chain(self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()))
+        .flatten()
+        .min()
+    }
+
+    /// Does what is due at `now`. What must be sent is then waiting in
+    /// [`Connection::poll_transmit`].
+    pub(crate) fn on_timeout(&mut self, now: Instant, _env: &mut Env<'_>) {
+        let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if due(self.tx.rack.next_timeout()) {
+            self.on_reordering_timeout(now);
+        }
+        for index in 0..self.mechanisms.len() {
+            if due(self.mechanisms[index].next_timeout()) {
+                let view = self.view();
+                self.mechanisms[index].on_timeout(&view, now);
+            }
+        }
+        if due(self.tx.rto.deadline()) {
+            self.on_retransmission_timeout(now);
+        }
+        if due(self.tx.window.persist_deadline()) {
+            self.on_persist_timeout(now);
+        }
+        if due(self.tx.hold.cork_until) {
+            self.tx.hold.cork_until = None;
+            self.tx.hold.overridden = true;
+        }
+        if due(self.tx.mtu.next_timeout()) {
+            self.tx.mtu.on_timeout(now);
+        }
+        if due(self.keepalive.map(|keepalive| keepalive.next_timeout())) {
+            self.on_keepalive_timeout(now);
+        }
+        if due(self.fin_wait_2_until) {
+            self.end(CloseReason::Finished);
+        }
+        self.tx.pacer.on_timeout(now);
+        self.update_timers(now);
+    }
+
+    /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
+    fn on_reordering_timeout(&mut self, now: Instant) {
+        let loss = self.tx.rack.detect(&mut self.tx.scoreboard, now);
+        self.report_loss(&loss);
+        if loss.newly_lost > 0 {
+            let undelivered = self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
+            let episode = self.tx.recovery.on_loss(&loss, self.tx.scoreboard.nxt());
+            self.begin_reduction(episode, undelivered, now);
+            self.allow_one_retransmission();
+        }
+    }
+
+    /// A recovery that a timer begins has no acknowledgement that would let the first retransmission
+    /// out: PRR counts one segment as delivered (RFC 9937 as this stack applies it).
+    fn allow_one_retransmission(&mut self) {
+        if self.tx.prr.is_active() {
+            let (pipe, mss) = (self.tx.scoreboard.pipe(), self.tx.mss());
+            let cwnd = self.tx.prr.on_ack(mss, pipe, false, true, mss);
+            self.tx.congestion.set_cwnd(cwnd);
+        }
+    }
+
+    /// RFC 6298 section 5.4 to 5.7.
+    fn on_retransmission_timeout(&mut self, now: Instant) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.on_handshake_timeout();
+        }
+        if self.tx.scoreboard.is_empty() {
+            return self.tx.rto.disarm();
+        }
+        self.tx.timeouts_in_row += 1;
+        self.counters.timeouts += 1;
+        if self.has_waited_too_long(now) {
+            return self.give_up(CloseReason::TimedOut);
+        }
+        let in_flight = self.tx.scoreboard.pipe();
+        let newly_lost = if self.negotiated.sack {
+            self.tx.rack.on_rto(&mut self.tx.scoreboard, now)
+        } else {
+            self.tx.scoreboard.mark_all_lost()
+        };
+        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
+        let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt(), self.tx.scoreboard.una());
+        self.tx.prr.leave();
+        self.tx.congestion.on_timeout(now, in_flight, first);
+        // What is not declared lost yet is still in flight: the window is one segment beyond it.
+        let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
+        self.tx.congestion.set_cwnd(cwnd);
+        self.counters.reductions += u64::from(first);
+        self.tx.rto.on_expire(now, self.tx.rtt.rto_base());
+        if self.tx.mtu.on_retransmission_timeout(self.tx.timeouts_in_row) {
+            self.shrink_segments();
+        }
+        self.probe(Probe::Timeout { rto: self.tx.rto.current(self.tx.rtt.rto_base()) });
+        self.report_recovery();
+    }
+
+    /// R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482.
+    fn has_waited_too_long(&self, now: Instant) -> bool {
+        match self.user_timeout {
+            Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
+            None => self.tx.timeouts_in_row > self.config.retries,
+        }
+    }
+
+    fn on_handshake_timeout(&mut self) {
+        let retries = if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
+        if self.tx.handshake.sent > retries {
+            return self.give_up(CloseReason::HandshakeTimeout);
+        }
+        let base = self.tx.rtt.rto_base();
+        self.tx.handshake.due = true;
+        if let Some(fired) = self.tx.rto.deadline() {
+            self.tx.rto.on_expire(fired, base);
+        }
+    }
+
+    /// Nobody answers: the connection ends without a word.
+    fn give_up(&mut self, reason: CloseReason) {
+        self.outbox.clear();
+        self.end(reason);
+    }
+
+    /// The peer's window has been shut for a persist interval (RFC 9293 section 3.8.6.1).
+    fn on_persist_timeout(&mut self, now: Instant) {
+        let room = self.tx.room(now);
+        if room.peer > 0 {
+            self.tx.hold.overridden = true;
+            self.tx.window.disarm_persist();
+            return;
+        }
+        let unanswered_too_long = match self.user_timeout {
+            Some(limit) => self.tx.window.persisting_since().is_some_and(|since| now.saturating_since(since) >= limit),
+            None => self.tx.probes_unanswered > self.config.retries,
+        };
+        if unanswered_too_long {
+            return self.give_up(CloseReason::TimedOut);
+        }
+        self.tx.probes_unanswered += 1;
+        self.counters.window_probes += 1;
+        self.outbox.push(Control::Poke);
+        self.tx.window.on_persist_timeout(now, self.tx.rtt.rto_base());
+        self.probe(Probe::WindowProbe);
+    }
+
+    fn on_keepalive_timeout(&mut self, now: Instant) {
+        let outstanding = !self.tx.scoreboard.is_empty() || self.tx.unsent() > 0;
+        let user_timeout = self.user_timeout;
+        let Some(keepalive) = &mut self.keepalive else { return };
+        match keepalive.on_timeout(outstanding, user_timeout, now) {
+            KeepaliveVerdict::Wait => {}
+            KeepaliveVerdict::Probe => {
+                self.outbox.push(Control::Poke);
+                self.probe(Probe::KeepaliveProbe);
+            }
+            KeepaliveVerdict::Dead => {
+                self.outbox.push(Control::Abort);
+                self.end(CloseReason::KeepaliveTimeout);
+            }
+        }
+    }
+
+    /// Arms what the present situation needs and disarms what it does not: exactly one of
+    /// retransmission timer and persist timer watches over data.
+    pub(crate) fn update_timers(&mut self, now: Instant) {
+        if self.closed.is_some() {
+            return;
+        }
+        if !self.tx.scoreboard.is_empty() {
+            if !self.tx.rto.is_armed() {
+                self.tx.rto.arm(now, self.tx.rtt.rto_base());
+            }
+            self.tx.window.disarm_persist();
+            return;
+        }
+        self.tx.rto.disarm();
+        let wants = self.tx.unsent() + u32::from(self.tx.fin_unsent());
+        let room = self.tx.room(now);
+        let window_is_the_limit = room.peer < wants.min(self.tx.mss());
+        if self.state.sends() && wants > 0 && window_is_the_limit {
+            self.tx.window.arm_persist(now, self.tx.rtt.rto_base());
+        } else {
+            self.tx.window.disarm_persist();
+        }
+    }
+
+    /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller
+    /// ones, without a congestion reaction (RFC 1191 section 6.5).
+    pub(crate) fn shrink_segments(&mut self) {
+        self.adopt_mss();
+        let newly_lost = self.tx.scoreboard.mark_too_big(self.tx.mss());
+        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
+    }
+
+    /// Tells the application that reading and writing changed.
+    pub(crate) fn wake_all(&mut self) {
+        self.events.insert(Events::READABLE | Events::WRITABLE);
+    }
+}
