@@ -1,1 +1,24 @@
-//! Being written.
+//! The receiving half of a connection: what arrives becomes a stream, acknowledgements and a window.
+//!
+//! Six parts that do not know each other; the connection hands values from one to the next:
+//!
+//! 1. [`timestamps`] judges the timestamp (PAWS) and keeps what must be echoed;
+//! 2. [`window`] judges whether the segment lies in the window;
+//! 3. [`assembler`] says what the segment adds to the stream, as an [`assembler::Arrival`];
+//! 4. [`queue`] stores the bytes until the application reads them;
+//! 5. [`sack`] turns arrivals into the SACK blocks of the next acknowledgement;
+//! 6. [`ack`] decides when that acknowledgement leaves.
+
+pub(crate) mod ack;
+pub(crate) mod assembler;
+pub(crate) mod queue;
+pub(crate) mod sack;
+pub(crate) mod timestamps;
+pub(crate) mod window;
+
+pub(crate) use ack::{AckPolicy, Owed, Received};
+pub(crate) use assembler::{Arrival, ArrivalKind, Assembler};
+pub(crate) use queue::RecvQueue;
+pub(crate) use sack::SackReporter;
+pub(crate) use timestamps::{Paws, Timestamps};
+pub(crate) use window::RecvWindow;

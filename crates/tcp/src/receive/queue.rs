@@ -1,1 +1,175 @@
-//! Being written.
+//! The receive queue: a byte ring from the next byte to read up to the right edge of the window.
+//!
+//! Bytes are addressed by their offset from the read position. In-order bytes are `readable`; bytes
+//! that arrived out of order lie at their final place behind a gap until [`RecvQueue::advance`]
+//! makes them readable, so nothing is ever moved to close a gap (RFC 9293 section 3.10.7.4: segments
+//! beyond RCV.NXT SHOULD be held for later processing). Which offsets behind the gap are filled is
+//! the [assembler](super::assembler)'s knowledge.
+//!
+//! Storage is allocated by the first byte, grows with what is held, and is released when the last
+//! byte has been read: an idle connection holds none.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Least storage that is allocated, bytes.
+const FIRST_STORAGE: usize = 2048;
+
+/// Largest storage that is allocated on the strength of past needs alone, bytes.
+const EXPECTED_MAX: usize = 64 << 10;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    /// Most bytes that may be held, gaps included.
+    capacity: usize,
+    /// The ring; empty until something is stored.
+    storage: Vec<u8>,
+    /// Index in `storage` of offset 0.
+    head: usize,
+    /// Bytes from offset 0 that can be read.
+    readable: usize,
+    /// One past the largest offset that was ever written and not read yet.
+    extent: usize,
+    /// What the storage will probably have to hold, from its last use.
+    expected: usize,
+}
+
+impl RecvQueue {
+    /// An empty queue for at most `capacity` bytes. Allocates nothing.
+    pub(crate) fn new(capacity: usize) -> Self {
+        RecvQueue { capacity, storage: Vec::new(), head: 0, readable: 0, extent: 0, expected: FIRST_STORAGE }
+    }
+
+    /// Most bytes that may be held, gaps included.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Raises the capacity; never lowers it, because the window offered it already.
+    pub(crate) fn grow(&mut self, capacity: usize) {
+        self.capacity = self.capacity.max(capacity);
+    }
+
+    /// Bytes that can be read.
+    pub(crate) fn readable(&self) -> usize {
+        self.readable
+    }
+
+    /// True if nothing is held, in order or out of order.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.extent == 0
+    }
+
+    /// Bytes beyond the readable ones for which there is room: what may be offered as window.
+    pub(crate) fn free(&self) -> usize {
+        self.capacity - self.readable
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn memory(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Stores `bytes` at `offset` bytes from the read position and returns how many of them fitted
+    /// below the capacity. They become readable by [`advance`](Self::advance). Bytes that are
+    /// readable already are not overwritten.
+    pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
+        let fits = bytes.len().min(self.capacity.saturating_sub(offset));
+        let known = self.readable.saturating_sub(offset).min(fits);
+        let (start, fresh) = (offset + known, &bytes[known..fits]);
+        if fresh.is_empty() {
+            return fits;
+        }
+        let end = start + fresh.len();
+        self.reserve(end);
+        let at = self.index(start);
+        let first = fresh.len().min(self.storage.len() - at);
+        self.storage[at..at + first].copy_from_slice(&fresh[..first]);
+        self.storage[..fresh.len() - first].copy_from_slice(&fresh[first..]);
+        self.extent = self.extent.max(end);
+        fits
+    }
+
+    /// Makes the next `count` bytes readable; they must have been written.
+    pub(crate) fn advance(&mut self, count: usize) {
+        debug_assert!(self.readable + count <= self.extent, "bytes made readable that were never written");
+        self.readable = (self.readable + count).min(self.extent);
+    }
+
+    /// Copies readable bytes into `out`, removes them and returns their number.
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
+        let count = self.peek(out);
+        self.skip(count);
+        count
+    }
+
+    /// Copies readable bytes into `out` and leaves them where they are.
+    pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
+        let (front, back) = self.slices();
+        let first = front.len().min(out.len());
+        out[..first].copy_from_slice(&front[..first]);
+        let second = back.len().min(out.len() - first);
+        out[first..first + second].copy_from_slice(&back[..second]);
+        first + second
+    }
+
+    /// The readable bytes, in at most two pieces.
+    pub(crate) fn slices(&self) -> (&[u8], &[u8]) {
+        let first = self.readable.min(self.storage.len() - self.head);
+        (&self.storage[self.head..self.head + first], &self.storage[..self.readable - first])
+    }
+
+    /// The readable byte at `offset` from the read position.
+    pub(crate) fn byte_at(&self, offset: usize) -> Option<u8> {
+        (offset < self.readable).then(|| self.storage[self.index(offset)])
+    }
+
+    /// Removes up to `count` readable bytes unread (the urgent byte, for one) and returns how many.
+    pub(crate) fn skip(&mut self, count: usize) -> usize {
+        let count = count.min(self.readable);
+        if count > 0 {
+            self.head = self.index(count);
+            self.readable -= count;
+            self.extent -= count;
+            if self.extent == 0 {
+                self.release();
+            }
+        }
+        count
+    }
+
+    /// Drops everything that is held, readable or not.
+    pub(crate) fn clear(&mut self) {
+        self.readable = 0;
+        self.extent = 0;
+        self.release();
+    }
+
+    fn release(&mut self) {
+        // Half of the last need: a burst is remembered for a few reads, not for ever.
+        self.expected = (self.storage.len() / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
+        self.storage = Vec::new();
+        self.head = 0;
+    }
+
+    /// Index in the ring of an offset that lies within the storage (or one past it).
+    fn index(&self, offset: usize) -> usize {
+        let at = self.head + offset;
+        if at >= self.storage.len() { at - self.storage.len() } else { at }
+    }
+
+    /// Makes the storage at least `needed` bytes large.
+    fn reserve(&mut self, needed: usize) {
+        if needed <= self.storage.len() {
+            return;
+        }
+        let size = needed.max(self.storage.len() * 2).max(self.expected).min(self.capacity.max(needed));
+        let mut grown = vec![0; size];
+        let first = self.extent.min(self.storage.len() - self.head);
+        grown[..first].copy_from_slice(&self.storage[self.head..self.head + first]);
+        grown[first..self.extent].copy_from_slice(&self.storage[..self.extent - first]);
+        self.storage = grown;
+        self.head = 0;
+    }
+}

@@ -1,1 +1,260 @@
-//! Being written.
+//! The receive window: how much to offer, when, and which segments lie in it.
+//!
+//! - The scale is chosen for the largest buffer, once (RFC 7323 section 2.3); windows in SYN
+//!   segments are not scaled.
+//! - The right edge never moves left by our will (RFC 9293 section 3.8.6.2.1); rounding to the scale
+//!   may announce less, so the largest edge ever announced is remembered and honoured (RFC 7323
+//!   section 2.4).
+//! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
+//! - The buffer grows with what the application reads per round trip, as Linux's dynamic right-sizing
+//!   does.
+
+use brisk_wire::SeqNum;
+
+use crate::config::BufferConfig;
+use crate::time::{Duration, Instant};
+
+/// Largest shift (RFC 7323 section 2.3).
+const SCALE_MAX: u8 = 14;
+
+/// Largest window without scaling.
+const UNSCALED_MAX: u32 = 65_535;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct RecvWindow {
+    config: BufferConfig,
+    /// Largest payload that we told the peer to send: the unit of the initial window.
+    mss: u32,
+    /// The shift in force for what we announce; 0 until scaling is agreed.
+    shift: u8,
+    /// Bytes announced in the SYN.
+    initial: u32,
+    /// Largest right edge ever announced.
+    edge: SeqNum,
+    sizing: RightSizing,
+}
+
+impl RecvWindow {
+    /// The window of a connection with such a buffer, whose peer sends at most `mss` bytes per
+    /// segment.
+    pub(crate) fn new(config: BufferConfig, mss: u32) -> Self {
+        let space = u32::try_from(config.initial).unwrap_or(u32::MAX);
+        let mss = mss.max(1);
+        let whole = if space > mss { space - space % mss } else { space };
+        let initial = whole.min(UNSCALED_MAX);
+        RecvWindow {
+            config,
+            mss,
+            shift: 0,
+            initial,
+            edge: SeqNum::default(),
+            sizing: RightSizing::new(config, initial.min(10 * mss)),
+        }
+    }
+
+    /// The shift to offer in our SYN: the least with which the largest buffer can be announced.
+    pub(crate) fn offered_scale(&self) -> u8 {
+        let bits = usize::BITS - self.config.max.leading_zeros();
+        (bits.saturating_sub(16) as u8).min(SCALE_MAX)
+    }
+
+    /// The window field of a SYN or SYN-ACK (never scaled, RFC 7323 section 2.2).
+    pub(crate) fn syn_window(&self) -> u16 {
+        self.initial as u16
+    }
+
+    /// Both ends sent the option: windows are scaled from here on (RFC 7323 section 2.2).
+    pub(crate) fn agree_scaling(&mut self) {
+        self.shift = self.offered_scale();
+    }
+
+    /// The shift in force.
+    pub(crate) fn shift(&self) -> u8 {
+        self.shift
+    }
+
+    /// The peer's ISN is known: what the SYN offered starts at `rcv_nxt` (IRS + 1).
+    pub(crate) fn start(&mut self, rcv_nxt: SeqNum, now: Instant) {
+        self.edge = rcv_nxt + self.initial;
+        self.sizing.start(now);
+    }
+
+    /// RCV.WND: bytes from `rcv_nxt` to the largest right edge announced.
+    pub(crate) fn rcv_wnd(&self, rcv_nxt: SeqNum) -> u32 {
+        if rcv_nxt.lt(self.edge) { self.edge.since(rcv_nxt) } else { 0 }
+    }
+
+    /// The right edge: RCV.NXT + RCV.WND.
+    pub(crate) fn right_edge(&self, rcv_nxt: SeqNum) -> SeqNum {
+        self.edge.max(rcv_nxt)
+    }
+
+    /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in
+    /// the window? With a closed window nothing but an empty segment at RCV.NXT is; the special
+    /// allowance for ACKs, URGs and RSTs at RCV.NXT is the caller's.
+    pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
+        let wnd = self.rcv_wnd(rcv_nxt);
+        let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
+        match (len, wnd) {
+            (0, 0) => seq == rcv_nxt,
+            (0, _) => inside(seq),
+            (_, 0) => false,
+            (_, _) => inside(seq) || inside(seq + (len - 1)),
+        }
+    }
+
+    /// Decides what to announce in a segment that leaves now, and remembers it: the window field.
+    /// `free` is the room of the receive queue, `rcv_mss` the size of the peer's segments.
+    pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
+        let granule = 1u32 << self.shift;
+        let room = u32::try_from(free).unwrap_or(u32::MAX);
+        let wanted = self.wanted(rcv_nxt, room, rcv_mss);
+        let up = wanted.checked_next_multiple_of(granule).filter(|up| *up <= room);
+        let window = up.unwrap_or(wanted - wanted % granule).min(UNSCALED_MAX << self.shift);
+        self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + window);
+        (window >> self.shift) as u16
+    }
+
+    /// True if an acknowledgement should leave only to open the window: the application's reading
+    /// has at least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293
+    /// section 3.8.6.2.2.
+    pub(crate) fn update_worthwhile(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
+        let current = self.rcv_wnd(rcv_nxt);
+        let room = u32::try_from(free).unwrap_or(u32::MAX);
+        let new = self.wanted(rcv_nxt, room, rcv_mss).min(UNSCALED_MAX << self.shift);
+        new >> self.shift > 0 && new / 2 >= current && new > current
+    }
+
+    /// The window before rounding to the scale.
+    fn wanted(&self, rcv_nxt: SeqNum, room: u32, rcv_mss: u32) -> u32 {
+        let current = self.rcv_wnd(rcv_nxt);
+        let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX);
+        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0);
+        // RFC 9293 section 3.8.6.2.1: a receiver SHOULD NOT shrink the window.
+        offer.max(current)
+    }
+
+    /// Bytes that the receive queue may hold now.
+    pub(crate) fn capacity(&self) -> usize {
+        self.sizing.capacity
+    }
+
+    /// The receiver's own estimate of the round-trip time.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        self.sizing.rtt
+    }
+
+    /// A round trip measured by an echoed timestamp on arriving data.
+    pub(crate) fn on_rtt(&mut self, rtt: Duration) {
+        self.sizing.on_rtt(rtt);
+    }
+
+    /// Data arrived: without timestamps, the time to fill a window bounds the round trip.
+    pub(crate) fn on_data(&mut self, rcv_nxt: SeqNum, now: Instant) {
+        let wnd = self.rcv_wnd(rcv_nxt);
+        self.sizing.on_data(rcv_nxt, wnd, now);
+    }
+
+    /// The application read `count` bytes. Returns the new capacity if the buffer should grow.
+    pub(crate) fn on_read(&mut self, count: usize, now: Instant) -> Option<usize> {
+        self.sizing.on_read(count, self.mss, now)
+    }
+}
+
+/// RFC 9293 section 3.8.6.2.2, as Linux does it: nothing rather than less than a segment or than a
+/// sixteenth of the buffer once half of it is used; whole segments if windows are not scaled.
+fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
+    let mss = rcv_mss.clamp(1, capacity.max(1));
+    if room < capacity / 2 && (room < capacity / 16 || room < mss) {
+        return 0;
+    }
+    if scaled {
+        return room;
+    }
+    let within_a_segment = current <= room && room - current < mss;
+    if within_a_segment { current } else { room - room % mss }
+}
+
+/// Dynamic right-sizing: the buffer follows the bytes that the application reads per round trip.
+#[derive(Clone, Debug)]
+struct RightSizing {
+    capacity: usize,
+    max: usize,
+    /// Bytes read in the round before.
+    space: u64,
+    /// Bytes read in this round so far.
+    copied: u64,
+    round_start: Instant,
+    rtt: Option<Duration>,
+    /// While there are no timestamps: the sequence number that ends the measurement, and its start.
+    measure: Option<(SeqNum, Instant)>,
+    /// Timestamps give better samples than filled windows.
+    by_timestamps: bool,
+}
+
+impl RightSizing {
+    fn new(config: BufferConfig, space: u32) -> Self {
+        RightSizing {
+            capacity: config.initial,
+            max: config.max.max(config.initial),
+            space: u64::from(space.max(1)),
+            copied: 0,
+            round_start: Instant::ZERO,
+            rtt: None,
+            measure: None,
+            by_timestamps: false,
+        }
+    }
+
+    fn start(&mut self, now: Instant) {
+        self.round_start = now;
+    }
+
+    fn on_rtt(&mut self, sample: Duration) {
+        self.rtt = Some(match self.rtt.filter(|_| self.by_timestamps) {
+            Some(rtt) => rtt - rtt / 8 + sample / 8,
+            None => sample,
+        });
+        self.by_timestamps = true;
+    }
+
+    fn on_data(&mut self, rcv_nxt: SeqNum, wnd: u32, now: Instant) {
+        if self.by_timestamps {
+            return;
+        }
+        if let Some((end, since)) = self.measure {
+            if rcv_nxt.lt(end) {
+                return;
+            }
+            let sample = now.saturating_since(since).max(Duration::from_micros(1));
+            self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt.min(sample)));
+        }
+        self.measure = Some((rcv_nxt + wnd, now));
+    }
+
+    fn on_read(&mut self, count: usize, mss: u32, now: Instant) -> Option<usize> {
+        self.copied += count as u64;
+        if now.saturating_since(self.round_start) < self.rtt? {
+            return None;
+        }
+        let (copied, space) = (self.copied, self.space);
+        self.copied = 0;
+        self.round_start = now;
+        if copied <= space {
+            return None;
+        }
+        self.space = copied;
+        // Twice what was read survives a lost round trip; the growth of the sender (twice per round
+        // trip in slow start) is extrapolated on top of it.
+        let steady = 2 * copied + 16 * u64::from(mss);
+        let wanted = steady.saturating_add(
+            2 * (u128::from(steady) * u128::from(copied - space) / u128::from(space)).min(1 << 40) as u64,
+        );
+        let capacity = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.max);
+        (capacity > self.capacity).then(|| {
+            self.capacity = capacity;
+            capacity
+        })
+    }
+}
