@@ -124,9 +124,11 @@ pub struct IpHeader {
 /// How strictly a header is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strictness {
-    /// A packet that arrived: it is whole and its header checksum is right.
+    /// A packet that arrived: it is whole, no fragment, and its header checksum is right.
     Arrived,
-    /// A quotation in an ICMP error, or a peek: the packet may be cut off, and routers may have left
+    /// A packet of our own making or one that is parsed later: the header checksum is not looked at.
+    Peeked,
+    /// A quotation in an ICMP error: it may be cut off, a first fragment, and routers may have left
     /// the header checksum as it was before they changed the header.
     Quoted,
 }
@@ -154,15 +156,14 @@ fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
         return Err(ParseError::IpHeaderLength);
     }
     let header = packet.get(..payload_at).ok_or(ParseError::Truncated)?;
-    let end = match strictness {
-        Strictness::Arrived if total_len > packet.len() => return Err(ParseError::Truncated),
-        Strictness::Arrived if Sum::of(header).finish() != 0 => return Err(ParseError::IpChecksum),
-        Strictness::Arrived | Strictness::Quoted => total_len.min(packet.len()),
-    };
+    let end = packet_end(packet, total_len, strictness)?;
+    if strictness == Strictness::Arrived && Sum::of(header).finish() != 0 {
+        return Err(ParseError::IpChecksum);
+    }
     let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
     // More fragments, or an offset: in a quotation only the first one holds the TCP header.
     let fragmented = match strictness {
-        Strictness::Arrived => fragment & 0x3fff != 0,
+        Strictness::Arrived | Strictness::Peeked => fragment & 0x3fff != 0,
         Strictness::Quoted => fragment & 0x1fff != 0,
     };
     if fragmented {
@@ -185,10 +186,7 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     let (fixed, _) = packet.split_first_chunk::<IPV6_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
     let total_len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-    let end = match strictness {
-        Strictness::Arrived if total_len > packet.len() => return Err(ParseError::Truncated),
-        Strictness::Arrived | Strictness::Quoted => total_len.min(packet.len()),
-    };
+    let end = packet_end(packet, total_len, strictness)?;
     let (protocol, payload_at) = walk_extensions(packet.get(..end).unwrap_or(packet), fixed[6], strictness)?;
     let meta = IpMeta {
         src: v6_address(packet, 8).into(),
@@ -201,6 +199,14 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
         flow_label: first & 0xf_ffff,
     };
     Ok(IpHeader { meta, protocol, payload_at, end })
+}
+
+/// Where a packet of `total_len` bytes ends in `packet`.
+fn packet_end(packet: &[u8], total_len: usize, strictness: Strictness) -> Result<usize, ParseError> {
+    match strictness {
+        Strictness::Arrived | Strictness::Peeked if total_len > packet.len() => Err(ParseError::Truncated),
+        Strictness::Arrived | Strictness::Peeked | Strictness::Quoted => Ok(total_len.min(packet.len())),
+    }
 }
 
 /// The address at `at`, which the caller has checked to be inside.
@@ -226,7 +232,7 @@ fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(
             Extension::Fragment => {
                 let fragment = u16::from_be_bytes([header[2], header[3]]);
                 let beyond_first = fragment & 0xfff8 != 0;
-                if beyond_first || (fragment & 1 != 0 && strictness == Strictness::Arrived) {
+                if beyond_first || (fragment & 1 != 0 && strictness != Strictness::Quoted) {
                     return Err(ParseError::Fragment);
                 }
                 8

@@ -201,9 +201,9 @@ pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], fill: ChecksumF
 }
 
 /// Computes the IPv4 header checksum and the TCP checksum of `packet` anew, for code that has edited
-/// it. Anything that is not a TCP packet, or a later fragment of one, keeps its bytes.
+/// it. Anything that is not a whole TCP packet keeps its bytes.
 pub fn fill_checksums(packet: &mut [u8]) {
-    let Ok(ip) = IpHeader::parse(packet, Strictness::Quoted) else { return };
+    let Ok(ip) = IpHeader::parse(packet, Strictness::Peeked) else { return };
     if ip.protocol != protocol::TCP {
         return;
     }
@@ -216,22 +216,22 @@ pub fn fill_checksums(packet: &mut [u8]) {
 
 /// Where the TCP header of `packet` starts, or `None` if it is not a TCP packet.
 pub fn tcp_offset(packet: &[u8]) -> Option<usize> {
-    let ip = IpHeader::parse(packet, Strictness::Quoted).ok()?;
+    let ip = IpHeader::parse(packet, Strictness::Peeked).ok()?;
     (ip.protocol == protocol::TCP).then_some(ip.payload_at)
 }
 
 /// Bytes of the IP and TCP headers of `packet` together, that is where its payload starts; `None` if
 /// it is not a TCP packet or ends before its payload.
 pub fn header_len(packet: &[u8]) -> Option<usize> {
-    let at = tcp_offset(packet)?;
-    let words = packet.get(at + 12)? >> 4;
-    let len = at + usize::from(words) * 4;
-    (words >= 5 && len <= packet.len()).then_some(len)
+    let ip = IpHeader::parse(packet, Strictness::Peeked).ok().filter(|ip| ip.protocol == protocol::TCP)?;
+    let words = packet.get(ip.payload_at + 12)? >> 4;
+    let len = ip.payload_at + usize::from(words) * 4;
+    (words >= 5 && len <= ip.end).then_some(len)
 }
 
 /// Source and destination of a TCP packet, without checking anything else; `None` if it is not one.
 pub fn four_tuple(packet: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let ip = IpHeader::parse(packet, Strictness::Quoted).ok()?;
+    let ip = IpHeader::parse(packet, Strictness::Peeked).ok()?;
     if ip.protocol != protocol::TCP {
         return None;
     }

@@ -50,7 +50,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn of(packet: &'a [u8]) -> Option<Plan<'a>> {
         let ip =
-            IpHeader::parse(packet, Strictness::Quoted).ok().filter(|ip| ip.protocol == protocol::TCP)?;
+            IpHeader::parse(packet, Strictness::Peeked).ok().filter(|ip| ip.protocol == protocol::TCP)?;
         let packet = packet.get(..ip.end)?;
         let (headers, payload) = packet.split_at_checked(header_len(packet)?)?;
         let tcp = headers.get(ip.payload_at..)?;

@@ -12,9 +12,10 @@
 //! choice starts again:
 //!
 //! - SYN, SYN-ACK, first dropped first: Accurate ECN (11, 8, 5, none), other unknown options from the
-//!   last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never dropped.
-//! - Other segments: the fourth and third SACK block, Accurate ECN, other unknown options, Fast Open, the second SACK
-//!   block, GA, the first.
+//!   last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never dropped, MD5 and
+//!   AO only if they do not fit beside those.
+//! - Other segments: the fourth and third SACK block, Accurate ECN, other unknown options, Fast Open,
+//!   the second SACK block, GA, the first.
 //!
 //! GA is not written together with MD5 or AO, and no SACK blocks are written on a segment whose
 //! payload is encoded.
@@ -84,24 +85,48 @@ struct Choice<'a> {
     fast_open: bool,
     /// How many SACK blocks.
     sack: usize,
-    /// How many of the unknown options that are not Accurate ECN.
+    /// MD5 and AO.
+    signature: bool,
+    /// How many of the unknown options that are neither a signature nor Accurate ECN.
     unknown: usize,
     /// Longest Accurate ECN option, with kind and length; below 2 none is written.
     acc_ecn: usize,
 }
 
+/// How the unknown options differ when there is no room for all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Accurate ECN: the first to go, counter by counter.
+    AccEcn,
+    /// MD5 and AO: a signature covers what is sent and outlives every experiment.
+    Signature,
+    /// Anything else.
+    Other,
+}
+
+impl Class {
+    fn of(option: u8) -> Class {
+        match option {
+            kind::ACC_ECN_0 | kind::ACC_ECN_1 => Class::AccEcn,
+            kind::MD5 | kind::AO => Class::Signature,
+            _ => Class::Other,
+        }
+    }
+}
+
 impl<'a> Choice<'a> {
     fn everything(options: &'a Options, syn: bool, profile: &'a OptionProfile) -> Self {
-        let signed = options.unknown.contains(kind::MD5) || options.unknown.contains(kind::AO);
+        let signature = contents_of(options, Class::Signature).next().is_some();
         let encoded = options.gentle.is_some_and(|gentle| gentle.is_encoded());
         Choice {
             options,
             profile,
             syn,
-            gentle: options.gentle.is_some() && !signed,
+            gentle: options.gentle.is_some() && !signature,
             fast_open: options.fast_open.is_some(),
             sack: if syn || encoded { 0 } else { options.sack.len() },
-            unknown: options.unknown.iter().filter(|(option, _)| !is_acc_ecn(*option)).count(),
+            signature,
+            unknown: contents_of(options, Class::Other).count(),
             acc_ecn: MAX_LEN,
         }
     }
@@ -188,11 +213,13 @@ impl<'a> Choice<'a> {
     fn write_unknown(&self, area: &mut Area<'_>) {
         let mut others = 0;
         for (option, content) in self.options.unknown.iter() {
-            let content = if is_acc_ecn(option) {
-                self.acc_ecn_content(content)
-            } else {
-                others += 1;
-                Some(content).filter(|_| others <= self.unknown)
+            let content = match Class::of(option) {
+                Class::AccEcn => self.acc_ecn_content(content),
+                Class::Signature => Some(content).filter(|_| self.signature),
+                Class::Other => {
+                    others += 1;
+                    Some(content).filter(|_| others <= self.unknown)
+                }
             };
             if let Some(content) = content {
                 area.option(option, &[content]);
@@ -210,27 +237,26 @@ impl<'a> Choice<'a> {
     /// Leaves out the least important thing that is still there. Without any of them the area fits:
     /// the options that are never dropped have 19 bytes.
     fn leave_something_out(&mut self) {
-        let acc_ecn = self.options.unknown.iter().filter(|(option, _)| is_acc_ecn(*option));
-        let acc_ecn = acc_ecn.map(|(_, content)| content.len() + 2).max().unwrap_or(0).min(self.acc_ecn);
-        let signed = self.options.unknown.contains(kind::MD5) || self.options.unknown.contains(kind::AO);
+        let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
+        let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);
         match self {
             Choice { sack: sack @ 3.., .. } => *sack -= 1,
             _ if acc_ecn > 0 => self.acc_ecn = [8, 5].into_iter().find(|len| *len < acc_ecn).unwrap_or(0),
-            // A signature covers what is sent: it outlives the experiments.
-            Choice { unknown: unknown @ 1.., .. } if !signed => *unknown -= 1,
+            Choice { unknown: unknown @ 1.., .. } => *unknown -= 1,
             Choice { syn: true, gentle: gentle @ true, .. } => *gentle = false,
             Choice { fast_open: fast_open @ true, .. } => *fast_open = false,
             Choice { sack: sack @ 2, .. } => *sack = 1,
             Choice { gentle: gentle @ true, .. } => *gentle = false,
             Choice { sack: sack @ 1, .. } => *sack = 0,
-            Choice { unknown, .. } => *unknown = unknown.saturating_sub(1),
+            Choice { signature, .. } => *signature = false,
         }
     }
 
     fn dropped(&self) -> Dropped {
         let options = self.options;
-        let others = options.unknown.iter().filter(|(option, _)| !is_acc_ecn(*option)).count();
-        let cut = options.unknown.iter().filter(|(option, _)| is_acc_ecn(*option)).map(|(_, content)| {
+        let others = contents_of(options, Class::Other).count();
+        let signatures = if self.signature { 0 } else { contents_of(options, Class::Signature).count() };
+        let cut = contents_of(options, Class::AccEcn).map(|content| {
             let kept = self.acc_ecn_content(content).map_or(0, |kept| kept.len() + 2);
             content.len() + 2 - kept
         });
@@ -238,14 +264,15 @@ impl<'a> Choice<'a> {
             gentle: options.gentle.is_some() && !self.gentle,
             fast_open: options.fast_open.is_some() && !self.fast_open,
             sack_blocks: if self.syn { 0 } else { (options.sack.len() - self.sack) as u8 },
-            unknown: (others - self.unknown) as u8,
+            unknown: (others - self.unknown + signatures) as u8,
             acc_ecn_bytes: cut.sum::<usize>() as u8,
         }
     }
 }
 
-fn is_acc_ecn(option: u8) -> bool {
-    matches!(option, kind::ACC_ECN_0 | kind::ACC_ECN_1)
+/// The contents of the unknown options of a class.
+fn contents_of(options: &Options, class: Class) -> impl Iterator<Item = &[u8]> {
+    options.unknown.iter().filter(move |(option, _)| Class::of(*option) == class).map(|(_, content)| content)
 }
 
 /// The area being written. Beyond 40 bytes it only remembers that it overflowed.
