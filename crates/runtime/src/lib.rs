@@ -1,1 +1,33 @@
-//! Under construction.
+//! A Tokio-shaped API over the TCP of brisk.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
+//! | [`stream`] | [`TcpStream`]: a connection |
+//! | [`split`] | its two halves |
+//! | [`listener`] | [`TcpListener`] |
+//! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
+//!
+//! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an [`Endpoint`], which is a
+//! TCP host of its own with its own addresses, rather than to the kernel.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod connection;
+mod driver;
+pub mod endpoint;
+mod error;
+pub mod listener;
+mod shared;
+pub mod socket;
+pub mod split;
+pub mod stream;
+
+pub use brisk_tcp::connection::ConnStats;
+pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
+pub use endpoint::{Builder, Endpoint};
+pub use error::close_reason;
+pub use listener::TcpListener;
+pub use socket::TcpSocket;
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use stream::TcpStream;

@@ -1,0 +1,131 @@
+//! The access record: what one connection through the gateway was, told when it closes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use brisk_runtime::ConnStats;
+
+use crate::log::{Level, Log, Value};
+use crate::relay::End;
+
+/// Which side of the hop wrote the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Near the users.
+    Frontend,
+    /// Near the origin.
+    Backend,
+}
+
+/// One connection, from accept to close.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Which side this is.
+    pub role: Role,
+    /// Who connected: the client at the frontend, the frontend at the backend.
+    pub peer: SocketAddr,
+    /// Payload bytes from the client towards the origin.
+    pub bytes_up: u64,
+    /// Payload bytes from the origin towards the client.
+    pub bytes_down: u64,
+    /// The hop's connection when it closed; `None` if there was none.
+    pub hop: Option<ConnStats>,
+    /// From accept to close.
+    pub duration: Duration,
+    /// How it ended.
+    pub end: End,
+}
+
+impl Access {
+    /// The record of a connection that has just been accepted.
+    pub(crate) fn begin(role: Role, peer: SocketAddr) -> Access {
+        Access {
+            role,
+            peer,
+            bytes_up: 0,
+            bytes_down: 0,
+            hop: None,
+            duration: Duration::ZERO,
+            end: End::Closed,
+        }
+    }
+
+    /// Writes the access line.
+    pub(crate) fn write(&self, log: &Log) {
+        let role = match self.role {
+            Role::Frontend => "frontend",
+            Role::Backend => "backend",
+        };
+        let mut fields = vec![
+            ("role", Value::Text(role.into())),
+            ("peer", Value::Text(self.peer.to_string())),
+            ("bytes_up", Value::Count(self.bytes_up)),
+            ("bytes_down", Value::Count(self.bytes_down)),
+        ];
+        if let Some(hop) = &self.hop {
+            if let Some(rtt) = hop.srtt {
+                fields.push(("rtt_ms", Value::Millis(millis(rtt))));
+            }
+            fields.push(("wire_bytes_out", Value::Count(hop.counters.wire_bytes_out)));
+            fields.push(("wire_bytes_in", Value::Count(hop.counters.wire_bytes_in)));
+            let retransmits = hop.counters.retransmits + hop.counters.handshake_retransmits;
+            fields.push(("retransmits", Value::Count(retransmits)));
+            fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
+        }
+        fields.push(("duration_ms", Value::Millis(millis(self.duration))));
+        fields.push(("reason", Value::Text(self.end.to_string())));
+        log.line(self.level(), "access", &fields);
+    }
+
+    fn level(&self) -> Level {
+        match self.end {
+            End::Closed | End::ClientFailed(_) | End::Drained => Level::Info,
+            End::OriginFailed(_) | End::HopFailed(_) => Level::Warning,
+            End::OriginUnreachable(_) | End::HopUnreachable(_) => Level::Error,
+        }
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::log::LogFormat;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_line_names_who_how_much_how_long_and_why() {
+        let lines = Lines::default();
+        let access = Access {
+            role: Role::Frontend,
+            peer: "192.0.2.1:5000".parse().unwrap(),
+            bytes_up: 100,
+            bytes_down: 30_000,
+            hop: None,
+            duration: Duration::from_millis(120),
+            end: End::HopUnreachable("connection refused by the peer".into()),
+        };
+        access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let words = "level=error event=access role=frontend peer=192.0.2.1:5000 bytes_up=100 bytes_down=30000 \
+                     duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
+        assert!(text.ends_with(words), "{text}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Log lines: one per event, to stderr unless told otherwise, RFC 3339 time in UTC, `key=value` words or JSON.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// The two ways to write a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// `key=value` words after the time.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// How much a line matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Something does not work.
+    Error,
+    /// Something is not as it should be.
+    Warning,
+    /// Something happened.
+    Info,
+}
+
+/// The value of one key of a line.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// A text; quoted where it has to be.
+    Text(String),
+    /// A count.
+    Count(u64),
+    /// A time in milliseconds, written with three decimals.
+    Millis(f64),
+}
+
+/// Where lines go. Clones write to the same place.
+#[derive(Clone)]
+pub struct Log {
+    format: LogFormat,
+    least: Level,
+    out: Arc<Mutex<dyn Write + Send>>,
+}
+
+impl Log {
+    /// To stderr; lines that matter less than `least` are left out.
+    pub fn stderr(format: LogFormat, least: Level) -> Log {
+        Log::to(io::stderr(), format, least)
+    }
+
+    /// To any writer.
+    pub fn to(out: impl Write + Send + 'static, format: LogFormat, least: Level) -> Log {
+        Log { format, least, out: Arc::new(Mutex::new(out)) }
+    }
+
+    /// To nowhere.
+    pub fn silent() -> Log {
+        Log::to(io::sink(), LogFormat::Text, Level::Error)
+    }
+
+    /// Writes one line. A log that cannot be written must not stop the traffic: errors are dropped.
+    pub fn line(&self, level: Level, event: &str, fields: &[(&str, Value)]) {
+        if level > self.least {
+            return;
+        }
+        let line = render(self.format, SystemTime::now(), level, event, fields);
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = out.write_all(line.as_bytes());
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("format", &self.format)
+            .field("least", &self.least)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Info => "info",
+        })
+    }
+}
+
+fn render(
+    format: LogFormat,
+    time: SystemTime,
+    level: Level,
+    event: &str,
+    fields: &[(&str, Value)],
+) -> String {
+    let time = humantime::format_rfc3339_millis(time);
+    match format {
+        LogFormat::Text => {
+            let words = fields.iter().map(|(key, value)| format!(" {key}={}", text(value)));
+            format!("{time} level={level} event={event}{}\n", words.collect::<String>())
+        }
+        LogFormat::Json => {
+            let members = fields.iter().map(|(key, value)| format!(",{}:{}", json_text(key), json(value)));
+            let members = members.collect::<String>();
+            format!("{{\"time\":\"{time}\",\"level\":\"{level}\",\"event\":{}{members}}}\n", json_text(event))
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Text(text) => {
+            let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '=' && c != '\\';
+            if !text.is_empty() && text.chars().all(plain) { text.clone() } else { json_text(text) }
+        }
+        Value::Count(count) => count.to_string(),
+        Value::Millis(millis) => format!("{millis:.3}"),
+    }
+}
+
+fn json(value: &Value) -> String {
+    match value {
+        Value::Text(text) => json_text(text),
+        Value::Count(count) => count.to_string(),
+        Value::Millis(millis) => format!("{millis:.3}"),
+    }
+}
+
+/// A JSON string; line ends and control characters are escaped, so that a line stays a line.
+fn json_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    fn line(format: LogFormat, fields: &[(&str, Value)]) -> String {
+        render(format, UNIX_EPOCH + Duration::from_millis(1_500), Level::Info, "access", fields)
+    }
+
+    #[test]
+    fn text_is_words_and_quotes_only_what_needs_it() {
+        let fields = [
+            ("peer", Value::Text("10.0.0.1:80".into())),
+            ("reason", Value::Text("connection reset\nby \"peer\"".into())),
+            ("bytes", Value::Count(7)),
+            ("rtt_ms", Value::Millis(1.5)),
+        ];
+        assert_eq!(
+            line(LogFormat::Text, &fields),
+            "1970-01-01T00:00:01.500Z level=info event=access peer=10.0.0.1:80 \
+             reason=\"connection reset\\nby \\\"peer\\\"\" bytes=7 rtt_ms=1.500\n"
+        );
+    }
+
+    #[test]
+    fn json_is_one_object_in_the_order_given() {
+        let fields = [("b", Value::Count(1)), ("a", Value::Text("x\"y".into()))];
+        let line = line(LogFormat::Json, &fields);
+        assert_eq!(
+            line,
+            "{\"time\":\"1970-01-01T00:00:01.500Z\",\"level\":\"info\",\"event\":\"access\",\"b\":1,\"a\":\"x\\\"y\"}\n"
+        );
+        assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
+    }
+}

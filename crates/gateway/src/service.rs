@@ -1,0 +1,132 @@
+//! What frontend and backend have in common: a bounded number of connections, and an end that drains them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::access::Access;
+use crate::log::{Level, Log, Value};
+
+/// Is shown every access record.
+pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
+
+/// Limits and places of report, the same for both sides.
+#[derive(Clone)]
+pub struct ServiceConfig {
+    /// Connections at one time; more wait to be accepted. 1 or more, default 10 000.
+    pub max_connections: usize,
+    /// How long connections may go on after the order to stop. Default 30 s.
+    pub drain_timeout: Duration,
+    /// How long the next connection (hop or origin) may take to open. Default 10 s.
+    pub connect_timeout: Duration,
+    /// Where lines go. Default: text on stderr.
+    pub log: Log,
+    /// Called with every access record, beside the log. Default: nobody.
+    pub on_access: Option<AccessObserver>,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        ServiceConfig {
+            max_connections: 10_000,
+            drain_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
+            on_access: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ServiceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServiceConfig")
+            .field("max_connections", &self.max_connections)
+            .field("drain_timeout", &self.drain_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a side did from start to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Of these, the ones that were cut off because the drain limit had passed.
+    pub cut: u64,
+}
+
+/// The connections of a running side.
+pub(crate) struct Connections {
+    config: ServiceConfig,
+    slots: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+    cut: watch::Sender<bool>,
+    summary: Summary,
+}
+
+impl Connections {
+    pub(crate) fn new(config: ServiceConfig) -> Connections {
+        let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
+        let (cut, _) = watch::channel(false);
+        let slots = Arc::new(Semaphore::new(most));
+        Connections { config, slots, tasks: JoinSet::new(), cut, summary: Summary::default() }
+    }
+
+    /// Waits until there is room for one more connection.
+    pub(crate) async fn slot(&mut self) -> OwnedSemaphorePermit {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            if let Ok(slot) = self.slots.clone().try_acquire_owned() {
+                return slot;
+            }
+            if self.tasks.join_next().await.is_none() {
+                // Every slot is taken but nobody holds one: cannot be, but would be a busy loop.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Serves one connection in a task of its own. `serve` is given the signal to end at once.
+    pub(crate) fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, serve: S)
+    where
+        S: FnOnce(watch::Receiver<bool>) -> F,
+        F: Future<Output = Access> + Send + 'static,
+    {
+        self.summary.accepted += 1;
+        let serving = serve(self.cut.subscribe());
+        let config = self.config.clone();
+        self.tasks.spawn(async move {
+            let access = serving.await;
+            access.write(&config.log);
+            if let Some(on_access) = &config.on_access {
+                on_access(&access);
+            }
+            drop(slot);
+        });
+    }
+
+    /// Lets the connections come to their end, for at most the drain limit, and then cuts them off.
+    pub(crate) async fn drain(mut self) -> Summary {
+        let log = self.config.log.clone();
+        let limit = self.config.drain_timeout;
+        while self.tasks.try_join_next().is_some() {}
+        let open = self.tasks.len() as u64;
+        log.line(Level::Info, "draining", &[("connections", Value::Count(open))]);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(limit, all).await.is_err() {
+            self.summary.cut = self.tasks.len() as u64;
+            self.cut.send_replace(true);
+            while self.tasks.join_next().await.is_some() {}
+        }
+        log.line(
+            Level::Info,
+            "stopped",
+            &[("accepted", Value::Count(self.summary.accepted)), ("cut", Value::Count(self.summary.cut))],
+        );
+        self.summary
+    }
+}

@@ -1,0 +1,54 @@
+//! The one clock of a runtime: tokio's monotonic clock, in the microseconds that the core counts in.
+//!
+//! The core cannot name a clock (see `brisk_tcp::time`); this is where its `Instant`s come from. Built on tokio's clock so
+//! that a test with paused time drives the stacks too.
+
+use std::time::Duration;
+
+use brisk_tcp::time::Instant;
+
+/// How finely tokio's timers fire: the clock granularity G (RFC 6298) that the stack is told.
+pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// Converts between the tokio clock and the instants of one stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: tokio::time::Instant,
+}
+
+impl Clock {
+    /// A clock that reads zero now.
+    pub(crate) fn start() -> Clock {
+        Clock { origin: tokio::time::Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.origin);
+        Instant::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// When to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never called early.
+    pub(crate) fn wake_at(&self, deadline: Instant) -> tokio::time::Instant {
+        let after = Duration::from_micros(deadline.as_micros());
+        self.origin.checked_add(after).unwrap_or_else(|| self.origin + Duration::from_secs(86_400 * 365))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_follows_the_time_of_tokio() {
+        let clock = Clock::start();
+        assert_eq!(clock.now(), Instant::ZERO);
+        tokio::time::sleep_until(clock.wake_at(Instant::from_millis(250))).await;
+        assert!(clock.now() >= Instant::from_millis(250));
+        assert!(clock.now() < Instant::from_millis(252));
+    }
+
+    #[tokio::test]
+    async fn a_deadline_beyond_all_time_is_no_panic() {
+        Clock::start().wake_at(Instant::from_micros(u64::MAX));
+    }
+}

@@ -1,0 +1,205 @@
+//! One connection as its handles see it: the operations that a whole stream and its two halves share.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use brisk_tcp::ConnId;
+use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::error::CloseReason;
+use brisk_tcp::time::Duration;
+use tokio::io::ReadBuf;
+
+use crate::error;
+use crate::shared::{Inner, Shared};
+
+/// A connection of the stack that the application holds. Dropping it lets go of the connection (graceful close), or
+/// resets it if that was asked for.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    id: ConnId,
+    local: SocketAddr,
+    remote: SocketAddr,
+    reset_on_drop: AtomicBool,
+}
+
+impl Connection {
+    /// Starts an active open and answers how much of `data` was queued behind the SYN.
+    pub(crate) fn open(
+        shared: &Arc<Shared>,
+        remote: SocketAddr,
+        data: &[u8],
+        config: &ConnectConfig,
+    ) -> io::Result<(Connection, usize)> {
+        let now = shared.clock.now();
+        shared.act(|inner| {
+            inner.check_driver()?;
+            let (id, taken) =
+                inner.stack.connect_with_data(remote, data, config, now).map_err(error::connect)?;
+            Ok((Connection::register(shared, inner, id, remote), taken))
+        })
+    }
+
+    /// Takes charge of a connection that the stack has made. The lock is held by the caller.
+    pub(crate) fn register(
+        shared: &Arc<Shared>,
+        inner: &mut Inner,
+        id: ConnId,
+        remote: SocketAddr,
+    ) -> Connection {
+        inner.waiting(id);
+        inner.add_handle();
+        let unknown = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+        let local = inner.stack.local_addr(id).unwrap_or(unknown);
+        Connection { shared: shared.clone(), id, local, remote, reset_on_drop: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) fn remote_addr(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Ready once the handshake is complete, or has failed.
+    pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.shared.lock();
+        let waiting = inner.waiting(self.id);
+        if waiting.connected {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(reason) = waiting.closed {
+            return Poll::Ready(Err(error::closed(reason)));
+        }
+        waiting.writers.add(cx);
+        inner.check_driver()?;
+        Poll::Pending
+    }
+
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buffer.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let unfilled = buffer.initialize_unfilled();
+        match self.poll_bytes(cx, |inner, now| inner.stack.read(self.id, unfilled, now)) {
+            Poll::Ready(Ok(count)) => {
+                buffer.advance(count);
+                // The window may have opened by what was read: the driver tells the peer if it did.
+                self.shared.act(|_| ());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_bytes(cx, |inner, _| inner.stack.peek(self.id, buffer))
+    }
+
+    fn poll_bytes(
+        &self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&mut Inner, brisk_tcp::time::Instant) -> Result<usize, brisk_tcp::error::ReadError>,
+    ) -> Poll<io::Result<usize>> {
+        let now = self.shared.clock.now();
+        let mut inner = self.shared.lock();
+        let result = read(&mut inner, now);
+        match result.map_err(error::read) {
+            Ok(count) => Poll::Ready(Ok(count)),
+            Err(Some(error)) => Poll::Ready(Err(error)),
+            Err(None) => {
+                inner.check_driver()?;
+                inner.waiting(self.id).readers.add(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Writes the slices one after the other until the send buffer is full.
+    pub(crate) fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            inner.check_driver()?;
+            let mut written = 0;
+            for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+                match inner.stack.write(self.id, slice, now).map_err(error::write) {
+                    Ok(count) => {
+                        written += count;
+                        if count < slice.len() {
+                            break;
+                        }
+                    }
+                    Err(_) if written > 0 => break,
+                    Err(Some(error)) => return Poll::Ready(Err(error)),
+                    Err(None) => {
+                        inner.waiting(self.id).writers.add(cx);
+                        return Poll::Pending;
+                    }
+                }
+            }
+            Poll::Ready(Ok(written))
+        })
+    }
+
+    /// A FIN follows what is queued. Like `shutdown(2)`, it does not wait for the peer.
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        let now = self.shared.clock.now();
+        let result = self.shared.act(|inner| inner.stack.shutdown(self.id, now));
+        match result.map_err(|error| (error, error::write(error))) {
+            Ok(()) | Err((_, None)) => Ok(()),
+            // Closing twice, or after everything is over, is no error: that is the state that was asked for.
+            Err((brisk_tcp::error::WriteError::AfterClose, _)) => Ok(()),
+            Err((brisk_tcp::error::WriteError::Closed(CloseReason::Finished), _)) => Ok(()),
+            Err((_, Some(error))) => Err(error),
+        }
+    }
+
+    pub(crate) fn abort(&self) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| inner.stack.abort(self.id, now));
+    }
+
+    pub(crate) fn set_reset_on_drop(&self, reset: bool) {
+        self.reset_on_drop.store(reset, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_nodelay(&self, nodelay: bool) {
+        self.shared.act(|inner| inner.stack.set_nodelay(self.id, nodelay));
+    }
+
+    pub(crate) fn set_keepalive(&self, keepalive: Option<KeepaliveConfig>) {
+        self.shared.act(|inner| inner.stack.set_keepalive(self.id, keepalive));
+    }
+
+    pub(crate) fn set_user_timeout(&self, timeout: Option<Duration>) {
+        self.shared.act(|inner| inner.stack.set_user_timeout(self.id, timeout));
+    }
+
+    pub(crate) fn stats(&self) -> Option<ConnStats> {
+        self.shared.lock().stack.conn_stats(self.id)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            if self.reset_on_drop.load(Ordering::Relaxed) {
+                inner.stack.abort(self.id, now);
+            }
+            inner.stack.release(self.id, now);
+            inner.forget(self.id);
+            inner.drop_handle();
+        });
+    }
+}

@@ -1,0 +1,203 @@
+//! The driver: the one task that moves packets between a stack and its device.
+//!
+//! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, packets out, events to those
+//! who wait; then sleep until the device is readable, a handle did something, or the next timer. System calls that send
+//! run outside the lock. If the device says `WouldBlock` the packets wait here and the stack is not asked for more: what
+//! applications write then fills the send buffers, and the back-pressure reaches them.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use brisk_packet_io::{ChecksumState, Device, RxMeta, TxMeta};
+use brisk_tcp::stack::Rx;
+use brisk_tcp::time::Instant;
+use brisk_wire::ChecksumCheck;
+use tokio::time::Sleep;
+
+use crate::clock::GRANULARITY;
+use crate::shared::{Ended, Shared};
+
+/// Packets taken from the device in one round, and so under one hold of the lock.
+const RECEIVE_BUDGET: usize = 64;
+/// Packets taken from the stack in one round.
+const SEND_BATCH: usize = 32;
+/// Rounds before other tasks get their turn.
+const ROUNDS: usize = 8;
+
+/// A future that runs until the device fails, or until nobody holds a handle and every connection is done.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    device: Box<dyn Device>,
+    timer: Pin<Box<Sleep>>,
+    /// When the timer fires; `None`: it is not armed.
+    armed: Option<Instant>,
+    outgoing: VecDeque<(Vec<u8>, TxMeta)>,
+    spare: Vec<Vec<u8>>,
+    woken: Vec<Waker>,
+    flushed: bool,
+}
+
+/// What a round under the lock found.
+struct Round {
+    /// More may be waiting at once: in the device or in the stack.
+    more: bool,
+    next_timeout: Option<Instant>,
+    /// Nobody needs this stack any more.
+    done: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>) -> Driver {
+        Driver {
+            shared,
+            device,
+            timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
+            armed: None,
+            outgoing: VecDeque::new(),
+            spare: Vec::new(),
+            woken: Vec::new(),
+            flushed: true,
+        }
+    }
+
+    fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
+        for _ in 0..ROUNDS {
+            let round = self.round(cx)?;
+            let blocked = self.send(cx)?;
+            if round.done && self.outgoing.is_empty() {
+                return Ok(Poll::Ready(()));
+            }
+            if round.more && !blocked {
+                continue;
+            }
+            if !self.timer_fired(round.next_timeout, cx) {
+                return Ok(Poll::Pending);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    /// One hold of the lock: packets in, timers, packets out (into `outgoing`), events.
+    fn round(&mut self, cx: &mut Context<'_>) -> io::Result<Round> {
+        let readable = match self.device.poll_readable(cx) {
+            Poll::Ready(ready) => ready.map(|()| true)?,
+            Poll::Pending => false,
+        };
+        let mut inner = self.shared.lock();
+        inner.driver_runs(cx.waker());
+        let now = self.shared.clock.now();
+        if readable {
+            let stack = &mut inner.stack;
+            self.device
+                .receive(RECEIVE_BUDGET, &mut |packet, meta| stack.on_packet(packet, rx(meta), now))?;
+        }
+        if inner.stack.next_timeout().is_some_and(|due| due <= now) {
+            inner.stack.on_timeout(now);
+        }
+        while self.outgoing.len() < SEND_BATCH {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            let Some(transmit) = inner.stack.poll_transmit(now, &mut buffer) else {
+                self.spare.push(buffer);
+                break;
+            };
+            let partial_checksum = transmit.partial_checksum;
+            self.outgoing
+                .push_back((buffer, TxMeta { segment_size: transmit.segment_size, partial_checksum }));
+        }
+        inner.take_events(&mut self.woken);
+        let idle = inner.stack.connections() == 0;
+        if idle {
+            inner.idle().take_into(&mut self.woken);
+        }
+        let round = Round {
+            more: readable || self.outgoing.len() >= SEND_BATCH,
+            next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
+            done: idle && !inner.has_handles(),
+        };
+        drop(inner);
+        self.woken.drain(..).for_each(Waker::wake);
+        Ok(round)
+    }
+
+    /// Sends what is outgoing; true if the device takes no more for now (and will wake us).
+    fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        while let Some((packet, tx)) = self.outgoing.front() {
+            match self.device.send(packet, *tx) {
+                Ok(()) => {
+                    self.flushed = false;
+                    if let Some((packet, _)) = self.outgoing.pop_front() {
+                        self.spare.push(packet);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.device.poll_writable(cx)?.is_pending() {
+                        return Ok(true);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        while !self.flushed {
+            match self.device.flush() {
+                Ok(()) => self.flushed = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.device.poll_writable(cx)?.is_pending() {
+                        return Ok(true);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Arms the timer for `deadline`; true if it has fired already.
+    fn timer_fired(&mut self, deadline: Option<Instant>, cx: &mut Context<'_>) -> bool {
+        let Some(deadline) = deadline else {
+            self.armed = None;
+            return false;
+        };
+        if self.armed != Some(deadline) {
+            self.timer.as_mut().reset(self.shared.clock.wake_at(deadline));
+            self.armed = Some(deadline);
+        }
+        let fired = self.timer.as_mut().poll(cx).is_ready();
+        if fired {
+            self.armed = None;
+        }
+        fired
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.run(cx) {
+            Ok(poll) => poll,
+            Err(error) => {
+                self.shared.end(Ended::Device(error.kind(), format!("the device failed: {error}")));
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.end(Ended::Runtime);
+    }
+}
+
+fn rx(meta: RxMeta) -> Rx {
+    let checksum = match meta.checksum {
+        ChecksumState::Verify => ChecksumCheck::Verify,
+        ChecksumState::Trusted => ChecksumCheck::Trust,
+    };
+    Rx { checksum, segment_size: meta.segment_size }
+}

@@ -1,0 +1,110 @@
+//! Errors of the core as `std::io::Error`s, with the kinds that programs written for sockets expect.
+//!
+//! The reason stays inside: `error.get_ref()` is the core's own error, whose text says whose fault it was, and
+//! [`close_reason`] finds the [`CloseReason`] again.
+
+use std::io;
+
+use brisk_tcp::error::{CloseReason, ConfigError, ConnectError, ListenError, ReadError, WriteError};
+
+/// Why the connection ended, if that is what `error` says.
+///
+/// ```
+/// use brisk_tcp::error::CloseReason;
+/// let error = std::io::Error::new(std::io::ErrorKind::ConnectionReset, CloseReason::Reset);
+/// assert_eq!(brisk_runtime::close_reason(&error), Some(CloseReason::Reset));
+/// ```
+pub fn close_reason(error: &io::Error) -> Option<CloseReason> {
+    error.get_ref()?.downcast_ref::<CloseReason>().copied()
+}
+
+/// The kinds that the kernel's sockets give for the same ends.
+pub(crate) fn closed(reason: CloseReason) -> io::Error {
+    let kind = match reason {
+        CloseReason::Finished => io::ErrorKind::NotConnected,
+        CloseReason::Aborted | CloseReason::ListenerClosed | CloseReason::DataAfterClose => {
+            io::ErrorKind::ConnectionAborted
+        }
+        CloseReason::Refused => io::ErrorKind::ConnectionRefused,
+        CloseReason::Reset => io::ErrorKind::ConnectionReset,
+        CloseReason::HandshakeTimeout | CloseReason::TimedOut | CloseReason::KeepaliveTimeout => {
+            io::ErrorKind::TimedOut
+        }
+        CloseReason::Unreachable => io::ErrorKind::HostUnreachable,
+        CloseReason::OutOfMemory => io::ErrorKind::OutOfMemory,
+    };
+    io::Error::new(kind, reason)
+}
+
+pub(crate) fn connect(error: ConnectError) -> io::Error {
+    let kind = match error {
+        ConnectError::NoAddress(_) | ConnectError::NotLocal(_) => io::ErrorKind::AddrNotAvailable,
+        ConnectError::InUse { .. } | ConnectError::NoPort(_) => io::ErrorKind::AddrInUse,
+        ConnectError::TooMany(_) => io::ErrorKind::QuotaExceeded,
+        ConnectError::BadDestination(_) => io::ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(crate) fn listen(error: ListenError) -> io::Error {
+    let kind = match error {
+        ListenError::InUse(_) | ListenError::NoPort => io::ErrorKind::AddrInUse,
+        ListenError::NotLocal(_) => io::ErrorKind::AddrNotAvailable,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(crate) fn config(error: ConfigError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// `None`: nothing to read yet.
+pub(crate) fn read(error: ReadError) -> Option<io::Error> {
+    match error {
+        ReadError::WouldBlock => None,
+        ReadError::NoConnection => Some(io::Error::new(io::ErrorKind::NotConnected, error)),
+        ReadError::Closed(reason) => Some(closed(reason)),
+    }
+}
+
+/// `None`: the send buffer is full.
+pub(crate) fn write(error: WriteError) -> Option<io::Error> {
+    match error {
+        WriteError::WouldBlock => None,
+        WriteError::NoConnection => Some(io::Error::new(io::ErrorKind::NotConnected, error)),
+        WriteError::AfterClose => Some(io::Error::new(io::ErrorKind::BrokenPipe, error)),
+        // Both sides have closed; the kernel answers such a write with EPIPE.
+        WriteError::Closed(reason @ CloseReason::Finished) => {
+            Some(io::Error::new(io::ErrorKind::BrokenPipe, reason))
+        }
+        WriteError::Closed(reason) => Some(closed(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_those_of_sockets_and_the_reason_stays_inside() {
+        for (reason, kind) in [
+            (CloseReason::Refused, io::ErrorKind::ConnectionRefused),
+            (CloseReason::Reset, io::ErrorKind::ConnectionReset),
+            (CloseReason::HandshakeTimeout, io::ErrorKind::TimedOut),
+            (CloseReason::Unreachable, io::ErrorKind::HostUnreachable),
+        ] {
+            let error = closed(reason);
+            assert_eq!(error.kind(), kind);
+            assert_eq!(close_reason(&error), Some(reason));
+            assert_eq!(error.to_string(), reason.to_string());
+        }
+    }
+
+    #[test]
+    fn a_write_after_both_sides_closed_is_a_broken_pipe() {
+        let error = write(WriteError::Closed(CloseReason::Finished)).expect("an error");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert!(write(WriteError::WouldBlock).is_none());
+        assert!(read(ReadError::WouldBlock).is_none());
+    }
+}

@@ -1,0 +1,93 @@
+//! [`TcpListener`]: accepts connections.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use brisk_tcp::{ListenConfig, ListenerId};
+
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
+use crate::error;
+use crate::shared::Shared;
+use crate::stream::TcpStream;
+
+/// A port of an endpoint on which connections are accepted. Dropping it closes it; connections that were not accepted
+/// are reset.
+#[derive(Debug)]
+pub struct TcpListener {
+    shared: Arc<Shared>,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl TcpListener {
+    /// Listens on `local` with the endpoint's settings. Port 0 lets the stack choose; an unspecified address stands for
+    /// every address of its family.
+    ///
+    /// # Errors
+    /// `AddrInUse`, or `AddrNotAvailable` if the address is not one of the endpoint's.
+    pub fn bind(endpoint: &Endpoint, local: SocketAddr) -> io::Result<TcpListener> {
+        let config = ListenConfig { tcp: endpoint.tcp_config().clone(), ..ListenConfig::default() };
+        TcpListener::bind_with(endpoint, local, config)
+    }
+
+    /// As [`bind`](TcpListener::bind), with settings of its own.
+    ///
+    /// # Errors
+    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range.
+    pub fn bind_with(
+        endpoint: &Endpoint,
+        local: SocketAddr,
+        config: ListenConfig,
+    ) -> io::Result<TcpListener> {
+        config.tcp.validate().map_err(error::config)?;
+        let shared = endpoint.shared();
+        shared.act(|inner| {
+            inner.check_driver()?;
+            let id = inner.stack.listen(local, config).map_err(error::listen)?;
+            inner.acceptors(id);
+            inner.add_handle();
+            let local = inner.stack.listener_addr(id).unwrap_or(local);
+            Ok(TcpListener { shared: shared.clone(), id, local })
+        })
+    }
+
+    /// The next connection and the address of its peer. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the endpoint's device has failed.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// As [`accept`](TcpListener::accept), for use in a `poll` function.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let mut inner = self.shared.lock();
+        if let Some((id, remote)) = inner.stack.accept(self.id) {
+            let connection = Connection::register(&self.shared, &mut inner, id, remote);
+            return Poll::Ready(Ok((TcpStream::new(connection), remote)));
+        }
+        inner.check_driver()?;
+        inner.acceptors(self.id).add(cx);
+        Poll::Pending
+    }
+
+    /// The address and port that are listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            inner.stack.close_listener(self.id, now);
+            inner.forget_listener(self.id);
+            inner.drop_handle();
+        });
+    }
+}

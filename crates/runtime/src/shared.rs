@@ -1,0 +1,239 @@
+//! What the handles of an endpoint and its driver share: the stack and who waits for it, behind one lock.
+//!
+//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which alone touches
+//! the device and the timer. Tasks are woken after the lock is let go. What is kept per connection is bounded by the
+//! stack's `max_connections`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use brisk_tcp::error::CloseReason;
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+
+use crate::clock::Clock;
+
+/// One stack, its clock and those who wait for it.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    inner: Mutex<Inner>,
+}
+
+/// Behind the lock.
+pub(crate) struct Inner {
+    pub(crate) stack: Stack,
+    connections: HashMap<ConnId, Waiting>,
+    listeners: HashMap<ListenerId, Wakers>,
+    idle: Wakers,
+    driver: Option<Waker>,
+    driver_awake: bool,
+    /// Endpoints, listeners and connections that the application holds.
+    handles: usize,
+    ended: Option<Ended>,
+}
+
+/// Who waits for a connection, and what its events have told.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub(crate) readers: Wakers,
+    pub(crate) writers: Wakers,
+    pub(crate) connected: bool,
+    pub(crate) closed: Option<CloseReason>,
+}
+
+/// Why there is no driver any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Ended {
+    /// The device failed.
+    Device(io::ErrorKind, String),
+    /// The tokio runtime that the driver ran on was shut down.
+    Runtime,
+}
+
+impl Shared {
+    pub(crate) fn new(stack: Stack, clock: Clock) -> Shared {
+        let inner = Inner {
+            stack,
+            connections: HashMap::new(),
+            listeners: HashMap::new(),
+            idle: Wakers::default(),
+            driver: None,
+            driver_awake: false,
+            handles: 0,
+            ended: None,
+        };
+        Shared { clock, inner: Mutex::new(inner) }
+    }
+
+    /// A panic under the lock can only come from a defect of the stack; the others then see what it left.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `action` under the lock and wakes the driver afterwards, to send what it caused.
+    pub(crate) fn act<T>(&self, action: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.lock();
+        let result = action(&mut inner);
+        let driver = inner.rouse_driver();
+        drop(inner);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        result
+    }
+
+    /// The driver is gone: every waiting task hears of it.
+    pub(crate) fn end(&self, ended: Ended) {
+        let mut woken = Vec::new();
+        let mut inner = self.lock();
+        inner.ended.get_or_insert(ended);
+        for waiting in inner.connections.values_mut() {
+            waiting.readers.take_into(&mut woken);
+            waiting.writers.take_into(&mut woken);
+        }
+        for acceptors in inner.listeners.values_mut() {
+            acceptors.take_into(&mut woken);
+        }
+        inner.idle.take_into(&mut woken);
+        drop(inner);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Errs if nothing moves any more.
+    pub(crate) fn check_driver(&self) -> io::Result<()> {
+        match &self.ended {
+            None => Ok(()),
+            Some(Ended::Device(kind, text)) => Err(io::Error::new(*kind, text.clone())),
+            Some(Ended::Runtime) => {
+                let text = "the tokio runtime that this endpoint ran on was shut down";
+                Err(io::Error::other(text))
+            }
+        }
+    }
+
+    pub(crate) fn waiting(&mut self, id: ConnId) -> &mut Waiting {
+        self.connections.entry(id).or_default()
+    }
+
+    pub(crate) fn forget(&mut self, id: ConnId) {
+        self.connections.remove(&id);
+    }
+
+    pub(crate) fn acceptors(&mut self, id: ListenerId) -> &mut Wakers {
+        self.listeners.entry(id).or_default()
+    }
+
+    /// Takes those who wait for `id` along, so that they can be woken without the lock.
+    pub(crate) fn forget_listener(&mut self, id: ListenerId) {
+        self.listeners.remove(&id);
+    }
+
+    pub(crate) fn idle(&mut self) -> &mut Wakers {
+        &mut self.idle
+    }
+
+    pub(crate) fn add_handle(&mut self) {
+        self.handles += 1;
+    }
+
+    pub(crate) fn drop_handle(&mut self) {
+        self.handles = self.handles.saturating_sub(1);
+    }
+
+    pub(crate) fn has_handles(&self) -> bool {
+        self.handles > 0
+    }
+
+    /// The driver begins a round: from here on it wants to be woken by `waker`.
+    pub(crate) fn driver_runs(&mut self, waker: &Waker) {
+        self.driver_awake = false;
+        if !self.driver.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.driver = Some(waker.clone());
+        }
+    }
+
+    /// The waker of the driver, unless it has been woken already since its last round.
+    fn rouse_driver(&mut self) -> Option<Waker> {
+        if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
+    }
+
+    /// Hands the events of the stack to those who wait for them.
+    pub(crate) fn take_events(&mut self, woken: &mut Vec<Waker>) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Incoming(id) => {
+                    if let Some(acceptors) = self.listeners.get_mut(&id) {
+                        acceptors.take_into(woken);
+                    }
+                }
+                // A connection that waits to be accepted has nobody: `accept` looks at the stack itself.
+                Event::Connected(id) => self.tell(id, |waiting| {
+                    waiting.connected = true;
+                    waiting.writers.take_into(woken);
+                }),
+                Event::Readable(id) => self.tell(id, |waiting| waiting.readers.take_into(woken)),
+                Event::Writable(id) => self.tell(id, |waiting| waiting.writers.take_into(woken)),
+                Event::Closed(id, reason) => self.tell(id, |waiting| {
+                    waiting.closed = Some(reason);
+                    waiting.readers.take_into(woken);
+                    waiting.writers.take_into(woken);
+                }),
+            }
+        }
+    }
+
+    fn tell(&mut self, id: ConnId, what: impl FnOnce(&mut Waiting)) {
+        if let Some(waiting) = self.connections.get_mut(&id) {
+            what(waiting);
+        }
+    }
+}
+
+/// Tasks that wait for the same thing. Usually one.
+#[derive(Default)]
+pub(crate) struct Wakers(Vec<Waker>);
+
+/// A task that finds this many others waiting wakes the oldest: it looks again and takes its place at the end.
+const MOST_WAITERS: usize = 64;
+
+impl Wakers {
+    pub(crate) fn add(&mut self, cx: &Context<'_>) {
+        if self.0.iter().any(|known| known.will_wake(cx.waker())) {
+            return;
+        }
+        if self.0.len() >= MOST_WAITERS {
+            self.0.remove(0).wake();
+        }
+        self.0.push(cx.waker().clone());
+    }
+
+    pub(crate) fn take_into(&mut self, woken: &mut Vec<Waker>) {
+        woken.append(&mut self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_polls_again_waits_once() {
+        let mut wakers = Wakers::default();
+        let cx = Context::from_waker(Waker::noop());
+        wakers.add(&cx);
+        wakers.add(&cx);
+        let mut woken = Vec::new();
+        wakers.take_into(&mut woken);
+        assert_eq!(woken.len(), 1);
+    }
+}

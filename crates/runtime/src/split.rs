@@ -1,0 +1,214 @@
+//! The two halves of a [`TcpStream`], borrowed or owned, as in `tokio::net::tcp`.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use brisk_tcp::connection::ConnStats;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::connection::Connection;
+use crate::stream::TcpStream;
+
+/// The reading half of a borrowed stream.
+#[derive(Debug)]
+pub struct ReadHalf<'a>(&'a Arc<Connection>);
+
+/// The writing half of a borrowed stream.
+#[derive(Debug)]
+pub struct WriteHalf<'a>(&'a Arc<Connection>);
+
+/// The reading half of a stream that was taken apart. The connection is let go when both halves are dropped.
+#[derive(Debug)]
+pub struct OwnedReadHalf {
+    connection: Arc<Connection>,
+}
+
+/// The writing half of a stream that was taken apart. Dropping it closes for writing.
+#[derive(Debug)]
+pub struct OwnedWriteHalf {
+    connection: Arc<Connection>,
+    shutdown_on_drop: bool,
+}
+
+/// The two halves given to [`OwnedReadHalf::reunite`] are not of the same stream; both are inside.
+#[derive(Debug)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the two halves belong to different streams")
+    }
+}
+
+impl std::error::Error for ReuniteError {}
+
+impl<'a> ReadHalf<'a> {
+    pub(crate) fn new(connection: &'a Arc<Connection>) -> Self {
+        ReadHalf(connection)
+    }
+}
+
+impl<'a> WriteHalf<'a> {
+    pub(crate) fn new(connection: &'a Arc<Connection>) -> Self {
+        WriteHalf(connection)
+    }
+}
+
+impl OwnedReadHalf {
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        OwnedReadHalf { connection }
+    }
+
+    /// Puts the stream together again.
+    ///
+    /// # Errors
+    /// If `other` is a half of another stream; both come back.
+    pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+        if !Arc::ptr_eq(&self.connection, &other.connection) {
+            return Err(ReuniteError(self, other));
+        }
+        other.shutdown_on_drop = false;
+        Ok(TcpStream::from_halves(self.connection))
+    }
+
+    /// As [`TcpStream::peek`].
+    ///
+    /// # Errors
+    /// As reading.
+    pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.connection.poll_peek(cx, buffer)).await
+    }
+
+    /// As [`TcpStream::local_addr`].
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connection.local_addr()
+    }
+
+    /// As [`TcpStream::peer_addr`].
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.connection.remote_addr()
+    }
+
+    /// As [`TcpStream::stats`].
+    pub fn stats(&self) -> Option<ConnStats> {
+        self.connection.stats()
+    }
+}
+
+impl OwnedWriteHalf {
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        OwnedWriteHalf { connection, shutdown_on_drop: true }
+    }
+
+    /// Drops the half without closing for writing: the stream then stays open until the read half is dropped too.
+    pub fn forget(mut self) {
+        self.shutdown_on_drop = false;
+    }
+
+    /// As [`TcpStream::abort`].
+    pub fn abort(&self) {
+        self.connection.abort();
+    }
+
+    /// As [`TcpStream::local_addr`].
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connection.local_addr()
+    }
+
+    /// As [`TcpStream::peer_addr`].
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.connection.remote_addr()
+    }
+
+    /// As [`TcpStream::stats`].
+    pub fn stats(&self) -> Option<ConnStats> {
+        self.connection.stats()
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.shutdown_on_drop {
+            // If the connection is over there is nothing left to close.
+            let _ = self.connection.shutdown();
+        }
+    }
+}
+
+impl AsyncRead for ReadHalf<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.poll_read(cx, buffer)
+    }
+}
+
+impl AsyncRead for OwnedReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.connection.poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for WriteHalf<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, &[io::IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.0.shutdown())
+    }
+}
+
+impl AsyncWrite for OwnedWriteHalf {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.connection.poll_write(cx, &[io::IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.connection.poll_write(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shutdown_on_drop = false;
+        Poll::Ready(self.connection.shutdown())
+    }
+}

@@ -1,0 +1,148 @@
+//! [`TcpStream`]: a connection, with the names and meanings of `tokio::net::TcpStream`.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use brisk_tcp::config::KeepaliveConfig;
+use brisk_tcp::connection::ConnStats;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::connection::Connection;
+use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+
+/// A TCP connection between a local and a remote end.
+///
+/// Made by [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect) and
+/// [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through [`AsyncRead`] and
+/// [`AsyncWrite`]. Dropping it closes the connection gracefully: what was written is still delivered, unless received
+/// data was never read, which makes the close a reset as RFC 9293 section 3.6.1 wants it.
+#[derive(Debug)]
+pub struct TcpStream {
+    connection: Arc<Connection>,
+}
+
+impl TcpStream {
+    pub(crate) fn new(connection: Connection) -> TcpStream {
+        TcpStream { connection: Arc::new(connection) }
+    }
+
+    pub(crate) fn from_halves(connection: Arc<Connection>) -> TcpStream {
+        TcpStream { connection }
+    }
+
+    /// Waits for the handshake of a connection made by [`connect_with_data`](crate::Endpoint::connect_with_data).
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::connect`](crate::Endpoint::connect) that come from the other side.
+    pub async fn connected(&self) -> io::Result<()> {
+        poll_fn(|cx| self.connection.poll_connected(cx)).await
+    }
+
+    /// Address and port of this end.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connection.local_addr()
+    }
+
+    /// Address and port of the other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.connection.remote_addr()
+    }
+
+    /// Copies received bytes into `buffer` without taking them, waiting for at least one; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As reading.
+    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_peek(cx, buffer)).await
+    }
+
+    /// As [`peek`](TcpStream::peek), for use in a `poll` function.
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.connection.poll_peek(cx, buffer)
+    }
+
+    /// Switches Nagle's algorithm off (`true`) or on.
+    pub fn set_nodelay(&self, nodelay: bool) {
+        self.connection.set_nodelay(nodelay);
+    }
+
+    /// What dropping the stream does: `Some(0 s)` resets the connection and discards what was not sent; `None` and any
+    /// other time close it gracefully without waiting, which is what the stack does by itself.
+    pub fn set_linger(&self, linger: Option<Duration>) {
+        self.connection.set_reset_on_drop(linger == Some(Duration::ZERO));
+    }
+
+    /// Sets, changes or (`None`) ends keepalive.
+    pub fn set_keepalive(&self, keepalive: Option<KeepaliveConfig>) {
+        self.connection.set_keepalive(keepalive);
+    }
+
+    /// Longest time that data may stay unacknowledged before the connection is given up (RFC 5482); `None`: the number
+    /// of retransmissions decides.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) {
+        self.connection.set_user_timeout(timeout);
+    }
+
+    /// Ends the connection now with a reset. Reads and writes fail from here on.
+    pub fn abort(&self) {
+        self.connection.abort();
+    }
+
+    /// What the connection did so far: round-trip time, window, counters. `None` once the stack has forgotten it.
+    pub fn stats(&self) -> Option<ConnStats> {
+        self.connection.stats()
+    }
+
+    /// Splits into halves that borrow the stream.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf::new(&self.connection), WriteHalf::new(&self.connection))
+    }
+
+    /// Splits into halves that different tasks can own. Dropping the write half closes for writing.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        (OwnedReadHalf::new(self.connection.clone()), OwnedWriteHalf::new(self.connection))
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.connection.poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.connection.poll_write(cx, &[io::IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.connection.poll_write(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Does nothing: what is written is on its way already, as with a socket.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Closes for writing; reading goes on.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.connection.shutdown())
+    }
+}
