@@ -142,6 +142,9 @@ pub struct AckOutcome {
     pub undelivered_before: u32,
     /// A round-trip sample that obeys Karn's rule, if this acknowledgement brings one.
     pub rtt: Option<Duration>,
+    /// The time since the segment was sent whose timestamp the acknowledgement echoes, in ticks of the
+    /// timestamp clock; `None` without timestamps. Tells an original from its retransmission.
+    pub echoed_rtt: Option<Duration>,
     /// A DSACK block, if the acknowledgement carried one.
     pub dsack: Option<Dsack>,
     /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data

@@ -3,6 +3,8 @@
 //! Receivers keep what arrived out of order, senders what was reported and what was sent twice, in
 //! the same structure. All arithmetic is modulo 2^32 through [`SeqNum`].
 
+use alloc::collections::VecDeque;
+
 use brisk_wire::SeqNum;
 
 /// The half-open range `[start, end)` of sequence numbers.
@@ -49,5 +51,182 @@ impl SeqRange {
     pub fn intersection(&self, other: &SeqRange) -> Option<SeqRange> {
         let common = SeqRange::new(self.start.max(other.start), self.end.min(other.end));
         (!common.is_empty()).then_some(common)
+    }
+}
+
+/// A set of sequence numbers, kept as sorted, disjoint, non-adjacent [`SeqRange`]s.
+///
+/// All members must lie within 2^31 of one another, which holds for anything inside a TCP window;
+/// a set that is fed otherwise gives meaningless answers but never panics. An empty set holds no
+/// memory. Look-ups take O(log n); changes move the ranges on the shorter side.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SeqRanges {
+    ranges: VecDeque<SeqRange>,
+    bytes: u32,
+}
+
+impl SeqRanges {
+    /// The empty set.
+    pub const fn new() -> Self {
+        SeqRanges { ranges: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Number of ranges, not of sequence numbers.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// True if no sequence number is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Number of sequence numbers in the set.
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// The lowest range.
+    pub fn first(&self) -> Option<SeqRange> {
+        self.ranges.front().copied()
+    }
+
+    /// The highest range.
+    pub fn last(&self) -> Option<SeqRange> {
+        self.ranges.back().copied()
+    }
+
+    /// The ranges in ascending order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = SeqRange> + ExactSizeIterator + '_ {
+        self.ranges.iter().copied()
+    }
+
+    /// The range that `seq` is in.
+    pub fn range_at(&self, seq: SeqNum) -> Option<SeqRange> {
+        let index = self.ranges.partition_point(|range| range.end.le(seq));
+        self.ranges.get(index).copied().filter(|range| range.contains(seq))
+    }
+
+    /// True if `seq` is in the set.
+    pub fn contains(&self, seq: SeqNum) -> bool {
+        self.range_at(seq).is_some()
+    }
+
+    /// True if every sequence number of `range` is in the set; an empty range always is.
+    pub fn covers(&self, range: &SeqRange) -> bool {
+        range.is_empty() || self.range_at(range.start).is_some_and(|own| own.covers(range))
+    }
+
+    /// True if some sequence number of `range` is in the set.
+    pub fn intersects(&self, range: &SeqRange) -> bool {
+        let index = self.ranges.partition_point(|own| own.end.le(range.start));
+        self.ranges.get(index).is_some_and(|own| own.intersection(range).is_some())
+    }
+
+    /// The parts of `within` that are not in the set, in ascending order.
+    pub fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> + '_ {
+        let mut index = self.ranges.partition_point(|own| own.end.le(within.start));
+        let mut from = within.start;
+        core::iter::from_fn(move || {
+            while from.lt(within.end) {
+                let next = self.ranges.get(index).copied().unwrap_or(SeqRange::new(within.end, within.end));
+                let gap = SeqRange::new(from, next.start.min(within.end));
+                from = from.max(next.end);
+                index += 1;
+                if !gap.is_empty() {
+                    return Some(gap);
+                }
+            }
+            None
+        })
+    }
+
+    /// Adds `range`; returns how many of its sequence numbers are new. Ranges that it touches become
+    /// one with it.
+    pub fn insert(&mut self, range: SeqRange) -> u32 {
+        if range.is_empty() {
+            return 0;
+        }
+        let from = self.ranges.partition_point(|own| own.end.lt(range.start));
+        let mut merged = range;
+        let mut to = from;
+        let mut known = 0;
+        while let Some(own) = self.ranges.get(to).filter(|own| own.start.le(range.end)) {
+            merged = SeqRange::new(merged.start.min(own.start), merged.end.max(own.end));
+            known += own.len();
+            to += 1;
+        }
+        let added = merged.len().saturating_sub(known);
+        match self.ranges.get_mut(from) {
+            Some(first) if to > from => {
+                *first = merged;
+                self.ranges.drain(from + 1..to);
+            }
+            Some(_) | None => self.ranges.insert(from, merged),
+        }
+        self.bytes = self.bytes.saturating_add(added);
+        added
+    }
+
+    /// Takes `range` out; returns how many of its sequence numbers were in the set.
+    pub fn remove(&mut self, range: SeqRange) -> u32 {
+        if range.is_empty() {
+            return 0;
+        }
+        let from = self.ranges.partition_point(|own| own.end.le(range.start));
+        let mut to = from;
+        let mut removed = 0;
+        let (mut left, mut right) = (SeqRange::default(), SeqRange::default());
+        while let Some(own) = self.ranges.get(to).filter(|own| own.start.lt(range.end)) {
+            removed += own.intersection(&range).map_or(0, |common| common.len());
+            if own.start.lt(range.start) {
+                left = SeqRange::new(own.start, range.start);
+            }
+            if range.end.lt(own.end) {
+                right = SeqRange::new(range.end, own.end);
+            }
+            to += 1;
+        }
+        if to > from {
+            self.ranges.drain(from..to);
+            for rest in [right, left] {
+                if !rest.is_empty() {
+                    self.ranges.insert(from, rest);
+                }
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(removed);
+        removed
+    }
+
+    /// Takes out everything below `seq`; returns how many sequence numbers that were.
+    pub fn remove_before(&mut self, seq: SeqNum) -> u32 {
+        let mut removed = 0;
+        while let Some(first) = self.ranges.front_mut().filter(|first| first.start.lt(seq)) {
+            if seq.lt(first.end) {
+                removed += seq.since(first.start);
+                first.start = seq;
+                break;
+            }
+            removed += first.len();
+            self.ranges.pop_front();
+        }
+        self.bytes = self.bytes.saturating_sub(removed);
+        if self.ranges.is_empty() {
+            self.ranges = VecDeque::new();
+        }
+        removed
+    }
+
+    /// Takes out the lowest range.
+    pub fn pop_first(&mut self) -> Option<SeqRange> {
+        let first = self.ranges.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(first.len());
+        Some(first)
+    }
+
+    /// Empties the set and gives its memory back.
+    pub fn clear(&mut self) {
+        *self = SeqRanges::new();
     }
 }

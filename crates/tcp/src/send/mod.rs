@@ -1,1 +1,15 @@
-//! Being written.
+//! The sender: what was written, what was sent, what became of it, and when to send again.
+//!
+//! Each file is one idea with its own state and, where it has one, its own deadline. None knows the
+//! others; the connection hands values from one to the next (see [`crate::outcome`]).
+
+pub(crate) mod mtu;
+pub(crate) mod pacer;
+pub(crate) mod prr;
+pub(crate) mod queue;
+pub(crate) mod rack;
+pub(crate) mod recovery;
+pub(crate) mod rto;
+pub(crate) mod rtt;
+pub(crate) mod scoreboard;
+pub(crate) mod window;

@@ -1,1 +1,216 @@
-//! Being written.
+//! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing with larger segments of the
+//! application's own data (RFC 4821), which also finds paths that swallow large packets silently.
+
+use brisk_wire::SeqNum;
+
+use crate::config::MtuProbing;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Payload per segment that probing starts from once large packets seem to vanish (Linux:
+/// tcp_base_mss).
+const BASE_MSS: u32 = 1024;
+/// Least payload that repeated black holes lower the segment to (Linux: tcp_mtu_probe_floor).
+const FLOOR_MSS: u32 = 48;
+/// Timeouts in a row of full-sized segments that suggest a black hole.
+const BLACK_HOLE_TIMEOUTS: u32 = 2;
+/// A search whose bounds are closer than this is finished, bytes.
+const THRESHOLD: u32 = 8;
+/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2).
+const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// Smallest window, in segments, that affords a probe (Linux).
+const PROBE_CWND: u32 = 11;
+/// Segments that follow a probe at once so that its loss shows without a timeout.
+const SEGMENTS_BEHIND_PROBE: u32 = 4;
+
+/// The largest packet that a path takes, as far as is known.
+#[derive(Clone, Debug)]
+pub(crate) struct PathMtu {
+    probing: MtuProbing,
+    /// IP and TCP header without options, bytes.
+    headers: u32,
+    min: u32,
+    /// What the device takes.
+    local: u32,
+    /// What is used now, bytes of IP packet.
+    mtu: u32,
+    search: Option<Search>,
+    timeouts: u32,
+}
+
+/// Packetization-layer search (RFC 4821 section 7).
+#[derive(Clone, Debug)]
+struct Search {
+    /// Largest size known to get through.
+    low: u32,
+    /// Largest size not known to fail.
+    high: u32,
+    probe: Option<Probe>,
+    since: Instant,
+}
+
+/// A probe in flight.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    size: u32,
+    range: SeqRange,
+}
+
+impl PathMtu {
+    /// What is known before the first packet: the MTU of the device, bytes of IP packet.
+    pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing) -> Self {
+        let headers = if v6 { 60 } else { 40 };
+        let min = if v6 { 1280 } else { 576 };
+        let local = u32::from(local).max(headers + FLOOR_MSS);
+        let mut path = PathMtu { probing, headers, min, local, mtu: local, search: None, timeouts: 0 };
+        if probing == MtuProbing::Always {
+            path.begin_search(Instant::ZERO);
+        }
+        path
+    }
+
+    /// The MTU in use, bytes of IP packet.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Payload of a full-sized segment whose options take `options` bytes.
+    pub(crate) fn mss(&self, options: u32) -> u32 {
+        self.payload(self.mtu, options)
+    }
+
+    /// Payload of a packet of `mtu` bytes.
+    pub(crate) fn payload(&self, mtu: u32, options: u32) -> u32 {
+        mtu.saturating_sub(self.headers + options).max(1)
+    }
+
+    /// A router says that packets above `mtu` do not pass; the caller has checked that it quotes a
+    /// segment that is in flight. Returns true if the MTU shrank. RFC 1191 section 3: a host "MUST
+    /// NOT reduce its estimate of the Path MTU below 68 octets"; below the family's minimum nothing
+    /// is believed, because only an attack or a fault names such sizes.
+    pub(crate) fn on_icmp(&mut self, mtu: u32) -> bool {
+        let mtu = mtu.max(self.min.min(self.local));
+        if let Some(search) = &mut self.search
+            && mtu < search.high
+        {
+            search.high = mtu.max(search.low.min(mtu));
+            search.low = search.low.min(mtu);
+            if search.probe.is_some_and(|probe| probe.size > mtu) {
+                search.probe = None;
+            }
+        }
+        self.lower(mtu)
+    }
+
+    /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
+    /// if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
+    pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
+        if self.probing == MtuProbing::Off || !full_sized {
+            return false;
+        }
+        self.timeouts += 1;
+        if self.timeouts < BLACK_HOLE_TIMEOUTS {
+            return false;
+        }
+        self.timeouts = 0;
+        match &mut self.search {
+            None => {
+                self.begin_search(now);
+                true
+            }
+            Some(search) => {
+                let payload = (search.low.saturating_sub(self.headers) / 2).clamp(FLOOR_MSS, BASE_MSS);
+                search.low = (payload + self.headers).min(search.low);
+                search.probe = None;
+                let low = search.low;
+                self.lower(low)
+            }
+        }
+    }
+
+    /// SND.UNA advanced: packets of the present size get through.
+    pub(crate) fn on_progress(&mut self) {
+        self.timeouts = 0;
+    }
+
+    /// The payload size, with `options` bytes of options, of a probe that may be sent now: a search
+    /// is under way, no probe is in flight, and window and unsent data (both bytes) let enough follow
+    /// it. The caller allows probes only while nothing is being recovered.
+    pub(crate) fn next_probe(&mut self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> Option<u32> {
+        let mss = self.mss(options);
+        let (headers, local) = (self.headers, self.local);
+        let search = self.search.as_mut()?;
+        if search.probe.is_some() || cwnd / mss < PROBE_CWND {
+            return None;
+        }
+        if search.high.saturating_sub(search.low) < THRESHOLD {
+            if now.saturating_since(search.since) >= RAISE_AFTER {
+                search.high = local;
+                search.since = now;
+            }
+            return None;
+        }
+        let size = search.low + (search.high - search.low).div_ceil(2);
+        let payload = size.saturating_sub(headers + options);
+        let needed = payload.saturating_add(SEGMENTS_BEHIND_PROBE.saturating_mul(mss));
+        (payload > mss && unsent >= needed && cwnd >= needed).then_some(payload)
+    }
+
+    /// A probe left; `options` as in [`PathMtu::next_probe`].
+    pub(crate) fn on_probe_sent(&mut self, range: SeqRange, options: u32) {
+        let size = range.len().saturating_add(self.headers + options);
+        if let Some(search) = &mut self.search {
+            search.probe = Some(Probe { size, range });
+        }
+    }
+
+    /// The range of the probe in flight.
+    pub(crate) fn probe_in_flight(&self) -> Option<SeqRange> {
+        self.search.as_ref()?.probe.map(|probe| probe.range)
+    }
+
+    /// SND.UNA is `una` now. Returns true if that acknowledges the probe: the MTU has grown.
+    pub(crate) fn on_acked(&mut self, una: SeqNum) -> bool {
+        match self.probe_in_flight() {
+            Some(range) if una.ge(range.end) => self.on_probe_acked(),
+            Some(_) | None => false,
+        }
+    }
+
+    /// The probe arrived. Returns true if the MTU has grown.
+    pub(crate) fn on_probe_acked(&mut self) -> bool {
+        let Some(search) = &mut self.search else {
+            return false;
+        };
+        let Some(probe) = search.probe.take() else {
+            return false;
+        };
+        search.low = search.low.max(probe.size.min(search.high));
+        let grown = search.low > self.mtu;
+        self.mtu = self.mtu.max(search.low);
+        grown
+    }
+
+    /// The probe was lost and nothing else. RFC 4821 section 7.6.2: its loss is no congestion; the
+    /// caller leaves the window alone.
+    pub(crate) fn on_probe_lost(&mut self, now: Instant) {
+        if let Some(search) = &mut self.search
+            && let Some(probe) = search.probe.take()
+        {
+            search.high = search.high.min(probe.size.saturating_sub(1)).max(search.low);
+            search.since = now;
+        }
+    }
+
+    fn begin_search(&mut self, now: Instant) {
+        let base = (BASE_MSS + self.headers).min(self.mtu);
+        self.search = Some(Search { low: base, high: self.mtu, probe: None, since: now });
+        self.mtu = base;
+    }
+
+    fn lower(&mut self, mtu: u32) -> bool {
+        let lowered = mtu < self.mtu;
+        self.mtu = self.mtu.min(mtu);
+        lowered
+    }
+}

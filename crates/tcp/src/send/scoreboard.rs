@@ -1,1 +1,669 @@
-//! Being written.
+//! The scoreboard: a record per sent segment, and what acknowledgements say of it (RFC 2018,
+//! RFC 2883, RFC 6675 section 3).
+//!
+//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. What is sacked and
+//! what is lost is kept a second time as sets of ranges, so that an acknowledgement costs what it
+//! newly touches plus a binary search, whatever is outstanding. It is the only place that sees a raw
+//! DSACK: it knows what was sent twice and why, and tells the others whose duplicate it was.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::mem;
+
+use brisk_wire::{SackBlocks, SeqNum};
+use smallvec::SmallVec;
+
+use crate::outcome::{AckOutcome, Delivered, Dsack, DsackOf, Origin, Sent};
+use crate::seq_ranges::{SeqRange, SeqRanges};
+use crate::time::{Duration, Instant};
+
+/// Entries in the log of what was sent twice; beyond it the oldest is forgotten.
+const MAX_SENT_TWICE: usize = 128;
+/// Records that SACK blocks may cut in two before partial coverage is ignored: bounds the memory
+/// that a peer with strange blocks can claim.
+const MAX_SACK_SPLITS: u32 = 1024;
+
+/// What is known of one sent segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    /// Its sequence range, SYN and FIN included. Never empty.
+    pub(crate) range: SeqRange,
+    /// When it was last sent.
+    pub(crate) sent_at: Instant,
+    /// When it was sent for the first time.
+    pub(crate) first_sent_at: Instant,
+    /// How often it was sent, copies included; at least 1.
+    pub(crate) transmissions: u32,
+    /// Why it was last sent.
+    pub(crate) origin: Origin,
+    /// Reported by SACK.
+    pub(crate) sacked: bool,
+    /// Declared lost and not sent again since. Never together with `sacked`.
+    pub(crate) lost: bool,
+    /// It is the SYN; such a record holds nothing else.
+    pub(crate) syn: bool,
+    /// Its last sequence number is the FIN.
+    pub(crate) fin: bool,
+}
+
+impl Record {
+    /// Payload bytes.
+    pub(crate) fn payload(&self) -> u32 {
+        self.range.len() - u32::from(self.syn) - u32::from(self.fin)
+    }
+
+    fn in_flight(&self) -> bool {
+        !self.sacked && !self.lost
+    }
+}
+
+/// What an acknowledgement says beside SEG.ACK and its SACK blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AckInfo {
+    /// Arrival time.
+    pub(crate) now: Instant,
+    /// ECE is set and means congestion.
+    pub(crate) ece: bool,
+    /// The segment changes SND.WND.
+    pub(crate) window_changed: bool,
+    /// SEG.LEN.
+    pub(crate) len: u32,
+    /// MAX.SND.WND, bytes.
+    pub(crate) max_snd_wnd: u32,
+    /// Time since the segment was sent whose timestamp is echoed, if timestamps are in use.
+    pub(crate) ts_echo_rtt: Option<Duration>,
+}
+
+/// The records of what is outstanding.
+#[derive(Clone, Debug)]
+pub(crate) struct Scoreboard {
+    records: VecDeque<Record>,
+    una: SeqNum,
+    nxt: SeqNum,
+    sack: bool,
+    sacked: SeqRanges,
+    lost: SeqRanges,
+    sacked_segments: u32,
+    sack_splits: u32,
+    sent_twice: VecDeque<SentTwice>,
+    dupacks: u32,
+    reno: Reno,
+    buffer: Vec<Delivered>,
+}
+
+/// What stands in for SACK on a connection without it: each duplicate acknowledgement says that one
+/// segment arrived, though not which (RFC 6582, RFC 9937 section 6.1).
+#[derive(Clone, Copy, Debug)]
+struct Reno {
+    /// Bytes that duplicate acknowledgements account for.
+    arrived: u32,
+    /// SND.NXT when loss was last declared: until SND.UNA is there, `arrived` outlives an advance.
+    recover: Option<SeqNum>,
+    /// Size of a segment, bytes.
+    mss: u32,
+}
+
+/// A range that was sent once more.
+#[derive(Clone, Copy, Debug)]
+struct SentTwice {
+    range: SeqRange,
+    of: DsackOf,
+}
+
+/// Candidates for a round-trip sample; the earliest transmissions, so that a delayed acknowledgement
+/// is part of the sample as RFC 6298 wants it.
+#[derive(Default)]
+struct Sample {
+    cumulative: Option<Instant>,
+    selective: Option<Instant>,
+    retransmitted: bool,
+}
+
+impl Scoreboard {
+    /// An empty scoreboard: SND.UNA = SND.NXT = `iss`.
+    pub(crate) fn new(iss: SeqNum, sack: bool) -> Self {
+        Scoreboard {
+            records: VecDeque::new(),
+            una: iss,
+            nxt: iss,
+            sack,
+            sacked: SeqRanges::new(),
+            lost: SeqRanges::new(),
+            sacked_segments: 0,
+            sack_splits: 0,
+            sent_twice: VecDeque::new(),
+            dupacks: 0,
+            reno: Reno { arrived: 0, recover: None, mss: 536 },
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Whether both ends use SACK; known after the handshake.
+    pub(crate) fn set_sack(&mut self, sack: bool) {
+        self.sack = sack;
+    }
+
+    /// SND.UNA.
+    pub(crate) fn una(&self) -> SeqNum {
+        self.una
+    }
+
+    /// SND.NXT.
+    pub(crate) fn nxt(&self) -> SeqNum {
+        self.nxt
+    }
+
+    /// SND.NXT - SND.UNA, bytes with SYN and FIN.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.nxt.since(self.una)
+    }
+
+    /// True if nothing is outstanding.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Bytes in flight (RFC 6675 SetPipe): outstanding, not sacked, not lost. Without SACK, less what
+    /// duplicate acknowledgements account for.
+    pub(crate) fn pipe(&self) -> u32 {
+        let gone = self.sacked.bytes() + self.lost.bytes();
+        self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
+    }
+
+    /// Bytes reported by SACK and still outstanding.
+    pub(crate) fn sacked_bytes(&self) -> u32 {
+        self.sacked.bytes()
+    }
+
+    /// Segments reported by SACK and still outstanding.
+    pub(crate) fn sacked_segments(&self) -> u32 {
+        self.sacked_segments
+    }
+
+    /// Bytes declared lost and not sent again.
+    pub(crate) fn lost_bytes(&self) -> u32 {
+        self.lost.bytes()
+    }
+
+    /// True if something is declared lost and not sent again.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// The sequence number after the highest one reported by SACK.
+    pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
+        self.sacked.last().map(|range| range.end)
+    }
+
+    /// Duplicate acknowledgements in a row (RFC 5681).
+    pub(crate) fn dupacks(&self) -> u32 {
+        self.dupacks
+    }
+
+    /// The first outstanding segment.
+    pub(crate) fn head(&self) -> Option<&Record> {
+        self.records.front()
+    }
+
+    /// The last outstanding segment.
+    pub(crate) fn tail(&self) -> Option<&Record> {
+        self.records.back()
+    }
+
+    /// All records in sequence order.
+    pub(crate) fn records(&self) -> impl DoubleEndedIterator<Item = &Record> + ExactSizeIterator {
+        self.records.iter()
+    }
+
+    /// The records that are neither sacked nor lost, in sequence order; runs of others are skipped,
+    /// not walked.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Record> {
+        let mut index = 0;
+        core::iter::from_fn(move || {
+            loop {
+                let record = self.records.get(index)?;
+                let others = if record.sacked { &self.sacked } else { &self.lost };
+                if record.in_flight() {
+                    index += 1;
+                    return Some(record);
+                }
+                let run = others.range_at(record.range.start).map_or(record.range.end, |run| run.end);
+                index = self.index_of(run).max(index + 1);
+            }
+        })
+    }
+
+    /// Enters what left. New data gets a record per segment; what was sent before gets its records
+    /// brought up to date. Acknowledgements and parity leave no trace.
+    pub(crate) fn on_sent(&mut self, sent: &Sent) {
+        let of = match sent.origin {
+            Origin::Ack | Origin::Parity => return,
+            Origin::New | Origin::Retransmit => DsackOf::Retransmit,
+            Origin::TailLossProbe => DsackOf::TailLossProbe,
+            Origin::Duplicate => DsackOf::Duplicate,
+        };
+        let again = SeqRange::new(sent.range.start, sent.range.end.min(self.nxt));
+        if !again.is_empty() {
+            self.log_sent_twice(again, of);
+            self.resend(again, sent);
+        }
+        if self.nxt.lt(sent.range.end) {
+            self.append(sent);
+        }
+    }
+
+    fn append(&mut self, sent: &Sent) {
+        let mut record = Record {
+            range: SeqRange::default(),
+            sent_at: sent.at,
+            first_sent_at: sent.at,
+            transmissions: 1,
+            origin: sent.origin,
+            sacked: false,
+            lost: false,
+            syn: sent.syn,
+            fin: false,
+        };
+        if record.syn {
+            record.range = SeqRange::with_len(self.nxt, 1);
+            self.nxt = record.range.end;
+            self.records.push_back(record);
+            record.syn = false;
+        }
+        let mut left = sent.range.end.since(self.nxt);
+        if sent.segment_size > 0 && left > u32::from(sent.fin) {
+            self.reno.mss = sent.segment_size;
+        }
+        while left > 0 {
+            let chunk = if sent.segment_size == 0 { left } else { left.min(sent.segment_size) };
+            // The FIN rides on the last segment rather than in one of its own.
+            record.fin = sent.fin && left - chunk <= 1;
+            let len = if record.fin { left } else { chunk };
+            record.range = SeqRange::with_len(self.nxt, len);
+            self.nxt = record.range.end;
+            self.records.push_back(record);
+            left -= len;
+        }
+    }
+
+    fn resend(&mut self, range: SeqRange, sent: &Sent) {
+        for index in self.cut_out(range) {
+            let Some(record) = self.records.get_mut(index) else { break };
+            record.sent_at = sent.at;
+            record.transmissions = record.transmissions.saturating_add(1);
+            record.origin = sent.origin;
+            record.lost = false;
+        }
+        self.lost.remove(range);
+    }
+
+    /// Takes an acknowledgement: SEG.ACK, already validated by the connection (values outside
+    /// [SND.UNA, SND.NXT] change nothing here), the SACK blocks, and the rest in `info`.
+    pub(crate) fn on_ack(&mut self, ack: SeqNum, sack: &SackBlocks, info: AckInfo) -> AckOutcome {
+        let duplicate = ack == self.una && !self.is_empty() && info.len == 0 && !info.window_changed;
+        let mut outcome = AckOutcome {
+            at: info.now,
+            ack,
+            una_before: self.una,
+            advanced: 0,
+            newly_sacked: 0,
+            delivered_bytes: 0,
+            delivered: mem::take(&mut self.buffer),
+            pipe_before: self.pipe(),
+            undelivered_before: self.outstanding() - self.sacked.bytes(),
+            rtt: None,
+            echoed_rtt: info.ts_echo_rtt,
+            dsack: None,
+            duplicate,
+            ece: info.ece,
+            reneged: false,
+        };
+        outcome.delivered.clear();
+        let mut sample = Sample::default();
+        if self.una.lt(ack) && ack.le(self.nxt) {
+            self.take_cumulative(ack, &mut outcome, &mut sample);
+        }
+        if self.sack {
+            self.take_blocks(sack, &info, &mut outcome, &mut sample);
+            outcome.reneged = outcome.advanced > 0 && self.head().is_some_and(|head| head.sacked);
+        }
+        self.count_duplicate(&mut outcome);
+        let una_before = outcome.una_before;
+        outcome
+            .delivered
+            .sort_unstable_by_key(|segment| (segment.sent_at, segment.range.start.since(una_before)));
+        outcome.rtt = sample.rtt(&info, outcome.advanced > 0);
+        outcome
+    }
+
+    /// Gives the memory of an outcome back, to be used by the next.
+    pub(crate) fn recycle(&mut self, outcome: AckOutcome) {
+        self.buffer = outcome.delivered;
+    }
+
+    fn take_cumulative(&mut self, ack: SeqNum, outcome: &mut AckOutcome, sample: &mut Sample) {
+        self.cut(ack);
+        while let Some(record) = self.records.front().copied().filter(|record| record.range.end.le(ack)) {
+            self.records.pop_front();
+            if record.transmissions > 1 {
+                sample.retransmitted = true;
+            } else if !record.sacked {
+                sample.cumulative.get_or_insert(record.sent_at);
+            }
+            if record.sacked {
+                self.sacked_segments -= 1;
+            } else {
+                outcome.delivered_bytes += record.range.len();
+                outcome.delivered.push(record.delivered());
+            }
+        }
+        outcome.advanced = ack.since(self.una);
+        self.una = ack;
+        self.sacked.remove_before(ack);
+        self.lost.remove_before(ack);
+        if self.sacked.is_empty() {
+            self.sack_splits = 0;
+        }
+    }
+
+    fn take_blocks(
+        &mut self,
+        blocks: &SackBlocks,
+        info: &AckInfo,
+        outcome: &mut AckOutcome,
+        sample: &mut Sample,
+    ) {
+        // "SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored": some middleboxes
+        // translate sequence numbers but not SACK blocks.
+        let believable = SeqRange::new(outcome.una_before - info.max_snd_wnd.min(1 << 30), self.nxt);
+        let ranges: SmallVec<[SeqRange; 4]> =
+            blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
+        let duplicate = dsack_range(&ranges, outcome.ack);
+        outcome.dsack = duplicate
+            .filter(|range| believable.covers(range))
+            .map(|range| Dsack { range, of: self.take_sent_twice(range) });
+        let skip = usize::from(duplicate.is_some());
+        for range in ranges.iter().skip(skip).filter(|range| believable.covers(range)) {
+            let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
+            let news: SmallVec<[SeqRange; 4]> = self.sacked.gaps(above).collect();
+            for gap in news {
+                self.mark_sacked(gap, outcome, sample);
+            }
+        }
+    }
+
+    /// Marks what `gap`, of which nothing is sacked yet, covers.
+    fn mark_sacked(&mut self, gap: SeqRange, outcome: &mut AckOutcome, sample: &mut Sample) {
+        let from = self.sack_cut(gap.start, true);
+        let to = self.sack_cut(gap.end, false);
+        let mut run: Option<SeqRange> = None;
+        for record in self.records.range_mut(from..to.max(from)) {
+            record.sacked = true;
+            record.lost = false;
+            self.sacked_segments += 1;
+            if record.transmissions == 1 {
+                let earliest = sample.selective.map_or(record.sent_at, |at| at.min(record.sent_at));
+                sample.selective = Some(earliest);
+            }
+            outcome.newly_sacked += record.range.len();
+            outcome.delivered_bytes += record.range.len();
+            outcome.delivered.push(record.delivered());
+            run = Some(SeqRange::new(run.map_or(record.range.start, |run| run.start), record.range.end));
+        }
+        if let Some(run) = run {
+            self.sacked.insert(run);
+            self.lost.remove(run);
+        }
+    }
+
+    /// Index of the first record that starts at or after `seq`; the record that `seq` is inside of is
+    /// cut there if the allowance lasts, else it counts as not covered: as after `seq` for the end of
+    /// a block, as before it for the start (`round_up`).
+    fn sack_cut(&mut self, seq: SeqNum, round_up: bool) -> usize {
+        let index = self.index_of(seq);
+        match self.records.get(index) {
+            Some(record) if record.range.start.lt(seq) => {
+                if self.sack_splits < MAX_SACK_SPLITS {
+                    self.sack_splits += 1;
+                    self.cut(seq)
+                } else {
+                    index + usize::from(round_up)
+                }
+            }
+            Some(_) | None => index,
+        }
+    }
+
+    /// RFC 5681 duplicates, and what they mean on a connection without SACK.
+    fn count_duplicate(&mut self, outcome: &mut AckOutcome) {
+        if outcome.duplicate {
+            self.dupacks = self.dupacks.saturating_add(1);
+        } else if outcome.advanced > 0 {
+            self.dupacks = 0;
+        }
+        if self.sack {
+            return;
+        }
+        let head = self.head().map_or(0, |head| head.range.len());
+        if outcome.duplicate {
+            // At least the hole itself has not arrived.
+            let holes = self.lost.bytes().max(head);
+            let most = self.outstanding().saturating_sub(holes);
+            let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
+            outcome.delivered_bytes += arrived - self.reno.arrived;
+            self.reno.arrived = arrived;
+        } else if outcome.advanced > 0 {
+            // RFC 9937 6.1: what duplicates accounted for is not delivered a second time. One segment
+            // of the advance filled the hole; the rest had been announced.
+            let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
+            outcome.delivered_bytes = outcome.advanced - announced;
+            self.reno.arrived -= announced;
+            if self.reno.recover.is_none_or(|recover| self.una.ge(recover)) {
+                self.reno.recover = None;
+                self.reno.arrived = 0;
+            }
+            self.reno.arrived = self.reno.arrived.min(self.outstanding());
+        }
+    }
+
+    /// Declares what of `range` is outstanding, not sacked and not lost yet as lost. Returns how many
+    /// bytes that were.
+    pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
+        let mut newly = 0;
+        for index in self.cut_out(range) {
+            let Some(record) = self.records.get_mut(index) else { break };
+            if record.in_flight() {
+                record.lost = true;
+                newly += self.lost.insert(record.range);
+            }
+        }
+        newly
+    }
+
+    /// Declares everything lost that is not sacked (a timeout without any better knowledge). Returns
+    /// how many bytes were not lost before.
+    pub(crate) fn mark_all_lost(&mut self) -> u32 {
+        self.reno.arrived = 0;
+        self.reno.recover = Some(self.nxt);
+        self.mark_lost(SeqRange::new(self.una, self.nxt))
+    }
+
+    /// Declares the first segment lost, at most `mss` bytes of payload: fast retransmit and partial
+    /// acknowledgements on a connection without SACK (RFC 6582). Returns how many bytes were not lost
+    /// before.
+    pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
+        self.reno.recover = Some(self.nxt);
+        let Some(head) = self.head() else { return 0 };
+        let len = if head.payload() <= mss { head.range.len() } else { mss.max(1) };
+        self.mark_lost(SeqRange::with_len(self.una, len))
+    }
+
+    /// Takes back every declaration of loss: the reduction was a mistake. Returns how many bytes are
+    /// in flight again.
+    pub(crate) fn unmark_lost(&mut self) -> u32 {
+        let lost = mem::take(&mut self.lost);
+        for range in lost.iter() {
+            let (from, to) = (self.index_of(range.start), self.index_of(range.end));
+            for record in self.records.range_mut(from..to.max(from)) {
+                record.lost = false;
+            }
+        }
+        lost.bytes()
+    }
+
+    /// The receiver reneged (RFC 2018 section 8): nothing counts as sacked any more.
+    pub(crate) fn clear_sacked(&mut self) {
+        for record in &mut self.records {
+            record.sacked = false;
+        }
+        self.sacked.clear();
+        self.sacked_segments = 0;
+        self.sack_splits = 0;
+    }
+
+    /// The next range to retransmit: from the first lost segment on, whole lost segments that follow
+    /// one another while their payload fits into `max_len` bytes. A longer segment is cut. A SYN comes
+    /// alone; a FIN does not count towards `max_len`.
+    pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
+        let start = self.lost.first()?.start;
+        let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
+        if first.payload() > max_len {
+            return Some(SeqRange::with_len(start, max_len));
+        }
+        let mut range = first.range;
+        let mut payload = first.payload();
+        if !first.syn {
+            for record in self.records.range(self.index_of(range.end)..) {
+                payload = payload.saturating_add(record.payload());
+                if !record.lost || payload > max_len {
+                    break;
+                }
+                range.end = record.range.end;
+            }
+        }
+        Some(range)
+    }
+
+    /// The largest payload shrank to `mss`: longer segments are cut, since they can only be sent
+    /// again in pieces.
+    pub(crate) fn resplit(&mut self, mss: u32) {
+        let mss = mss.max(1);
+        self.reno.mss = self.reno.mss.min(mss);
+        if self.records.iter().all(|record| record.payload() <= mss) {
+            return;
+        }
+        let records = mem::take(&mut self.records);
+        for record in records {
+            let mut rest = record;
+            while rest.payload() > mss {
+                let (piece, behind) = rest.split(rest.range.start + mss);
+                self.sacked_segments += u32::from(piece.sacked);
+                self.records.push_back(piece);
+                rest = behind;
+            }
+            self.records.push_back(rest);
+        }
+    }
+
+    /// Index of the record that `seq`, in [SND.UNA, SND.NXT], is in; the number of records if none.
+    fn index_of(&self, seq: SeqNum) -> usize {
+        let offset = seq.since(self.una);
+        self.records.partition_point(|record| record.range.end.since(self.una) <= offset)
+    }
+
+    /// Makes `seq` a border between records. Returns the index of the record that starts there.
+    fn cut(&mut self, seq: SeqNum) -> usize {
+        let index = self.index_of(seq);
+        let Some(record) = self.records.get_mut(index).filter(|record| record.range.start.lt(seq)) else {
+            return index;
+        };
+        let (before, after) = record.split(seq);
+        *record = before;
+        self.sacked_segments += u32::from(after.sacked);
+        self.records.insert(index + 1, after);
+        index + 1
+    }
+
+    /// The indices of the records that `range`, as far as it is outstanding, consists of.
+    fn cut_out(&mut self, range: SeqRange) -> core::ops::Range<usize> {
+        match range.intersection(&SeqRange::new(self.una, self.nxt)) {
+            Some(range) => {
+                let from = self.cut(range.start);
+                from..self.cut(range.end)
+            }
+            None => 0..0,
+        }
+    }
+
+    fn log_sent_twice(&mut self, range: SeqRange, of: DsackOf) {
+        if let Some(last) = self.sent_twice.back_mut()
+            && last.of == of
+            && last.range.end == range.start
+        {
+            last.range.end = range.end;
+            return;
+        }
+        if self.sent_twice.len() == MAX_SENT_TWICE {
+            self.sent_twice.pop_front();
+        }
+        self.sent_twice.push_back(SentTwice { range, of });
+    }
+
+    /// Whose duplicate `range` is: the earliest in the log that it overlaps, which is then struck out,
+    /// because each transmission can be a duplicate once.
+    fn take_sent_twice(&mut self, range: SeqRange) -> DsackOf {
+        let found = self.sent_twice.iter().position(|entry| entry.range.intersection(&range).is_some());
+        let Some(entry) = found.and_then(|index| self.sent_twice.remove(index)) else {
+            return DsackOf::NeverSentTwice;
+        };
+        let index = found.unwrap_or(0);
+        let before = SeqRange::new(entry.range.start, range.start.min(entry.range.end));
+        let after = SeqRange::new(range.end.max(entry.range.start), entry.range.end);
+        for rest in [after, before].into_iter().filter(|rest| !rest.is_empty()) {
+            if self.sent_twice.len() < MAX_SENT_TWICE {
+                self.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
+            }
+        }
+        entry.of
+    }
+}
+
+impl Record {
+    fn delivered(&self) -> Delivered {
+        Delivered {
+            range: self.range,
+            sent_at: self.sent_at,
+            retransmitted: self.transmissions > 1,
+            origin: self.origin,
+        }
+    }
+
+    /// The parts before and from `seq` on, which lies inside.
+    fn split(&self, seq: SeqNum) -> (Record, Record) {
+        let before = Record { range: SeqRange::new(self.range.start, seq), fin: false, ..*self };
+        let after = Record { range: SeqRange::new(seq, self.range.end), syn: false, ..*self };
+        (before, after)
+    }
+}
+
+impl Sample {
+    /// The sample that Karn's rule leaves: from what was cumulatively acknowledged unless some of it
+    /// was sent twice, else from what SACK reports, else from the timestamps.
+    fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Duration> {
+        let cumulative = self.cumulative.filter(|_| !self.retransmitted);
+        match cumulative.or(self.selective) {
+            Some(sent_at) => Some(info.now.saturating_since(sent_at)),
+            None => info.ts_echo_rtt.filter(|_| advanced),
+        }
+    }
+}
+
+/// RFC 2883 section 4: the first block reports a duplicate if it begins below SEG.ACK, or if it lies
+/// within the second block.
+fn dsack_range(blocks: &[SeqRange], ack: SeqNum) -> Option<SeqRange> {
+    let first = blocks.first().filter(|first| !first.is_empty())?;
+    if first.start.lt(ack) {
+        return Some(SeqRange::new(first.start, first.end.min(ack)));
+    }
+    blocks.get(1).filter(|second| second.covers(first)).map(|_| *first)
+}

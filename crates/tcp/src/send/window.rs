@@ -1,1 +1,173 @@
-//! Being written.
+//! The peer's window (RFC 9293 section 3.10.7.4) and the persist timer that probes it when it is
+//! closed (RFC 9293 section 3.8.6.1).
+
+use brisk_wire::SeqNum;
+
+use crate::time::{Duration, Instant};
+
+/// Longest time between two zero-window probes.
+const PERSIST_MAX: Duration = Duration::from_secs(120);
+
+/// What a segment did to the send window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Changed {
+    /// The segment is older than the one that the window was last taken from.
+    Stale,
+    /// The window is what it was.
+    Same,
+    /// It was closed and is open now.
+    Opened,
+    /// It is larger.
+    Grew,
+    /// It is smaller, or closed.
+    Shrank,
+}
+
+impl Changed {
+    /// True if the window differs from before: such an acknowledgement is no duplicate (RFC 5681).
+    pub(crate) fn is_change(self) -> bool {
+        match self {
+            Changed::Stale | Changed::Same => false,
+            Changed::Opened | Changed::Grew | Changed::Shrank => true,
+        }
+    }
+}
+
+/// SND.WND and the segment it came from, with the persist timer. Names as in RFC 9293.
+#[derive(Clone, Debug)]
+pub(crate) struct SendWindow {
+    snd_wnd: u32,
+    snd_wl1: SeqNum,
+    snd_wl2: SeqNum,
+    max_snd_wnd: u32,
+    scale: u8,
+    persist: Option<Instant>,
+    persist_backoffs: u32,
+    unanswered: u32,
+}
+
+impl SendWindow {
+    /// A window before the first segment of the peer: closed, unscaled.
+    pub(crate) fn new() -> Self {
+        SendWindow {
+            snd_wnd: 0,
+            snd_wl1: SeqNum(0),
+            snd_wl2: SeqNum(0),
+            max_snd_wnd: 0,
+            scale: 0,
+            persist: None,
+            persist_backoffs: 0,
+            unanswered: 0,
+        }
+    }
+
+    /// Takes the window of the peer's SYN or SYN-ACK. RFC 7323 2.2: "The window field in a segment
+    /// where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled."
+    pub(crate) fn start(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) {
+        (self.snd_wl1, self.snd_wl2) = (seq, ack);
+        self.snd_wnd = u32::from(wnd_raw);
+        self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
+    }
+
+    /// Sets Snd.Wind.Shift once both ends agreed to scale. RFC 7323 2.3: a larger shift than 14
+    /// counts as 14.
+    pub(crate) fn set_scale(&mut self, shift: u8) {
+        self.scale = shift.min(14);
+    }
+
+    /// Snd.Wind.Shift.
+    pub(crate) fn scale(&self) -> u8 {
+        self.scale
+    }
+
+    /// Takes the window of an acceptable segment with ACK, unless it is older than the one last
+    /// taken. The caller has checked SND.UNA =< SEG.ACK =< SND.NXT.
+    pub(crate) fn update(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
+        // RFC 9293: "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set
+        // SND.WND". A retransmission by the peer has an old SEG.SEQ; that it acknowledges more than
+        // anything before shows that its window is news all the same.
+        let newer =
+            ack.gt(self.snd_wl2) || seq.gt(self.snd_wl1) || (seq == self.snd_wl1 && ack == self.snd_wl2);
+        if !newer {
+            return Changed::Stale;
+        }
+        let before = self.snd_wnd;
+        self.snd_wnd = u32::from(wnd_raw) << self.scale;
+        (self.snd_wl1, self.snd_wl2) = (seq, ack);
+        self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
+        match (before, self.snd_wnd) {
+            (before, after) if before == after => Changed::Same,
+            (0, _) => {
+                self.disarm_persist();
+                Changed::Opened
+            }
+            (before, after) if after > before => Changed::Grew,
+            (_, _) => Changed::Shrank,
+        }
+    }
+
+    /// SND.WND, bytes.
+    pub(crate) fn snd_wnd(&self) -> u32 {
+        self.snd_wnd
+    }
+
+    /// MAX.SND.WND: the largest window the peer ever offered, bytes.
+    pub(crate) fn max_snd_wnd(&self) -> u32 {
+        self.max_snd_wnd
+    }
+
+    /// The sequence number after the last one that the peer lets us send.
+    pub(crate) fn right_edge(&self, una: SeqNum) -> SeqNum {
+        una + self.snd_wnd
+    }
+
+    /// Bytes between `nxt` and the right edge; 0 if the peer shrank the window below `nxt`.
+    pub(crate) fn usable(&self, una: SeqNum, nxt: SeqNum) -> u32 {
+        self.snd_wnd.saturating_sub(nxt.since(una))
+    }
+
+    /// Starts the persist timer unless it runs: data waits, nothing is in flight and the window does
+    /// not take it. RFC 9293: "The transmitting host SHOULD send the first zero-window probe when a
+    /// zero window has existed for the retransmission timeout period" (SHLD-29).
+    pub(crate) fn arm_persist(&mut self, now: Instant, rto: Duration) {
+        if self.persist.is_none() {
+            self.persist = Some(now + self.persist_interval(rto));
+        }
+    }
+
+    /// The persist timer fired and a probe leaves: the next comes later. RFC 9293: "and SHOULD
+    /// increase exponentially the interval between successive probes" (SHLD-30).
+    pub(crate) fn on_persist(&mut self, now: Instant, rto: Duration) {
+        self.persist_backoffs = self.persist_backoffs.saturating_add(1);
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.persist = Some(now + self.persist_interval(rto));
+    }
+
+    /// An acknowledgement arrived while probing. RFC 9293: "A TCP implementation MUST allow the
+    /// connection to stay open" as long as the probes are answered (MUST-37).
+    pub(crate) fn on_probe_answered(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// Stops the persist timer and forgets its backoff.
+    pub(crate) fn disarm_persist(&mut self) {
+        self.persist = None;
+        self.persist_backoffs = 0;
+        self.unanswered = 0;
+    }
+
+    /// When the next zero-window probe is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.persist
+    }
+
+    /// Probes in a row without any acknowledgement.
+    pub(crate) fn unanswered_probes(&self) -> u32 {
+        self.unanswered
+    }
+
+    fn persist_interval(&self, rto: Duration) -> Duration {
+        let factor = 1u32.checked_shl(self.persist_backoffs).unwrap_or(u32::MAX);
+        rto.saturating_mul(factor).min(PERSIST_MAX)
+    }
+}
