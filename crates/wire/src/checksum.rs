@@ -129,3 +129,87 @@ fn fold(words: u64) -> u16 {
     }
     sum as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// The definition of RFC 1071, word by word.
+    fn reference(bytes: &[u8]) -> u16 {
+        let mut sum: u32 = 0;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+
+    #[test]
+    fn example_of_rfc_1071() {
+        let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        assert_eq!((sum.fold(), sum.finish()), (0xddf2, 0x220d));
+    }
+
+    #[test]
+    fn a_well_known_ipv4_header_sums_to_zero() {
+        let header = [
+            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01,
+            0xc0, 0xa8, 0x00, 0xc7,
+        ];
+        assert_eq!(Sum::of(&header).finish(), 0);
+    }
+
+    #[test]
+    fn example_of_rfc_1624() {
+        // Section 4: the header checksum 0xDD2F with a field that goes from 0x5555 to 0x3285 becomes 0.
+        assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn pseudo_headers_are_what_they_would_be_as_bytes() {
+        let v4 = Sum::pseudo_header([192, 0, 2, 1].into(), [198, 51, 100, 9].into(), 6, 1234);
+        assert_eq!(v4.fold(), reference(&[192, 0, 2, 1, 198, 51, 100, 9, 0, 6, 0x04, 0xd2]));
+        let (src, dst) = ([0x11u8; 16], [0x2fu8; 16]);
+        let v6 = Sum::pseudo_header(src.into(), dst.into(), 58, 70000);
+        let bytes: Vec<u8> = [&src[..], &dst, &70000u32.to_be_bytes(), &[0, 0, 0, 58]].concat();
+        assert_eq!(v6.fold(), reference(&bytes));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_any_length_sum_like_the_whole(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            cuts in proptest::collection::vec(0usize..300, 0..4),
+        ) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let (mut added, mut combined) = (Sum::new(), Sum::new());
+            for pair in cuts.windows(2) {
+                added.add(&bytes[pair[0]..pair[1]]);
+                combined = combined.combine(Sum::of(&bytes[pair[0]..pair[1]]));
+            }
+            prop_assert_eq!(Sum::of(&bytes).fold(), reference(&bytes));
+            prop_assert_eq!(added.fold(), reference(&bytes));
+            prop_assert_eq!(combined.fold(), reference(&bytes));
+        }
+
+        #[test]
+        fn an_updated_checksum_still_verifies(
+            mut bytes in proptest::collection::vec(any::<u8>(), 12..60),
+            word in 1usize..3,
+            new: u32,
+        ) {
+            // The checksum is the first word; the changed word follows somewhere.
+            bytes[..2].fill(0);
+            let check = Sum::of(&bytes).finish();
+            let at = word * 4;
+            let old = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            bytes[at..at + 4].copy_from_slice(&new.to_be_bytes());
+            bytes[..2].copy_from_slice(&update_u32(check, old, new).to_be_bytes());
+            prop_assert_eq!(Sum::of(&bytes).finish(), 0);
+        }
+    }
+}

@@ -206,3 +206,88 @@ fn u24(value: u32) -> [u8; 3] {
 fn from_u24([a, b, c]: [u8; 3]) -> u32 {
     u32::from_be_bytes([0, a, b, c])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reserved_versions_and_wrong_lengths_on_a_syn_are_ignored() {
+        assert_eq!(Gentle::read(&[0x51], true), Reading::Option(Gentle::Capability(0x51)));
+        assert_eq!(Gentle::read(&[0x01], true), Reading::Option(Gentle::Capability(0x01)));
+        for value in [&[0x21u8][..], &[0x31], &[], &[0x51, 0]] {
+            assert_eq!(Gentle::read(value, true), Reading::Ignore, "{value:02x?}");
+        }
+    }
+
+    #[test]
+    fn reserved_encoding_types_read_as_none() {
+        let types: std::vec::Vec<u8> = (0x50..0x60).map(encoding_type).collect();
+        assert_eq!(types[..4], [ENCODING_NONE, ENCODING_XOR, ENCODING_XOR_INTERLEAVED, ENCODING_NONE]);
+        assert!(types[3..].iter().all(|kind| *kind == ENCODING_NONE));
+    }
+
+    #[test]
+    fn illegal_forms_drop_the_segment_if_the_payload_may_be_encoded() {
+        let malformed: [&[u8]; 8] = [
+            &[ENC],                               // no length
+            &[ENC | R_FAIL, 0, 0, 9],             // never set together
+            &[ENC, 0, 0, 0],                      // encodes nothing
+            &[ENC, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], // the same in F2
+            &[ENC, 0, 0, 9, 0],                   // length of no form
+            &[R_SUCC, 0],                         // length of no form, even without ENC
+            &[],                                  // not even flags
+            &[ENC | R_FAIL, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        for value in malformed {
+            assert_eq!(Gentle::read(value, false), Reading::Malformed, "{value:02x?}");
+        }
+    }
+
+    #[test]
+    fn illegal_forms_without_encoding_are_ignored() {
+        for value in [&[R_FAIL][..], &[R_SUCC, 0, 0, 9], &[R_SUCC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(Gentle::read(value, false), Reading::Ignore, "{value:02x?}");
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_24_bits_are_cut_to_the_largest() {
+        let option = Gentle::Fail { flags: R_FAIL, lost_len: u32::MAX };
+        assert_eq!(option.value().as_slice(), [R_FAIL, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn only_encoded_forms_are_encoded() {
+        assert!(Gentle::EncF1 { flags: ENC, enc_len: 1 }.is_encoded());
+        assert!(!Gentle::Short { flags: R_ACK }.is_encoded());
+        assert_eq!(Gentle::Short { flags: R_ACK }.flags(), Some(R_ACK));
+        assert_eq!(Gentle::Capability(0x51).flags(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_reads_as_an_option_is_written_back(
+            value in proptest::collection::vec(any::<u8>(), 0..14),
+            syn: bool,
+        ) {
+            if let Reading::Option(option) = Gentle::read(&value, syn) {
+                let written = option.value();
+                prop_assert_eq!(written.as_slice(), value.as_slice());
+            }
+        }
+
+        #[test]
+        fn a_payload_that_may_be_encoded_is_never_taken_for_data(
+            value in proptest::collection::vec(any::<u8>(), 0..14),
+        ) {
+            let says_encoded = value.first().is_some_and(|flags| flags & ENC != 0);
+            match Gentle::read(&value, false) {
+                Reading::Option(option) => prop_assert_eq!(option.is_encoded(), says_encoded),
+                Reading::Ignore => prop_assert!(!says_encoded),
+                Reading::Malformed => {}
+            }
+        }
+    }
+}

@@ -217,3 +217,129 @@ impl TcpHeader {
         (out, dropped)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod arbitrary {
+    //! Headers as a sender may build them.
+
+    use super::*;
+    use crate::options;
+    use proptest::prelude::*;
+
+    /// A header whose options belong to its kind of segment, whether or not they fit.
+    pub(crate) fn header() -> impl Strategy<Value = TcpHeader> {
+        let options = (0..=Flags::ALL.0).prop_flat_map(|bits| {
+            (Just(Flags(bits)), options::arbitrary::options(Flags(bits).contains(Flags::SYN)))
+        });
+        (any::<(u16, u16, u32, u32, u16, u16)>(), options).prop_map(|(numbers, (flags, options))| {
+            let (src_port, dst_port, seq, ack, window, urgent) = numbers;
+            TcpHeader {
+                src_port,
+                dst_port,
+                seq: SeqNum(seq),
+                ack: SeqNum(ack),
+                flags,
+                window,
+                urgent,
+                options,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::format;
+    use std::string::ToString;
+
+    #[test]
+    fn a_marked_copy_has_the_bytes_of_the_specification() {
+        // 32-byte header (timestamps), ACK and PSH, registry bit 4: byte 12 = 0x88, byte 13 = 0x18.
+        let mut header = TcpHeader { flags: Flags::ACK | Flags::PSH | Flags::R4, ..TcpHeader::default() };
+        header.options.timestamps = Some(crate::Timestamps { value: 1, echo: 2 });
+        let (bytes, _) = header.emit(&OptionProfile::default());
+        assert_eq!((bytes.len(), bytes[12], bytes[13]), (32, 0x88, 0x18));
+    }
+
+    #[test]
+    fn fields_are_where_rfc_9293_puts_them() {
+        let header = TcpHeader {
+            src_port: 0x0102,
+            dst_port: 0x0304,
+            seq: SeqNum(0x0506_0708),
+            ack: SeqNum(0x090a_0b0c),
+            flags: Flags::SYN | Flags::ACK | Flags::AE,
+            window: 0x0d0e,
+            urgent: 0x0f10,
+            options: Options::default(),
+        };
+        let (bytes, dropped) = header.emit(&OptionProfile::default());
+        let expected = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x51, 0x12, 13, 14, 0, 0, 15, 16];
+        assert_eq!((bytes.as_slice(), dropped.is_none()), (&expected[..], true));
+    }
+
+    #[test]
+    fn bad_data_offsets_are_refused() {
+        let profile = OptionProfile::default();
+        let mut bytes = [0u8; 24];
+        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::TcpHeaderLength));
+        bytes[12] = 0x40;
+        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::TcpHeaderLength));
+        bytes[12] = 0x70;
+        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::Truncated));
+        assert_eq!(TcpHeader::parse(&bytes[..19], &profile), Err(ParseError::Truncated));
+        bytes[12] = 0x60;
+        assert_eq!(TcpHeader::parse(&bytes, &profile).map(|(_, len)| len), Ok(24));
+    }
+
+    #[test]
+    fn flags_print_as_in_packet_scripts() {
+        let cases = [
+            (Flags::SYN, "S"),
+            (Flags::SYN | Flags::ACK, "S."),
+            (Flags::ACK | Flags::PSH, "P."),
+            (Flags::FIN | Flags::PSH | Flags::ACK, "FP."),
+            (Flags::SYN | Flags::ECE | Flags::CWR, "SEW"),
+            (Flags::SYN | Flags::ECE | Flags::CWR | Flags::AE, "SEWA"),
+            (Flags::R4 | Flags::ACK, "4."),
+            (Flags::NONE, "-"),
+        ];
+        for (flags, text) in cases {
+            assert_eq!((flags.to_string().as_str(), Flags::from_letters(text)), (text, Some(flags)));
+        }
+        assert_eq!(Flags::from_letters("SX"), None);
+        assert_eq!(format!("[{:>3}] {:?}", Flags::ACK, Flags::RST), "[  .] R");
+    }
+
+    #[test]
+    fn flags_are_a_set() {
+        let mut flags = Flags::SYN | Flags::ACK;
+        assert!(flags.contains(Flags::SYN) && !flags.contains(Flags::SYN | Flags::FIN));
+        assert!(flags.intersects(Flags::SYN | Flags::FIN) && flags.contains(Flags::NONE));
+        flags.remove(Flags::SYN);
+        flags |= Flags::FIN;
+        assert_eq!(flags, Flags::FIN | Flags::ACK);
+        assert_eq!(flags.without(Flags::FIN), Flags::ACK);
+        assert!(!flags.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn headers_are_read_back(header in arbitrary::header()) {
+            let profile = OptionProfile::default();
+            let (bytes, dropped) = header.emit(&profile);
+            let (read, len) = TcpHeader::parse(&bytes, &profile).unwrap();
+            prop_assert_eq!(len, bytes.len());
+            if dropped.is_none() {
+                prop_assert_eq!(read, header);
+            }
+        }
+
+        #[test]
+        fn every_set_of_flags_prints_and_reads_back(bits in 0u16..=0xfff) {
+            prop_assert_eq!(Flags::from_letters(&Flags(bits).to_string()), Some(Flags(bits)));
+        }
+    }
+}

@@ -307,3 +307,336 @@ impl Area<'_> {
         self.overflow |= self.out.try_extend_from_slice(bytes).is_err();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary;
+    use super::super::{SackBlock, Timestamps};
+    use super::*;
+    use crate::fast_open::{Cookie, FastOpen};
+    use crate::gentle::{self, ENC, Gentle, R_ACK, R_FAIL, R_SUCC};
+    use crate::seq::SeqNum;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const COOKIE: [u8; 8] = [0x00, 0xab, 0xaa, 0xab, 0xe8, 0xe9, 0x54, 0xc2];
+
+    fn bytes(options: &Options, syn: bool) -> (Vec<u8>, Dropped) {
+        let mut out = ArrayVec::new();
+        let dropped = options.emit(syn, &mut out);
+        (out.to_vec(), dropped)
+    }
+
+    /// Bytes that the options take without padding, read back from what was written.
+    fn packed_len(area: &[u8]) -> usize {
+        let tlv_len = |option| match option {
+            super::super::RawOption::Tlv { content, .. } => content.len() + 2,
+            super::super::RawOption::Nop { .. } => 0,
+            super::super::RawOption::Malformed { .. } => panic!("{area:02x?}"),
+        };
+        super::super::RawOptions::new(area).map(tlv_len).sum()
+    }
+
+    fn base() -> Options {
+        Options {
+            mss: Some(1460),
+            window_scale: Some(8),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 1000, echo: 0 }),
+            ..Options::default()
+        }
+    }
+
+    fn stamped() -> Options {
+        Options { timestamps: Some(Timestamps { value: 1, echo: 2 }), ..Options::default() }
+    }
+
+    impl Options {
+        fn fo(mut self, cookie_len: usize) -> Options {
+            self.fast_open = Some(FastOpen::with_cookie(Cookie::new(&vec![7; cookie_len]).unwrap()));
+            self
+        }
+
+        fn foexp(self, cookie_len: usize) -> Options {
+            let mut options = self.fo(cookie_len);
+            options.fast_open.as_mut().unwrap().experimental = true;
+            options
+        }
+
+        fn ga(mut self, option: Gentle) -> Options {
+            self.gentle = Some(option);
+            self
+        }
+
+        fn blocks(mut self, count: u32) -> Options {
+            self.sack =
+                (0..count).map(|n| SackBlock { start: SeqNum(n * 10), end: SeqNum(n * 10 + 5) }).collect();
+            self
+        }
+
+        fn other(mut self, kind: u8, len: usize) -> Options {
+            self.unknown.push(kind, &vec![9; len - 2]).unwrap();
+            self
+        }
+    }
+
+    const OFFER: Gentle = Gentle::Capability(0x51);
+    const SHORT: Gentle = Gentle::Short { flags: R_ACK };
+    const FAIL: Gentle = Gentle::Fail { flags: R_FAIL, lost_len: 3000 };
+    const ENC_F2: Gentle = Gentle::EncF2 { flags: ENC, enc_len: 3000, start_off: 1000, crc32c: 0x0135_9494 };
+
+    #[test]
+    fn byte_vectors_of_single_options() {
+        let fast_open = |cookie: &[u8], experimental| Options {
+            fast_open: Some(FastOpen { cookie: Cookie::new(cookie).unwrap(), experimental }),
+            ..Options::default()
+        };
+        let ga = |option| Options::default().ga(option);
+        let fail = |lost_len| Gentle::Fail { flags: R_FAIL, lost_len };
+        let vectors: [(&str, bool, Options, &[u8]); 14] = [
+            ("FO request", true, fast_open(&[], false), &[0x22, 0x02]),
+            (
+                "FO",
+                true,
+                fast_open(&COOKIE, false),
+                &[0x22, 0x0a, 0, 0xab, 0xaa, 0xab, 0xe8, 0xe9, 0x54, 0xc2],
+            ),
+            ("FOEXP request", true, fast_open(&[], true), &[0xfe, 4, 0xf9, 0x89]),
+            (
+                "FOEXP",
+                true,
+                fast_open(&COOKIE, true),
+                &[254, 12, 0xf9, 0x89, 0, 0xab, 0xaa, 0xab, 0xe8, 0xe9, 0x54, 0xc2],
+            ),
+            ("GA SYN F2 both", true, ga(Gentle::Capability(0x51)), &[0xfe, 5, 0xdc, 0x60, 0x51]),
+            ("GA SYN-ACK F2", true, ga(Gentle::Capability(0xd1)), &[0xfe, 5, 0xdc, 0x60, 0xd1]),
+            ("GA SYN F1 type 1", true, ga(Gentle::Capability(0x01)), &[0xfe, 5, 0xdc, 0x60, 0x01]),
+            (
+                "R_SUCC, S_PAR",
+                false,
+                ga(Gentle::Short { flags: R_SUCC | gentle::S_PAR }),
+                &[0xfe, 5, 0xdc, 0x60, 0x48],
+            ),
+            (
+                "R_ACK, A_PAR",
+                false,
+                ga(Gentle::Short { flags: R_ACK | gentle::A_PAR }),
+                &[0xfe, 5, 0xdc, 0x60, 0x84],
+            ),
+            ("R_FAIL 3000", false, ga(fail(3000)), &[0xfe, 8, 0xdc, 0x60, 0x20, 0, 0x0b, 0xb8]),
+            ("STOP", false, ga(fail(gentle::STOP)), &[0xfe, 8, 0xdc, 0x60, 0x20, 0xff, 0xff, 0xff]),
+            (
+                "ENC F1",
+                false,
+                ga(Gentle::EncF1 { flags: ENC, enc_len: 3000 }),
+                &[254, 8, 0xdc, 0x60, 0x10, 0, 0x0b, 0xb8],
+            ),
+            (
+                "ENC F2",
+                false,
+                ga(ENC_F2),
+                &[254, 15, 0xdc, 0x60, 16, 0, 11, 0xb8, 0, 3, 0xe8, 1, 0x35, 0x94, 0x94],
+            ),
+            ("nothing", false, Options::default(), &[]),
+        ];
+        for (name, syn, options, expected) in vectors {
+            let (area, dropped) = bytes(&options, syn);
+            assert!(dropped.is_none(), "{name}");
+            assert_eq!(&area[..expected.len()], expected, "{name}");
+            assert!(area.len() % 4 == 0 && area[expected.len()..].iter().all(|byte| *byte == 1), "{name}");
+            assert_eq!(Options::parse(expected, syn, &OptionProfile::default()), options, "{name}");
+        }
+    }
+
+    #[test]
+    fn complete_option_area_of_a_syn_with_cookie_and_gentle() {
+        let mut options = base().ga(OFFER);
+        options.fast_open = Some(FastOpen::with_cookie(Cookie::new(&COOKIE).unwrap()));
+        let expected: [u8; 40] = [
+            0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0x00, 0x00, 0x03, 0xe8, 0x00, 0x00, 0x00, 0x00,
+            0x01, 0x03, 0x03, 0x08, 0x22, 0x0a, 0x00, 0xab, 0xaa, 0xab, 0xe8, 0xe9, 0x54, 0xc2, 0x01, 0x01,
+            0xfe, 0x05, 0xdc, 0x60, 0x51, 0x01, 0x01, 0x01,
+        ];
+        assert_eq!(bytes(&options, true), (expected.to_vec(), Dropped::default()));
+    }
+
+    #[test]
+    fn a_16_byte_cookie_drops_gentle() {
+        let (area, dropped) = bytes(&base().fo(16).ga(OFFER), true);
+        assert_eq!(dropped, Dropped { gentle: true, ..Dropped::default() });
+        let mut expected = vec![2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 0, 1, 3, 3, 8, 34, 18];
+        expected.extend([7; 16]);
+        expected.extend([1, 1]);
+        assert_eq!(area, expected);
+    }
+
+    #[test]
+    fn syn_without_timestamps_keeps_the_linux_layout() {
+        let options = Options { timestamps: None, ..base() };
+        assert_eq!(bytes(&options, true).0, [2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 8]);
+        let options = Options { sack_permitted: false, ..base() };
+        let (area, _) = bytes(&options, true);
+        assert_eq!(area, [2, 4, 5, 0xb4, 1, 1, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 0, 1, 3, 3, 8]);
+    }
+
+    #[test]
+    fn option_space_of_syn_and_syn_ack_row_by_row() {
+        // (what, options, packed bytes of everything, bytes written, what was dropped)
+        let none = Dropped::default();
+        let no_gentle = Dropped { gentle: true, ..none };
+        let no_fast_open = Dropped { fast_open: true, ..none };
+        let cut = |acc_ecn_bytes| Dropped { acc_ecn_bytes, ..none };
+        let rows: [(&str, Options, usize, usize, Dropped); 18] = [
+            ("base", base(), 19, 20, none),
+            ("base + FO request", base().fo(0), 21, 24, none),
+            ("base + FO 8", base().fo(8), 29, 32, none),
+            ("base + FO 16", base().fo(16), 37, 40, none),
+            ("base + GA", base().ga(OFFER), 24, 28, none),
+            ("base + FO request + GA", base().fo(0).ga(OFFER), 26, 32, none),
+            ("base + FO 8 + GA", base().fo(8).ga(OFFER), 34, 40, none),
+            ("base + FO 12 + GA", base().fo(12).ga(OFFER), 38, 40, none),
+            ("base + FO 16 + GA", base().fo(16).ga(OFFER), 37, 40, no_gentle),
+            ("base + FOEXP 8 + GA", base().foexp(8).ga(OFFER), 36, 40, none),
+            ("base + FOEXP 16 + GA", base().foexp(16).ga(OFFER), 39, 40, no_gentle),
+            ("base + FO 8 + AccECN 11", base().fo(8).other(172, 11), 40, 40, none),
+            ("base + FO 8 + GA + AccECN 11", base().fo(8).ga(OFFER).other(172, 11), 39, 40, cut(6)),
+            ("base + MD5", base().other(kind::MD5, 18), 37, 40, none),
+            ("base + MD5 + FO request", base().other(kind::MD5, 18).fo(0), 39, 40, none),
+            ("base + MD5 + FO 8", base().other(kind::MD5, 18).fo(8), 37, 40, no_fast_open),
+            ("base + AO", base().other(kind::AO, 16), 35, 36, none),
+            ("base + AO + FO request", base().other(kind::AO, 16).fo(0), 37, 40, none),
+        ];
+        for (name, options, packed, written, expected) in rows {
+            let (area, dropped) = bytes(&options, true);
+            assert_eq!((packed_len(&area), area.len(), dropped), (packed, written, expected), "{name}");
+        }
+        let (area, dropped) = bytes(&base().other(kind::AO, 16).fo(8), true);
+        assert_eq!((packed_len(&area), dropped), (35, no_fast_open));
+    }
+
+    #[test]
+    fn option_space_of_other_segments_row_by_row() {
+        let none = Dropped::default();
+        let fewer_blocks = |sack_blocks| Dropped { sack_blocks, ..none };
+        let rows: [(&str, Options, usize, usize, Dropped); 8] = [
+            ("TS", stamped(), 10, 12, none),
+            ("TS + 3 SACK", stamped().blocks(3), 36, 40, none),
+            ("TS + 4 SACK", stamped().blocks(4), 36, 40, fewer_blocks(1)),
+            ("TS + GA short + 2 SACK", stamped().ga(SHORT).blocks(2), 33, 40, none),
+            ("TS + GA short + 3 SACK", stamped().ga(SHORT).blocks(3), 33, 40, fewer_blocks(1)),
+            ("TS + GA fail + 2 SACK", stamped().ga(FAIL).blocks(2), 36, 40, none),
+            (
+                "TS + enc-F2, no SACK blocks beside it",
+                stamped().ga(ENC_F2).blocks(2),
+                25,
+                28,
+                fewer_blocks(2),
+            ),
+            (
+                "TS + AccECN 11 + 2 SACK + GA short",
+                stamped().ga(SHORT).blocks(2).other(172, 11),
+                38,
+                40,
+                Dropped { acc_ecn_bytes: 6, ..none },
+            ),
+        ];
+        for (name, options, packed, written, expected) in rows {
+            let (area, dropped) = bytes(&options, false);
+            assert_eq!((packed_len(&area), area.len(), dropped), (packed, written, expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_second_sack_block_goes_before_gentle_and_the_first_stays() {
+        // 10 + 18 + 8 + 12 = 48: the unknown option goes first, then Fast Open.
+        let options = stamped().ga(FAIL).blocks(2).other(99, 12).fo(10);
+        let (area, dropped) = bytes(&options, false);
+        assert_eq!(dropped, Dropped { unknown: 1, fast_open: true, ..Dropped::default() });
+        assert_eq!(packed_len(&area), 36);
+    }
+
+    #[test]
+    fn order_of_other_segments() {
+        let (area, _) = bytes(&stamped().ga(SHORT).blocks(1), false);
+        let mut expected = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 254, 5, 0xdc, 0x60, 0x80, 1, 1, 1];
+        expected.extend([1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 5]);
+        assert_eq!(area, expected);
+    }
+
+    #[test]
+    fn the_packed_form_has_the_same_order_and_ends_in_zeros() {
+        let (area, dropped) = bytes(&base().fo(12).ga(OFFER), true);
+        assert!(dropped.is_none());
+        let mut expected = vec![2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 0, 3, 3, 8, 34, 14];
+        expected.extend([7; 12]);
+        expected.extend([254, 5, 0xdc, 0x60, 0x51, 0, 0]);
+        assert_eq!(area, expected);
+    }
+
+    #[test]
+    fn gentle_is_not_sent_with_a_signature() {
+        for (kind, len) in [(kind::MD5, 18), (kind::AO, 16)] {
+            let (area, dropped) = bytes(&Options::default().ga(OFFER).other(kind, len), true);
+            assert_eq!((packed_len(&area), dropped.gentle), (len, true));
+        }
+    }
+
+    #[test]
+    fn gentle_is_written_with_the_numbers_of_the_profile() {
+        let profile = OptionProfile { ga_exid: 0x1234, ga_kind: 253 };
+        let mut out = ArrayVec::new();
+        let dropped = Options::default().ga(OFFER).emit_with(true, &profile, &mut out);
+        assert!(dropped.is_none());
+        assert_eq!(out.as_slice(), [253, 5, 0x12, 0x34, 0x51, 1, 1, 1]);
+    }
+
+    #[test]
+    fn acc_ecn_is_shortened_counter_by_counter() {
+        let len_with = |others: usize| {
+            let options = Options::default().other(172, 11).other(kind::AO, others);
+            let (area, _) = bytes(&options, true);
+            packed_len(&area) - others
+        };
+        // MSS is absent: 40 bytes for both.
+        assert_eq!((len_with(29), len_with(27)), (11, 11));
+        let options = |others: usize| base().other(172, 11).other(kind::AO, others);
+        let left = |others: usize| packed_len(&bytes(&options(others), true).0) - 19 - others;
+        assert_eq!((left(10), left(12), left(14), left(17)), (11, 8, 5, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_is_read_back(options in any::<bool>().prop_flat_map(|syn| (Just(syn), arbitrary::options(syn)))) {
+            let (syn, options) = options;
+            let (area, dropped) = bytes(&options, syn);
+            prop_assert!(area.len() % 4 == 0 && area.len() <= MAX_LEN);
+            let read = Options::parse(&area, syn, &OptionProfile::default());
+            prop_assert!(!read.malformed_gentle);
+            if dropped.is_none() {
+                prop_assert_eq!(&read, &options);
+            }
+            // Never dropped, whatever else is there.
+            prop_assert_eq!(
+                (read.mss, read.window_scale, read.sack_permitted, read.timestamps),
+                (options.mss, options.window_scale, options.sack_permitted, options.timestamps)
+            );
+            prop_assert_eq!(read.gentle.is_none(), options.gentle.is_none() || dropped.gentle);
+            prop_assert_eq!(read.fast_open.is_none(), options.fast_open.is_none() || dropped.fast_open);
+            prop_assert_eq!(read.sack.len() + usize::from(dropped.sack_blocks), options.sack.len());
+        }
+
+        #[test]
+        fn writing_what_was_read_gives_the_same_bytes_again(
+            area in proptest::collection::vec(any::<u8>(), 0..=40),
+            syn: bool,
+        ) {
+            let read = Options::parse(&area, syn, &OptionProfile::default());
+            let (first, dropped) = bytes(&read, syn);
+            if dropped.is_none() {
+                let again = Options::parse(&first, syn, &OptionProfile::default());
+                prop_assert_eq!(bytes(&again, syn).0, first);
+            }
+        }
+    }
+}

@@ -176,3 +176,98 @@ impl UnknownOptions {
         self.iter().any(|(kind, _)| kind == option)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod arbitrary {
+    //! Options as a sender may build them: what fits the wire and means something there.
+
+    use super::*;
+    use crate::fast_open::Cookie;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    /// A cookie or a request, in either form.
+    pub(crate) fn fast_open() -> impl Strategy<Value = FastOpen> {
+        let cookie = (any::<[u8; 16]>(), prop::sample::select(&[0usize, 4, 6, 8, 10, 12, 14, 16][..]));
+        (cookie, any::<bool>()).prop_map(|((bytes, len), experimental)| FastOpen {
+            cookie: Cookie::new(&bytes[..len]).expect("a legal length"),
+            experimental,
+        })
+    }
+
+    /// A GA option of the forms for this kind of segment.
+    pub(crate) fn gentle(syn: bool) -> BoxedStrategy<Gentle> {
+        if syn {
+            return prop::sample::select(&[0x01u8, 0x02, 0x11, 0x51, 0x50, 0xd1][..])
+                .prop_map(Gentle::Capability)
+                .boxed();
+        }
+        let (len, enc_len) = (0..=gentle::MAX_LEN, 1..=gentle::MAX_LEN);
+        let plain = any::<u8>().prop_map(|flags| flags & !(gentle::ENC | gentle::R_FAIL));
+        (plain, len.clone(), enc_len, len, any::<u32>(), 0..4)
+            .prop_map(|(flags, lost_len, enc_len, start_off, crc32c, form)| match form {
+                0 => Gentle::Short { flags },
+                1 => Gentle::Fail { flags: flags | gentle::R_FAIL, lost_len },
+                2 => Gentle::EncF1 { flags: flags | gentle::ENC, enc_len },
+                _ => Gentle::EncF2 { flags: flags | gentle::ENC, enc_len, start_off, crc32c },
+            })
+            .boxed()
+    }
+
+    /// Any combination, whether or not it fits 40 bytes.
+    pub(crate) fn options(syn: bool) -> impl Strategy<Value = Options> {
+        let handshake = (option::of(any::<u16>()), option::of(0..=MAX_WINDOW_SCALE), any::<bool>());
+        let stamps = any::<(u32, u32)>().prop_map(|(value, echo)| Timestamps { value, echo });
+        let block =
+            any::<(u32, u32)>().prop_map(|(start, end)| SackBlock { start: SeqNum(start), end: SeqNum(end) });
+        let unknown = (prop::sample::select(&[19u8, 29, 99, 172, 174, 200][..]), vec(any::<u8>(), 0..12));
+        (
+            handshake,
+            option::of(stamps),
+            vec(block, 0..=4),
+            option::of(fast_open()),
+            option::of(gentle(syn)),
+            vec(unknown, 0..3),
+        )
+            .prop_map(
+                move |((mss, window_scale, sack_permitted), timestamps, sack, fast_open, gentle, others)| {
+                    let mut options = Options { timestamps, fast_open, gentle, ..Options::default() };
+                    if syn {
+                        options = Options { mss, window_scale, sack_permitted, ..options };
+                    } else {
+                        options.sack = sack.into_iter().collect();
+                    }
+                    for (option, content) in others {
+                        options.unknown.push(option, &content).expect("three short options fit");
+                    }
+                    options
+                },
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_small_enough_to_pass_around() {
+        assert!(size_of::<Options>() <= 160, "{} bytes", size_of::<Options>());
+    }
+
+    #[test]
+    fn unknown_options_are_kept_up_to_the_space_of_a_segment() {
+        let mut unknown = UnknownOptions::default();
+        assert!(unknown.is_empty());
+        unknown.push(99, &[1, 2, 3]).unwrap();
+        unknown.push(kind::NOP, &[]).unwrap();
+        unknown.push(19, &[0; 16]).unwrap();
+        assert_eq!(unknown.push(100, &[0; 16]), Err(OptionSpaceFull));
+        assert_eq!(unknown.push(100, &[0; 300]), Err(OptionSpaceFull));
+        unknown.push(100, &[0; 15]).unwrap();
+        let kinds: std::vec::Vec<u8> = unknown.iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, [99, 19, 100]);
+        assert!(unknown.contains(19) && !unknown.contains(20));
+    }
+}

@@ -130,3 +130,166 @@ fn gentle_value<'a>(kind: u8, content: &'a [u8], profile: &OptionProfile) -> Opt
 fn experiment(content: &[u8]) -> Option<(u16, &[u8])> {
     content.split_first_chunk().map(|(exid, value)| (u16::from_be_bytes(*exid), value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gentle::{self, ENC};
+    use proptest::prelude::*;
+
+    fn syn(area: &[u8]) -> Options {
+        Options::parse(area, true, &OptionProfile::default())
+    }
+
+    fn after_handshake(area: &[u8]) -> Options {
+        Options::parse(area, false, &OptionProfile::default())
+    }
+
+    fn fast_open_of(cookie: &[u8], experimental: bool) -> Option<FastOpen> {
+        Some(FastOpen { cookie: Cookie::new(cookie).unwrap(), experimental })
+    }
+
+    #[test]
+    fn a_linux_syn_is_read() {
+        let options = syn(&[2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 3, 0xe8, 0, 0, 0, 0, 1, 3, 3, 8]);
+        let expected = Options {
+            mss: Some(1460),
+            window_scale: Some(8),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 1000, echo: 0 }),
+            ..Options::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn sack_blocks_are_read_in_their_order() {
+        let options = after_handshake(&[1, 1, 5, 18, 0, 0, 0, 9, 0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 5]);
+        let block = |start, end| SackBlock { start: SeqNum(start), end: SeqNum(end) };
+        assert_eq!(options.sack.as_slice(), [block(9, 12), block(1, 5)]);
+    }
+
+    #[test]
+    fn window_scales_above_14_are_taken_as_14() {
+        // RFC 7323 2.3: "If a Window Scale option is received with a shift.cnt value larger than 14,
+        // the TCP SHOULD log the error but MUST use 14 instead of the specified value."
+        assert_eq!(syn(&[3, 3, 200, 0]).window_scale, Some(14));
+    }
+
+    #[test]
+    fn options_of_the_handshake_elsewhere_are_kept_but_mean_nothing() {
+        let options = after_handshake(&[2, 4, 5, 0xb4, 4, 2, 3, 3, 8]);
+        assert_eq!((options.mss, options.window_scale, options.sack_permitted), (None, None, false));
+        let kept: std::vec::Vec<_> = options.unknown.iter().collect();
+        assert_eq!(kept, [(2, &[5, 0xb4][..]), (4, &[]), (3, &[8])]);
+        let options = syn(&[5, 10, 0, 0, 0, 9, 0, 0, 0, 12]);
+        assert!(options.sack.is_empty() && options.unknown.contains(kind::SACK));
+    }
+
+    #[test]
+    fn wrong_lengths_are_ignored() {
+        let area = [2, 3, 5, 3, 2, 4, 3, 1, 8, 9, 0, 0, 0, 0, 0, 0, 0, 34, 5, 1, 2, 3];
+        assert_eq!(syn(&area), Options::default());
+        assert_eq!(after_handshake(&[5, 2, 5, 9, 0, 0, 0, 0, 0, 0, 0]), Options::default());
+    }
+
+    #[test]
+    fn a_broken_list_keeps_what_came_before() {
+        let options = syn(&[2, 4, 5, 0xb4, 99, 1, 3, 3, 8]);
+        assert_eq!(options, Options { mss: Some(1460), ..Options::default() });
+    }
+
+    #[test]
+    fn nothing_counts_after_the_end_of_the_list() {
+        assert_eq!(syn(&[1, 0, 2, 4, 5, 0xb4]), Options::default());
+    }
+
+    #[test]
+    fn fast_open_of_illegal_length_is_as_good_as_absent() {
+        // Length odd, 4, or above 18.
+        for len in [3usize, 4, 5, 7, 17, 19, 20] {
+            let mut area = std::vec![0u8; len];
+            area[..2].copy_from_slice(&[34, len as u8]);
+            assert_eq!(syn(&area), Options::default(), "length {len}");
+        }
+        assert_eq!(syn(&[34, 2]).fast_open, Some(FastOpen::REQUEST));
+    }
+
+    #[test]
+    fn the_last_well_formed_fast_open_option_wins() {
+        let options = syn(&[34, 6, 1, 1, 1, 1, 34, 6, 2, 2, 2, 2, 34, 5, 3, 3, 3]);
+        assert_eq!(options.fast_open, fast_open_of(&[2; 4], false));
+        assert_eq!(syn(&[34, 6, 1, 1, 1, 1, 34, 2]).fast_open, Some(FastOpen::REQUEST));
+    }
+
+    #[test]
+    fn standard_fast_open_wins_over_the_experimental_form_wherever_it_stands() {
+        let (standard, experimental) = ([34, 6, 1, 1, 1, 1], [254, 8, 0xf9, 0x89, 2, 2, 2, 2]);
+        for area in [[&standard[..], &experimental].concat(), [&experimental[..], &standard].concat()] {
+            assert_eq!(syn(&area).fast_open, fast_open_of(&[1; 4], false));
+        }
+        assert_eq!(syn(&experimental).fast_open, fast_open_of(&[2; 4], true));
+    }
+
+    #[test]
+    fn both_experimental_kinds_carry_gentle() {
+        for kind in [253, 254] {
+            assert_eq!(syn(&[kind, 5, 0xdc, 0x60, 0x51]).gentle, Some(Gentle::Capability(0x51)));
+        }
+    }
+
+    #[test]
+    fn another_experiment_is_kept_as_unknown() {
+        // RFC 6994: options with other ExIDs are ignored.
+        let options = after_handshake(&[254, 5, 0xdc, 0x61, ENC, 253, 4, 0xf9, 0x89, 254, 3, 0xdc]);
+        assert_eq!((options.gentle, options.malformed_gentle, options.fast_open), (None, false, None));
+        assert_eq!(options.unknown.iter().count(), 3);
+    }
+
+    #[test]
+    fn the_profile_names_kind_and_exid() {
+        let profile = OptionProfile { ga_exid: 0x1234, ga_kind: 222 };
+        let area = [222, 5, 0x12, 0x34, 0x40, 254, 5, 0xdc, 0x60, 0x51];
+        let options = Options::parse(&area, false, &profile);
+        assert_eq!(options.gentle, Some(Gentle::Short { flags: gentle::R_SUCC }));
+        assert!(options.unknown.contains(254));
+    }
+
+    #[test]
+    fn malformed_gentle_is_reported_outside_of_the_handshake_only() {
+        for area in [&[254, 5, 0xdc, 0x60, ENC][..], &[254, 4, 0xdc, 0x60], &[254, 6, 0xdc, 0x60, 0x40, 0]] {
+            let options = after_handshake(area);
+            assert_eq!((options.gentle, options.malformed_gentle), (None, true), "{area:02x?}");
+        }
+        assert_eq!(syn(&[254, 4, 0xdc, 0x60]), Options::default());
+    }
+
+    #[test]
+    fn gentle_cut_off_by_the_end_of_the_area_is_malformed() {
+        for area in
+            [&[254, 15, 0xdc, 0x60, ENC, 0, 1, 0][..], &[254, 0, 0xdc, 0x60, ENC], &[254, 1, 0xdc, 0x60]]
+        {
+            assert!(after_handshake(area).malformed_gentle, "{area:02x?}");
+        }
+        assert!(!after_handshake(&[254, 15, 0xdc, 0x61, ENC, 0, 1, 0]).malformed_gentle);
+    }
+
+    #[test]
+    fn two_gentle_options_of_which_one_is_encoded_are_malformed() {
+        let (short, encoded) = ([254, 5, 0xdc, 0x60, 0x40], [254, 8, 0xdc, 0x60, ENC, 0, 0, 9]);
+        for area in [[&short[..], &encoded].concat(), [&encoded[..], &short].concat()] {
+            let options = after_handshake(&area);
+            assert_eq!((options.gentle, options.malformed_gentle), (None, true));
+        }
+        let twice = after_handshake(&[short, [254, 5, 0xdc, 0x60, 0x80]].concat());
+        assert_eq!(twice.gentle, Some(Gentle::Short { flags: gentle::R_ACK }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_area_is_read(area in proptest::collection::vec(any::<u8>(), 0..60), syn: bool) {
+            let options = Options::parse(&area, syn, &OptionProfile::default());
+            prop_assert!(!(options.malformed_gentle && options.gentle.is_some()));
+        }
+    }
+}

@@ -72,3 +72,51 @@ impl<'a> Iterator for RawOptions<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn elements(area: &[u8]) -> Vec<RawOption<'_>> {
+        RawOptions::new(area).collect()
+    }
+
+    #[test]
+    fn elements_have_their_positions() {
+        let area = [1, 3, 3, 8, 1, 99, 2, 0, 5];
+        let expected = [
+            RawOption::Nop { at: 0 },
+            RawOption::Tlv { at: 1, kind: 3, content: &[8] },
+            RawOption::Nop { at: 4 },
+            RawOption::Tlv { at: 5, kind: 99, content: &[] },
+        ];
+        assert_eq!(elements(&area), expected);
+    }
+
+    #[test]
+    fn a_broken_length_ends_the_list() {
+        let broken = |rest| [RawOption::Malformed { at: 1, kind: 8, rest }];
+        for area in [&[1, 8][..], &[1, 8, 0, 1, 1], &[1, 8, 1, 1, 1], &[1, 8, 9, 1, 1]] {
+            assert_eq!(elements(area)[1..], broken(&area[2..]), "{area:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_area_is_covered_once_in_order(area in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let mut at = 0;
+            for element in RawOptions::new(&area) {
+                let (start, len) = match element {
+                    RawOption::Nop { at } => (at, 1),
+                    RawOption::Tlv { at, content, .. } => (at, content.len() + 2),
+                    RawOption::Malformed { at, rest, .. } => (at, rest.len() + 1),
+                };
+                prop_assert_eq!(start, at);
+                at += len;
+            }
+            prop_assert!(at == area.len() || area[at] == kind::END);
+        }
+    }
+}
