@@ -22,6 +22,17 @@ pub enum Event {
     Closed(ConnId, CloseReason),
 }
 
+/// What showed that a reduction of the window was a mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UndoCause {
+    /// Every retransmission was reported as a duplicate (RFC 3708).
+    Dsack,
+    /// An echoed timestamp is older than the first retransmission (RFC 3522).
+    Eifel,
+    /// After a timeout, data that was never sent again was delivered (RFC 5682).
+    Frto,
+}
+
 /// What happened inside a connection, and why; recorded only if `StackConfig::observe` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
@@ -54,6 +65,11 @@ pub enum Probe {
         cwnd: u32,
         /// Slow-start threshold after the change, bytes.
         ssthresh: u32,
+    },
+    /// A reduction of the window was found to be a mistake and taken back.
+    Undone {
+        /// What showed it.
+        why: UndoCause,
     },
     /// A round-trip sample was taken.
     RttSample {

@@ -25,9 +25,8 @@ impl Connection {
 
     /// Every segment after the SYN carries the acknowledgement that was owed.
     fn account_ack(&mut self) {
-        self.rx.last_ack_sent = self.rx.rcv_nxt();
-        self.rx.ack.on_ack_sent();
-        self.rx.sack.on_sent();
+        self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
+        self.rx.sack.on_ack_sent();
     }
 
     fn account_control(&mut self, control: Control) {
@@ -46,8 +45,7 @@ impl Connection {
         self.tx.handshake.due = false;
         self.tx.handshake.sent += 1;
         self.counters.handshake_retransmits += u64::from(again);
-        self.rx.last_ack_sent = self.rx.rcv_nxt();
-        self.rx.ack.on_ack_sent();
+        self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
     }
 
@@ -62,10 +60,13 @@ impl Connection {
         };
         let was_empty = self.tx.scoreboard.is_empty();
         self.tx.scoreboard.on_sent(&sent);
+        self.tx.recovery.on_sent(&sent);
         if was_empty {
             self.tx.waiting_since = Some(now);
         }
-        if !self.tx.rto.is_armed() || data.origin == Origin::TailLossProbe {
+        if data.origin == Origin::TailLossProbe {
+            self.tx.rto.restart(now, self.tx.rtt.rto_base());
+        } else {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());
         }
         self.tx.pacer.on_sent(data.range.len(), now);
@@ -75,10 +76,10 @@ impl Connection {
         let partial = data.payload_len() % data.segment_size != 0;
         if data.origin == Origin::New {
             self.tx.hold.on_sent(data.range.end, partial);
-            self.tx.queue.on_pushed(data.range.end);
+            self.tx.queue.on_sent(data.range.end);
         }
         if data.mtu_probe {
-            self.tx.mtu.on_probe_sent(data.range);
+            self.tx.on_mtu_probe_sent(data.range);
         }
         self.count_data(data);
         self.rx.ack.on_data_sent(now);

@@ -49,24 +49,23 @@ impl Connection {
 
     /// Takes bytes in order; `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let take = self.readable_run();
+        let take = self.readable_run(now);
         if take == 0 {
             return self.nothing_to_read();
         }
         let wanted = buffer.len().min(take as usize);
         let read = self.rx.queue.read(&mut buffer[..wanted]);
-        self.rx.read_next += read as u32;
-        self.rx.window.on_read(read as u32, now);
-        let announce = self.rx.window.update_worthwhile(self.rx.rcv_nxt(), self.rx.in_order());
-        if announce && self.state.receives() {
+        self.rx.consumed(read, now);
+        self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
+        if self.state.receives() && self.rx.update_worthwhile() {
             self.rx.ack.force();
         }
         Ok(read)
     }
 
     /// As [`Connection::read`], leaving the bytes where they are.
-    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, ReadError> {
-        let take = self.readable_run();
+    pub(crate) fn peek(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
+        let take = self.readable_run(now);
         if take == 0 {
             return self.nothing_to_read();
         }
@@ -86,15 +85,15 @@ impl Connection {
     }
 
     /// Bytes in order up to the urgent mark, if there is one ahead.
-    fn readable_run(&mut self) -> u32 {
+    fn readable_run(&mut self, now: Instant) -> u32 {
         loop {
-            let available = self.rx.in_order();
+            let available = self.rx.queue.readable() as u32;
             match self.urgent.at_mark(self.rx.read_next) {
                 AtMark::ReadUpTo(mark) => return mark.map_or(available, |mark| mark.min(available)),
                 AtMark::Skip if available == 0 => return 0,
                 AtMark::Skip => {
                     self.rx.queue.skip(1);
-                    self.rx.read_next += 1;
+                    self.rx.consumed(1, now);
                 }
             }
         }
@@ -102,7 +101,7 @@ impl Connection {
 
     /// Bytes that a read would find now, urgent ones included.
     pub(crate) fn readable(&self) -> usize {
-        self.rx.in_order() as usize
+        self.rx.queue.readable()
     }
 
     /// Takes the urgent byte, if one has arrived out of band.
@@ -145,7 +144,7 @@ impl Connection {
         if self.closed.is_some() {
             return;
         }
-        if self.state == State::SynSent || self.rx.in_order() > 0 {
+        if self.state == State::SynSent || self.rx.queue.readable() > 0 {
             return self.abort();
         }
         if self.shutdown(now).is_err() {
@@ -189,7 +188,7 @@ impl Connection {
     /// True if the program would find something to do: used when a handle is registered late.
     pub(crate) fn pending_events(&self) -> Events {
         let mut events = Events::default();
-        if self.rx.in_order() > 0 || self.rx.at_end() || self.closed.is_some() {
+        if self.rx.queue.readable() > 0 || self.rx.at_end() || self.closed.is_some() {
             events.insert(Events::READABLE);
         }
         if self.writable() > 0 {

@@ -9,8 +9,9 @@ use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env};
 use crate::error::CloseReason;
 use crate::event::Probe;
-use crate::outcome::{AckOutcome, Arrived, CongestionState, Episode, LossOutcome};
-use crate::receive::assembler::Arrival;
+use crate::outcome::{AckOutcome, Arrived, CongestionState, Episode, LossCause, LossOutcome};
+use crate::receive::{Arrival, ArrivalKind, Paws, Received};
+use crate::send::rack::RackVerdict;
 use crate::send::scoreboard::AckInfo;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use crate::time::{Duration, Instant};
 /// Pure acknowledgements outside the window are answered at most this often (Linux:
 /// `tcp_invalid_ratelimit`), so that two confused ends do not acknowledge each other for ever.
 const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Duplicate acknowledgements that declare a loss on a connection without SACK (RFC 5681).
+const DUP_THRESH: u32 = 3;
 
 /// What a step says to the ones after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +61,6 @@ impl Connection {
         if let Some(keepalive) = &mut self.keepalive {
             keepalive.on_heard(now);
         }
-        self.tx.probes_unanswered = 0;
         self.acknowledge(segment, now);
         if self.state == State::Closed {
             return;
@@ -76,7 +79,7 @@ impl Connection {
     /// SYN-RECEIVED: the peer sends its SYN again because our SYN-ACK was lost.
     fn check_repeated_syn(&mut self, segment: &Arrived<'_>, _now: Instant, _env: &mut Env<'_>) -> Verdict {
         let plain_syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::RST);
-        if self.state == State::SynReceived && plain_syn && segment.seq == self.irs() {
+        if self.state == State::SynReceived && plain_syn && segment.seq == self.irs {
             if !segment.flags.contains(Flags::ACK) {
                 self.on_repeated_syn();
                 return Verdict::Done;
@@ -97,7 +100,7 @@ impl Connection {
                 // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent,
                 // TS.Recent is valid, and if the RST bit is not set, then treat the arriving segment
                 // as not acceptable."
-                if self.rx.timestamps.is_old(timestamps.value, now) {
+                if self.rx.timestamps.paws(timestamps.value, now) == Paws::Old {
                     self.counters.paws += 1;
                     self.answer_unacceptable(segment, now);
                     return Verdict::Done;
@@ -129,8 +132,9 @@ impl Connection {
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
         let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
-        if self.negotiated.sack && !old.is_empty() && old.start.lt(self.rx.rcv_nxt()) {
-            self.rx.sack.on_duplicate(old);
+        if !old.is_empty() {
+            let repeated = self.rx.assembler.on_data(old, false);
+            self.rx.sack.on_arrival(&repeated, self.rx.rcv_nxt());
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             let limited = self
@@ -182,7 +186,7 @@ impl Connection {
             // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
             // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
             if una.lt(segment.ack) && segment.ack.le(nxt) {
-                self.tx.window.restart(segment.seq, segment.ack, segment.window);
+                self.tx.window.update(segment.seq, segment.ack, segment.window);
                 self.establish(segment.options, now);
                 return Verdict::Continue;
             }
@@ -215,17 +219,20 @@ impl Connection {
     /// is copied to TS.Recent".
     fn note_timestamp(&mut self, segment: &Arrived<'_>, now: Instant) {
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.negotiated.timestamps) {
-            if segment.seq.le(self.rx.last_ack_sent) {
-                self.rx.timestamps.on_segment(timestamps.value, now);
+            self.rx.timestamps.on_accepted(segment.seq, timestamps.value, self.rx.ack.last_ack_sent(), now);
+            if !segment.payload.is_empty()
+                && let Some(rtt) = self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
+            {
+                self.rx.window.on_rtt(rtt);
             }
-            self.rx.window.on_timestamp_echo(timestamps.echo, &self.rx.timestamps, now);
         }
     }
 
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
     /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window, self.tx.scoreboard.una());
+        let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window).is_change();
+        self.tx.window.on_probe_answered();
         let ack = self.tx.scoreboard.on_ack(
             segment.ack,
             &segment.options.sack,
@@ -235,10 +242,11 @@ impl Connection {
                 window_changed,
                 len: segment.len(),
                 max_snd_wnd: self.tx.window.max_snd_wnd(),
-                echo_rtt: self.echo_rtt(segment, now),
+                ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
         self.note_rtt(&ack, now);
+        self.undo(&ack, now);
         let loss = self.detect_loss(&ack, now);
         self.recover(&ack, &loss, now);
         for index in 0..self.mechanisms.len() {
@@ -254,7 +262,7 @@ impl Connection {
 
     fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
         let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
-        self.rx.timestamps.rtt(timestamps.echo, now)
+        self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
     }
 
     fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
@@ -278,18 +286,52 @@ impl Connection {
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         let loss = if self.negotiated.sack {
             self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
-            self.tx.rack.detect(&mut self.tx.scoreboard, now)
+            let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
+            self.mark_lost(verdict)
         } else {
-            self.tx.scoreboard.detect_by_duplicates(ack, in_recovery, self.tx.recovery.recovery_point(), self.tx.mss())
+            self.detect_by_duplicates(ack)
         };
         self.report_loss(&loss);
         loss
+    }
+
+    /// Without SACK: the third duplicate acknowledgement declares the first segment lost (RFC 5681
+    /// section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
+    fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
+        let partial = self.tx.recovery.state() == CongestionState::Recovery
+            && ack.advanced > 0
+            && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
+        let third = self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= DUP_THRESH;
+        let cause = match (partial, third) {
+            (true, _) => LossCause::PartialAck,
+            (false, true) => LossCause::DupAcks,
+            (false, false) => return LossOutcome::default(),
+        };
+        let newly_lost = self.tx.scoreboard.mark_head_lost(self.tx.mss());
+        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
+    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict) -> LossOutcome {
+        let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+        LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(LossCause::Rack) }
     }
 
     pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
         if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
             self.probe(Probe::LossDeclared { bytes: loss.newly_lost, by });
         }
+    }
+
+    /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
+    fn undo(&mut self, ack: &AckOutcome, now: Instant) {
+        let Some(why) = self.tx.recovery.spurious(ack) else { return };
+        self.tx.scoreboard.unmark_lost();
+        self.tx.recovery.undo();
+        self.tx.prr.exit();
+        self.tx.congestion.undo(now);
+        self.counters.undos += 1;
+        self.probe(Probe::Undone { why });
+        self.report_recovery();
     }
 
     /// The recovery state and the congestion window.
@@ -346,7 +388,7 @@ impl Connection {
             }
             CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {}
         }
-        self.tx.prr.leave();
+        self.tx.prr.exit();
         self.tx.rack.on_recovery_exit();
         self.report_recovery();
     }
@@ -382,14 +424,22 @@ impl Connection {
             return;
         }
         let una = self.tx.scoreboard.una();
+        self.tx.update_pacing(now);
         let before = self.tx.queue.len();
         self.tx.queue.advance(una);
         self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
         self.urgent.on_acked(una);
         self.tx.timeouts_in_row = 0;
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
-        self.tx.rto.restart(now, self.tx.rtt.rto_base(), !self.tx.scoreboard.is_empty());
-        self.tx.mtu.on_acked(una, now);
+        if self.tx.scoreboard.is_empty() {
+            self.tx.rto.disarm();
+        } else {
+            self.tx.rto.restart(now, self.tx.rtt.rto_base());
+        }
+        self.tx.mtu.on_progress();
+        if self.tx.mtu.on_acked(una) {
+            self.adopt_mss();
+        }
         if self.tx.writer_waits && self.tx.queue.free() > 0 {
             self.tx.writer_waits = false;
             self.events.insert(Events::WRITABLE);
@@ -452,30 +502,32 @@ impl Connection {
         if self.ecn.on_arrived(segment.ecn, segment.flags, !segment.payload.is_empty()) {
             self.rx.ack.force();
         }
-        let (range, payload, fin) = self.rx.trim(segment, fin);
-        if self.rx.queue.write_at(range.start.since(self.rx.read_next), payload).is_err() {
-            // Memory is short: as if the segment had been lost.
-            self.rx.ack.force();
-            return;
-        }
+        let (range, payload, fin) = self.rx.trim(segment);
         self.urgent.on_payload(range.start, payload);
-        let arrival = self.rx.assembler.on_data(range, fin);
+        let arrival = self.rx.take(range, payload, fin);
         self.note_arrival(&arrival, segment, now);
     }
 
     /// What the arrival of data means for acknowledgement, SACK, window and state.
     fn note_arrival(&mut self, arrival: &Arrival, segment: &Arrived<'_>, now: Instant) {
-        self.rx.sack.on_arrival(arrival, &self.rx.assembler);
-        self.rx.window.on_data(arrival.advanced, segment.segment_size as u32, now);
-        self.rx.ack.on_data(arrival, segment, now);
+        let rcv_nxt = self.rx.rcv_nxt();
+        self.rx.sack.on_arrival(arrival, rcv_nxt);
+        self.rx.window.on_data(rcv_nxt, now);
+        let received = Received {
+            segment_size: segment.segment_size as u32,
+            push: segment.flags.contains(Flags::PSH),
+            rcv_nxt,
+            rcv_wnd: self.rx.rcv_wnd(),
+            srtt: self.tx.rtt.srtt(),
+            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
+        };
+        self.rx.ack.on_data(arrival, &received, now);
         self.counters.payload_bytes_received += u64::from(arrival.advanced);
-        self.counters.out_of_order += u64::from(arrival.is_out_of_order());
+        self.counters.out_of_order += u64::from(arrival.kind == ArrivalKind::OutOfOrder);
         if arrival.advanced > 0 || arrival.fin_reached {
             self.events.insert(Events::READABLE);
         }
         if arrival.fin_reached {
-            // "Acknowledgment of the FIN [...] without waiting."
-            self.rx.ack.force();
             self.advance_state(Input::Fin, now);
         }
     }

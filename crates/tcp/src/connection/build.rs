@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader, Timestamps};
+use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
 use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
@@ -47,7 +47,7 @@ impl Connection {
                 let mut header = self.header(*seq, Flags::ACK, now);
                 header.options.sack = SackBlocks::default();
                 header.options.gentle = Some(*option);
-                self.write(&header, Ecn::NotEct, &[payload], env, out);
+                self.emit(&header, Ecn::NotEct, &[payload], env, out);
                 Built { segment_size: None, origin: Origin::Parity }
             }
             Choice::Ack(option) => self.build_ack(*option, now, env, out),
@@ -67,7 +67,7 @@ impl Connection {
                 ..self.header(seq, Flags::RST, now)
             },
         };
-        self.write(&header, Ecn::NotEct, &[], env, out);
+        self.emit(&header, Ecn::NotEct, &[], env, out);
         Built { segment_size: None, origin: Origin::Ack }
     }
 
@@ -97,7 +97,7 @@ impl Connection {
             urgent: 0,
             options,
         };
-        self.write(&header, Ecn::NotEct, &[], env, out);
+        self.emit(&header, Ecn::NotEct, &[], env, out);
         Built { segment_size: None, origin: Origin::New }
     }
 
@@ -108,7 +108,7 @@ impl Connection {
         }
         let len = data.payload_len();
         let payload_range = crate::seq_ranges::SeqRange::with_len(data.range.start, len);
-        if self.tx.queue.push_at(payload_range, self.tx.window.max_snd_wnd()) {
+        if self.tx.queue.push_at(payload_range) {
             flags |= Flags::PSH;
         }
         let (ecn_flags, ecn) = self.ecn.mark(data.origin, len > 0);
@@ -119,7 +119,7 @@ impl Connection {
         }
         let (first, second) = self.tx.queue.slices(payload_range);
         let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
-        self.write(&header, ecn, &[first, second], env, out);
+        self.emit(&header, ecn, &[first, second], env, out);
         Built { segment_size, origin: data.origin }
     }
 
@@ -127,34 +127,37 @@ impl Connection {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
         let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now);
         header.options.gentle = option;
-        self.write(&header, Ecn::NotEct, &[], env, out);
+        self.emit(&header, Ecn::NotEct, &[], env, out);
         Built { segment_size: None, origin: Origin::Ack }
     }
 
     /// The header that every segment after the SYN shares.
     fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
         let mut options = Options::default();
-        if self.negotiated.timestamps {
-            options.timestamps =
-                Some(Timestamps { value: self.rx.timestamps.value(now), echo: self.rx.timestamps.echo() });
-        }
-        if self.negotiated.sack {
-            let room = if self.negotiated.timestamps { 3 } else { 4 };
-            options.sack = self.rx.sack.blocks(room);
-        }
+        options.timestamps = self.negotiated.timestamps.then(|| self.rx.timestamps.option(now));
+        options.sack = self.rx.sack.blocks(self.sack_room());
         TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq,
             ack: self.rx.rcv_nxt(),
             flags,
-            window: self.rx.window.advertise(self.rx.rcv_nxt(), self.rx.in_order()),
+            window: self.rx.advertise(),
             urgent: 0,
             options,
         }
     }
 
-    fn write(&self, header: &TcpHeader, ecn: Ecn, payload: &[&[u8]], env: &Env<'_>, out: &mut Vec<u8>) {
+    /// SACK blocks that fit beside the other options (RFC 2018 section 3); none without SACK.
+    pub(crate) fn sack_room(&self) -> usize {
+        match (self.negotiated.sack, self.negotiated.timestamps) {
+            (false, _) => 0,
+            (true, true) => 3,
+            (true, false) => 4,
+        }
+    }
+
+    fn emit(&self, header: &TcpHeader, ecn: Ecn, payload: &[&[u8]], env: &Env<'_>, out: &mut Vec<u8>) {
         let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
         ip.hop_limit = self.config.hop_limit;
         ip.dscp = self.config.dscp;

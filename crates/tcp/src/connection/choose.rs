@@ -11,7 +11,7 @@ use crate::connection::control::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::outcome::{Ask, Origin, Room};
-use crate::receive::ack::Owed;
+use crate::receive::Owed;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
@@ -71,6 +71,7 @@ impl Connection {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return self.tx.handshake.due.then_some(Choice::Syn);
         }
+        self.tx.paced = false;
         if self.state.sends() {
             let data = self
                 .choose_lost(now)
@@ -86,7 +87,10 @@ impl Connection {
     /// The first range that is declared lost.
     fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
         let range = self.tx.scoreboard.next_lost(self.payload_limit())?;
-        self.tx.room(now).permits(Origin::Retransmit, range.len()).then(|| self.again(range, Origin::Retransmit))
+        let room = self.tx.room(now);
+        let permitted = room.permits(Origin::Retransmit, range.len());
+        self.tx.paced = !permitted && range.len() > room.paced;
+        permitted.then(|| self.again(range, Origin::Retransmit))
     }
 
     /// A range that was sent before.
@@ -148,7 +152,7 @@ impl Connection {
         }
         self.restart_after_idle(now);
         let room = self.tx.room(now);
-        if let Some(probe) = self.choose_mtu_probe(&room) {
+        if let Some(probe) = self.choose_mtu_probe(&room, now) {
             return Some(probe);
         }
         let mss = self.payload_limit();
@@ -204,6 +208,7 @@ impl Connection {
         let allowed = by_cwnd.min(room.paced).min(most);
         if offered > allowed {
             let whole = allowed / mss * mss;
+            self.tx.paced = whole == 0 && room.paced < mss;
             return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
         }
         let fin = self.tx.fin_unsent() && offered == unsent && offered < room.peer;
@@ -226,8 +231,8 @@ impl Connection {
     }
 
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data.
-    fn choose_mtu_probe(&mut self, room: &Room) -> Option<Choice> {
-        let size = self.tx.mtu.next_probe(room.cwnd, self.tx.unsent())?;
+    fn choose_mtu_probe(&mut self, room: &Room, now: Instant) -> Option<Choice> {
+        let size = self.tx.next_mtu_probe(now)?;
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
         room.permits(Origin::New, size).then_some(Choice::Data(Data {
             range,
@@ -249,7 +254,7 @@ impl Connection {
 
     /// Largest payload of a data segment now: SACK blocks of our own take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
-        let blocks = self.rx.sack.pending(3).min(3) as u32;
+        let blocks = self.rx.sack.blocks(self.sack_room()).len() as u32;
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         self.tx.mss().saturating_sub(sack).max(1)
     }

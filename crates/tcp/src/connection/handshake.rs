@@ -3,14 +3,14 @@
 
 use alloc::sync::Arc;
 
-use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
+use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 
 use crate::config::TcpConfig;
 use crate::connection::control::{Control, Events};
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::initial_window;
 use crate::connection::state::{Input, State};
-use crate::connection::{Connection, Env, Secrets};
+use crate::connection::{Connection, Env, Host, Secrets};
 use crate::error::CloseReason;
 use crate::mechanism::{Keep, Offer};
 use crate::outcome::Arrived;
@@ -19,9 +19,6 @@ use crate::time::{Duration, Instant};
 
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
-
-/// RFC 7323 section 2.3: a larger shift is taken as 14.
-const MAX_WINDOW_SHIFT: u8 = 14;
 
 /// What both ends agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,8 +48,8 @@ pub(crate) struct CookieParams {
 
 impl Connection {
     /// An active open: the SYN is due at once.
-    pub(crate) fn connect(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, mtu: u16, now: Instant) -> Self {
-        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+    pub(crate) fn connect(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, host: Host, now: Instant) -> Self {
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
         connection.tx.handshake.due = true;
         connection
@@ -63,11 +60,11 @@ impl Connection {
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
-        mtu: u16,
+        host: Host,
         syn: &Arrived<'_>,
         now: Instant,
     ) -> Self {
-        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         connection.ecn.on_syn(syn.flags);
         connection.learn_peer(syn, now);
@@ -81,13 +78,13 @@ impl Connection {
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
-        mtu: u16,
+        host: Host,
         ack: &Arrived<'_>,
         cookie: CookieParams,
         now: Instant,
         env: &mut Env<'_>,
     ) -> Self {
-        let mut connection = Connection::new(tuple, config, secrets, mtu, now);
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         let syn_options = Options {
             mss: Some(cookie.mss),
@@ -109,22 +106,26 @@ impl Connection {
     /// Takes over what a SYN or SYN-ACK says of its sender.
     pub(crate) fn learn_peer(&mut self, syn: &Arrived<'_>, now: Instant) {
         let options = syn.options;
-        self.rx.start(syn.seq);
+        self.rx.start(syn.seq, now);
+        self.irs = syn.seq;
         self.negotiated = Negotiated {
             timestamps: self.config.timestamps && options.timestamps.is_some(),
             sack: self.config.sack && options.sack_permitted,
             window_scaling: self.config.window_scaling && options.window_scale.is_some(),
         };
         let shift = options.window_scale.filter(|_| self.negotiated.window_scaling).unwrap_or(0);
-        self.tx.window.start(syn.seq, u32::from(syn.window), shift.min(MAX_WINDOW_SHIFT));
-        self.rx.window.scaling_agreed(self.negotiated.window_scaling);
+        self.tx.window.start(syn.seq, self.secrets.iss, syn.window);
+        self.tx.window.set_scale(shift);
+        if self.negotiated.window_scaling {
+            self.rx.window.agree_scaling();
+        }
         self.tx.scoreboard.set_sack(self.negotiated.sack);
         if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps) {
-            self.rx.timestamps.learn(value, now);
+            self.rx.timestamps.on_syn(value, now);
         }
         let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
         let peer_mss = options.mss.filter(|&mss| mss > 0).unwrap_or(default);
-        self.tx.mtu.on_handshake(peer_mss, self.negotiated.timestamps);
+        self.tx.on_handshake(peer_mss, self.negotiated.timestamps);
         self.adopt_mss();
         let initial = initial_window(self.config.initial_window, self.tx.mss());
         self.tx.congestion.set_cwnd(initial);
@@ -192,7 +193,7 @@ impl Connection {
     /// RFC 7323: timestamps that we offered and that come back must be ones that we sent.
     fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else { return true };
-        self.rx.timestamps.was_sent(timestamps.echo, self.opened, now)
+        self.rx.timestamps.rtt(timestamps.echo, self.opened, now).is_some()
     }
 
     /// The handshake is complete.
@@ -222,7 +223,7 @@ impl Connection {
     pub(crate) fn syn_options(&self, answering: Option<()>, now: Instant) -> Options {
         let answer = answering.is_some();
         let mut options = Options {
-            mss: Some(self.tx.mtu.advertised_mss()),
+            mss: Some(self.tx.advertised_mss()),
             sack_permitted: if answer { self.negotiated.sack } else { self.config.sack },
             ..Options::default()
         };
@@ -231,7 +232,7 @@ impl Connection {
             options.timestamps = Some(TimestampOption { value: self.rx.timestamps.value(now), echo });
         }
         if if answer { self.negotiated.window_scaling } else { self.config.window_scaling } {
-            options.window_scale = Some(self.rx.window.scale());
+            options.window_scale = Some(self.rx.window.offered_scale());
         }
         options
     }
@@ -248,10 +249,5 @@ impl Connection {
     /// A SYN that repeats the one which opened this connection: the SYN-ACK was lost.
     pub(crate) fn on_repeated_syn(&mut self) {
         self.tx.handshake.due = true;
-    }
-
-    /// The first sequence number of the peer.
-    pub(crate) fn irs(&self) -> SeqNum {
-        self.rx.window.start_seq() - 1
     }
 }

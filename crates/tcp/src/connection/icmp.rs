@@ -5,21 +5,20 @@ use brisk_wire::{IcmpKind, SeqNum};
 use crate::connection::state::State;
 use crate::connection::Connection;
 use crate::error::CloseReason;
-use crate::time::Instant;
 
 impl Connection {
     /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence
     /// number that is not outstanding means that the error is forged or stale.
     ///
     /// Returns true if the quote was believed.
-    pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
+    pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum) -> bool {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if seq.lt(una) || seq.ge(nxt) {
             return false;
         }
         match kind {
             IcmpKind::PacketTooBig { mtu } => {
-                if self.tx.mtu.on_icmp(mtu, now) {
+                if self.tx.mtu.on_icmp(mtu) {
                     self.shrink_segments();
                 }
             }

@@ -20,6 +20,7 @@ use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::mechanism::{self, Mechanism};
 use crate::outcome::View;
+use crate::receive::Owed;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
@@ -63,6 +64,15 @@ pub(crate) struct Secrets {
     pub(crate) ts_offset: u32,
 }
 
+/// What a connection must know of the host it lives on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Host {
+    /// Largest IP packet that the device takes, bytes.
+    pub(crate) mtu: u16,
+    /// Clock granularity of the driver: G of RFC 6298.
+    pub(crate) granularity: Duration,
+}
+
 /// What a connection is told by, and asks of, the stack around it.
 pub(crate) struct Env<'a> {
     /// The host-wide limit on challenge ACKs (RFC 5961 section 7): true if one may be sent.
@@ -94,6 +104,8 @@ pub(crate) struct Connection {
     tuple: FourTuple,
     config: Arc<TcpConfig>,
     secrets: Secrets,
+    /// Initial receive sequence number, once the peer's SYN has arrived.
+    irs: SeqNum,
     state: State,
     opened: Instant,
     established: Option<Instant>,
@@ -115,17 +127,20 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, mtu: u16, now: Instant) -> Self {
+    fn new(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, host: Host, now: Instant) -> Self {
+        let tx = Sender::new(config, secrets.iss, host, tuple.remote.is_ipv6(), now);
+        let rx = Receiver::new(config, secrets.ts_offset, u32::from(tx.advertised_mss()));
         Connection {
             tuple,
             config: Arc::clone(config),
             secrets,
+            irs: SeqNum(0),
             state: State::Closed,
             opened: now,
             established: None,
             negotiated: Negotiated::default(),
-            tx: Sender::new(config, secrets.iss, mtu, tuple.remote.is_ipv6(), now),
-            rx: Receiver::new(config, secrets.ts_offset, now),
+            tx,
+            rx,
             ecn: EcnState::new(config.ecn),
             urgent: Urgent::new(config.urgent),
             keepalive: None,
@@ -164,7 +179,7 @@ impl Connection {
     /// True once nothing will be sent or received any more: the slot may be freed when the
     /// application has released it.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.state, State::Closed | State::TimeWait) && self.outbox.is_empty() && !self.rx.ack.is_owed()
+        matches!(self.state, State::Closed | State::TimeWait) && self.outbox.is_empty() && self.rx.ack.owed() == Owed::Nothing
     }
 
     /// True if the application has let go of the connection.
@@ -173,12 +188,12 @@ impl Connection {
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.
-    pub(crate) fn time_wait(&self, now: Instant) -> Option<TimeWaitState> {
+    pub(crate) fn time_wait(&self) -> Option<TimeWaitState> {
         (self.state == State::TimeWait).then(|| TimeWaitState {
             snd_nxt: self.tx.scoreboard.nxt(),
             rcv_nxt: self.rx.rcv_nxt(),
-            window: self.rx.window.advertised_raw(),
-            ts_recent: self.negotiated.timestamps.then(|| self.rx.timestamps.recent(now)),
+            window: (self.rx.rcv_wnd() >> self.rx.window.shift()).min(u32::from(u16::MAX)) as u16,
+            ts_recent: self.rx.timestamps.recent().filter(|_| self.negotiated.timestamps),
             ts_offset: self.secrets.ts_offset,
         })
     }
@@ -195,7 +210,7 @@ impl Connection {
 
     /// Bytes that both buffers hold allocated.
     pub(crate) fn memory(&self) -> usize {
-        self.tx.queue.memory() + self.rx.queue.memory()
+        self.tx.queue.allocated() + self.rx.queue.memory()
     }
 
     fn probe(&mut self, probe: Probe) {
@@ -253,7 +268,7 @@ impl Connection {
             opened: self.opened,
             established: self.established,
             srtt: self.tx.rtt.srtt(),
-            rttvar: self.tx.rtt.rttvar(),
+            rttvar: self.tx.rtt.rttvar().unwrap_or_default(),
             min_rtt: self.tx.rtt.min_rtt(),
             rto: self.tx.rto.current(self.tx.rtt.rto_base()),
             cwnd: self.tx.congestion.cwnd(),
@@ -261,7 +276,7 @@ impl Connection {
             pipe: self.tx.scoreboard.pipe(),
             mss: self.tx.mss(),
             snd_wnd: self.tx.window.snd_wnd(),
-            rcv_wnd: self.rx.window.rcv_wnd(),
+            rcv_wnd: self.rx.rcv_wnd(),
             recovery: self.tx.recovery.state(),
             send_queue: self.tx.queue.len(),
             receive_queue: self.readable(),

@@ -1,14 +1,11 @@
 //! The receiving half: the parts that [`crate::receive`] provides.
 
-use brisk_wire::SeqNum;
+use brisk_wire::{Flags, SeqNum};
 
 use crate::config::TcpConfig;
-use crate::receive::ack::AckPolicy;
-use crate::receive::assembler::Assembler;
-use crate::receive::queue::RecvQueue;
-use crate::receive::sack::SackReporter;
-use crate::receive::timestamps::Timestamps;
-use crate::receive::window::RecvWindow;
+use crate::outcome::Arrived;
+use crate::receive::{AckPolicy, Arrival, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps};
+use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
 /// The parts of the receiver.
@@ -22,8 +19,6 @@ pub(crate) struct Receiver {
     pub(crate) timestamps: Timestamps,
     /// Sequence number of the next byte that the application reads.
     pub(crate) read_next: SeqNum,
-    /// ACK field last sent (Last.ACK.sent of RFC 7323).
-    pub(crate) last_ack_sent: SeqNum,
     /// When the last acknowledgement outside the window was answered (rate limit).
     pub(crate) last_out_of_window_ack: Option<Instant>,
     /// The application has no reader any more.
@@ -31,27 +26,28 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(config: &TcpConfig, ts_offset: u32, now: Instant) -> Self {
+    /// A receiver that told the peer to send at most `mss` bytes a segment.
+    pub(crate) fn new(config: &TcpConfig, ts_offset: u32, mss: u32) -> Self {
+        let window = RecvWindow::new(config.receive_buffer, mss);
         Receiver {
-            queue: RecvQueue::new(config.receive_buffer),
+            queue: RecvQueue::new(config.receive_buffer.initial),
             assembler: Assembler::new(SeqNum(0)),
             sack: SackReporter::new(),
-            ack: AckPolicy::new(config.delack_max),
-            window: RecvWindow::new(config.receive_buffer),
-            timestamps: Timestamps::new(ts_offset, now),
+            ack: AckPolicy::new(config.delack_max, mss, u32::from(window.syn_window())),
+            window,
+            timestamps: Timestamps::new(ts_offset),
             read_next: SeqNum(0),
-            last_ack_sent: SeqNum(0),
             last_out_of_window_ack: None,
             closed: false,
         }
     }
 
     /// The peer's SYN tells where its sequence numbers begin.
-    pub(crate) fn start(&mut self, irs: SeqNum) {
+    pub(crate) fn start(&mut self, irs: SeqNum, now: Instant) {
         self.assembler = Assembler::new(irs + 1);
         self.read_next = irs + 1;
-        self.last_ack_sent = irs + 1;
-        self.window.start(irs + 1);
+        self.ack.start(irs + 1);
+        self.window.start(irs + 1, now);
     }
 
     /// RCV.NXT, the FIN included once it has been reached.
@@ -59,13 +55,54 @@ impl Receiver {
         self.assembler.rcv_nxt()
     }
 
-    /// Bytes in order that the application has not read.
-    pub(crate) fn in_order(&self) -> u32 {
-        self.assembler.data_end().since(self.read_next)
+    /// RCV.WND, bytes.
+    pub(crate) fn rcv_wnd(&self) -> u32 {
+        self.window.rcv_wnd(self.rcv_nxt())
     }
 
     /// True once everything up to the peer's FIN has been read.
     pub(crate) fn at_end(&self) -> bool {
-        self.assembler.fin_reached() && self.in_order() == 0
+        self.assembler.is_complete() && self.queue.readable() == 0
+    }
+
+    /// The part of a segment that lies left of the right edge of the window, and whether its FIN does.
+    pub(crate) fn trim<'a>(&self, segment: &Arrived<'a>) -> (SeqRange, &'a [u8], bool) {
+        let edge = self.window.right_edge(self.rcv_nxt());
+        let room = if segment.seq.lt(edge) { edge.since(segment.seq) as usize } else { 0 };
+        let kept = &segment.payload[..segment.payload.len().min(room)];
+        let range = SeqRange::with_len(segment.seq, kept.len() as u32);
+        let fin = segment.flags.contains(Flags::FIN) && kept.len() == segment.payload.len();
+        (range, kept, fin)
+    }
+
+    /// Takes payload into the stream.
+    pub(crate) fn take(&mut self, range: SeqRange, payload: &[u8], fin: bool) -> Arrival {
+        let arrival = self.assembler.on_data(range, fin);
+        if !arrival.store.is_empty() {
+            let skip = arrival.store.start.since(range.start) as usize;
+            let len = arrival.store.len() as usize;
+            let bytes = payload.get(skip..skip + len).unwrap_or(&[]);
+            self.queue.write_at(arrival.store.start.since(self.read_next) as usize, bytes);
+        }
+        self.queue.advance(arrival.advanced as usize);
+        arrival
+    }
+
+    /// Removes `count` bytes that the application has read (or must not see).
+    pub(crate) fn consumed(&mut self, count: usize, now: Instant) {
+        self.read_next += count as u32;
+        if let Some(capacity) = self.window.on_read(count, now) {
+            self.queue.grow(capacity);
+        }
+    }
+
+    /// True if the application's reading has opened the window enough to tell the peer.
+    pub(crate) fn update_worthwhile(&self) -> bool {
+        self.window.update_worthwhile(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
+    }
+
+    /// The window field for a segment that leaves now.
+    pub(crate) fn advertise(&mut self) -> u16 {
+        self.window.advertise(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 }

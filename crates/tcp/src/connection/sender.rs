@@ -7,7 +7,8 @@ use brisk_wire::SeqNum;
 
 use crate::config::TcpConfig;
 use crate::congestion::{self, CongestionController};
-use crate::outcome::Room;
+use crate::connection::Host;
+use crate::outcome::{CongestionState, Room};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::prr::Prr;
@@ -18,10 +19,14 @@ use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// How long a corked partial segment is held at most (the limit that Linux documents for TCP_CORK).
 const CORK_MAX: Duration = Duration::from_millis(200);
+
+/// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
+const TIMESTAMP_OPTION_LEN: u32 = 12;
 
 /// The parts of the sender and what ties them to one connection.
 #[derive(Debug)]
@@ -36,6 +41,10 @@ pub(crate) struct Sender {
     pub(crate) window: SendWindow,
     pub(crate) pacer: Pacer,
     pub(crate) mtu: PathMtu,
+    /// The peer's MSS option and the configured limit: payload plus options, bytes.
+    largest_segment: u32,
+    /// Options on every data segment, bytes.
+    option_len: u32,
     pub(crate) congestion: Box<dyn CongestionController>,
     pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
@@ -46,10 +55,10 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// When the last data segment left.
     pub(crate) last_sent: Instant,
-    /// Zero-window probes since the peer was last heard.
-    pub(crate) probes_unanswered: u32,
     /// A write was refused: the application wants to hear when there is room.
     pub(crate) writer_waits: bool,
+    /// Pacing is what holds the next segment back.
+    pub(crate) paced: bool,
     /// Bytes of copies and parity that may still be spent.
     pub(crate) redundancy_left: u32,
 }
@@ -128,41 +137,53 @@ impl WindowUsage {
 }
 
 impl Sender {
-    pub(crate) fn new(config: &TcpConfig, iss: SeqNum, mtu: u16, v6: bool, now: Instant) -> Self {
-        let mtu = PathMtu::new(config, mtu, v6);
-        let mss = mtu.payload();
+    pub(crate) fn new(config: &TcpConfig, iss: SeqNum, host: Host, v6: bool, now: Instant) -> Self {
+        let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing);
+        let largest = config.max_segment.map_or(u32::MAX, u32::from);
+        let mss = mtu.mss(0).min(largest);
+        let initial = initial_window(config.initial_window, mss);
+        let mut queue = SendQueue::new(config.send_buffer);
+        queue.set_start(iss + 1);
         Sender {
-            queue: SendQueue::new(config.send_buffer, iss + 1),
+            queue,
             scoreboard: Scoreboard::new(iss, false),
-            rtt: RttEstimator::new(&config.rto),
-            rto: Rto::new(config.rto.max),
+            rtt: RttEstimator::new(&config.rto, host.granularity),
+            rto: Rto::new(&config.rto),
             rack: Rack::new(),
             recovery: Recovery::new(iss),
             prr: Prr::new(),
             window: SendWindow::new(),
             pacer: Pacer::new(config.pacing),
             mtu,
-            congestion: congestion::controller(
-                config.congestion,
-                mss,
-                initial_window(config.initial_window, mss),
-                config.pacing.is_some(),
-            ),
+            largest_segment: largest,
+            option_len: 0,
+            congestion: congestion::controller(config.congestion, mss, initial, config.pacing.is_some()),
             handshake: HandshakeTimer::default(),
             hold: Hold { nodelay: config.nodelay, ..Hold::default() },
             usage: WindowUsage { limited: false, most_in_flight: 0, measured_to: iss },
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
-            probes_unanswered: 0,
             writer_waits: false,
+            paced: false,
             redundancy_left: 0,
         }
     }
 
+    /// The MSS to announce in a SYN: what the device takes without options (RFC 6691).
+    pub(crate) fn advertised_mss(&self) -> u16 {
+        self.mtu.mss(0).min(self.largest_segment).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// The handshake told the peer's MSS and whether every segment carries timestamps.
+    pub(crate) fn on_handshake(&mut self, peer_mss: u16, timestamps: bool) {
+        self.largest_segment = self.largest_segment.min(u32::from(peer_mss));
+        self.option_len = if timestamps { TIMESTAMP_OPTION_LEN } else { 0 };
+    }
+
     /// Largest payload of a segment without SACK blocks.
     pub(crate) fn mss(&self) -> u32 {
-        self.mtu.payload()
+        self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
 
     /// Bytes written and never sent.
@@ -184,20 +205,44 @@ impl Sender {
 
     /// What limits a transmission now.
     pub(crate) fn room(&self, now: Instant) -> Room {
-        let nxt = self.scoreboard.nxt();
-        let edge = self.window.right_edge(self.scoreboard.una());
         Room {
             cwnd: self.congestion.cwnd(),
             pipe: self.scoreboard.pipe(),
-            peer: if nxt.lt(edge) { edge.since(nxt) } else { 0 },
+            peer: self.window.usable(self.scoreboard.una(), self.scoreboard.nxt()),
             paced: self.pacer.budget(now),
             redundancy: self.redundancy_left,
         }
     }
 
-    /// True if the congestion window limits its own growth no further.
+    /// True if the congestion window limits the sender.
     pub(crate) fn is_cwnd_limited(&self) -> bool {
         self.usage.is_limited(self.congestion.cwnd(), self.congestion.in_slow_start())
+    }
+
+    /// When pacing lets the next segment go, if it is pacing that holds it.
+    pub(crate) fn pacing_timeout(&self) -> Option<Instant> {
+        if self.paced { self.pacer.next_timeout() } else { None }
+    }
+
+    /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
+    pub(crate) fn next_mtu_probe(&mut self, now: Instant) -> Option<u32> {
+        if self.recovery.state() != CongestionState::Open {
+            return None;
+        }
+        let (cwnd, unsent) = (self.congestion.cwnd(), self.unsent());
+        self.mtu.next_probe(cwnd, unsent, self.option_len, now)
+    }
+
+    /// A path-MTU probe left.
+    pub(crate) fn on_mtu_probe_sent(&mut self, range: SeqRange) {
+        self.mtu.on_probe_sent(range, self.option_len);
+    }
+
+    /// Tells the pacer what the window and the round-trip time are now.
+    pub(crate) fn update_pacing(&mut self, now: Instant) {
+        let (cwnd, slow_start) = (self.congestion.cwnd(), self.congestion.in_slow_start());
+        let mss = self.mss();
+        self.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
     /// Nothing will be sent any more.
@@ -205,7 +250,7 @@ impl Sender {
         self.rto.disarm();
         self.rack.disarm();
         self.window.disarm_persist();
-        self.pacer.disarm();
+        self.paced = false;
         self.handshake.due = false;
         self.hold.cork_until = None;
     }

@@ -33,6 +33,8 @@ pub struct Counters {
     pub recoveries: u64,
     /// Window reductions of any kind.
     pub reductions: u64,
+    /// Reductions that were taken back because they had been a mistake.
+    pub undos: u64,
     /// Losses repaired by a probe.
     pub repaired_by_probe: u64,
     /// Losses repaired by parity.

@@ -3,33 +3,29 @@
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
 //! the order is reordering timer, mechanisms, retransmission timer, the rest.
 
-use crate::connection::control::{Control, Events};
+use alloc::vec::Vec;
+
+use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::outcome::{LossCause, LossOutcome};
-use crate::receive::ack::Owed;
 use crate::time::Instant;
 
 impl Connection {
     /// When [`Connection::on_timeout`] should be called next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let delayed_ack = match self.rx.ack.owed() {
-            Owed::At(due) => Some(due),
-            Owed::Now | Owed::Nothing => None,
-        };
         [
             self.tx.rack.next_timeout(),
             self.tx.rto.deadline(),
-            self.tx.window.persist_deadline(),
-            self.tx.pacer.next_timeout(),
+            self.tx.window.next_timeout(),
+            self.tx.pacing_timeout(),
             self.tx.hold.cork_until,
-            self.tx.mtu.next_timeout(),
             self.keepalive.map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
-            delayed_ack,
+            self.rx.ack.next_timeout(),
         ]
         .into_iter()
         .chain(self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()))
@@ -53,15 +49,12 @@ impl Connection {
         if due(self.tx.rto.deadline()) {
             self.on_retransmission_timeout(now);
         }
-        if due(self.tx.window.persist_deadline()) {
+        if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);
         }
         if due(self.tx.hold.cork_until) {
             self.tx.hold.cork_until = None;
             self.tx.hold.overridden = true;
-        }
-        if due(self.tx.mtu.next_timeout()) {
-            self.tx.mtu.on_timeout(now);
         }
         if due(self.keepalive.map(|keepalive| keepalive.next_timeout())) {
             self.on_keepalive_timeout(now);
@@ -69,17 +62,19 @@ impl Connection {
         if due(self.fin_wait_2_until) {
             self.end(CloseReason::Finished);
         }
-        self.tx.pacer.on_timeout(now);
+        self.rx.ack.on_timeout(self.tx.rto.current(self.tx.rtt.rto_base()), now);
+        self.tx.paced = false;
         self.update_timers(now);
     }
 
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
-        let loss = self.tx.rack.detect(&mut self.tx.scoreboard, now);
+        let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
+        let loss = self.mark_lost(verdict);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
             let undelivered = self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
-            let episode = self.tx.recovery.on_loss(&loss, self.tx.scoreboard.nxt());
+            let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, undelivered, now);
             self.allow_one_retransmission();
         }
@@ -110,20 +105,23 @@ impl Connection {
         }
         let in_flight = self.tx.scoreboard.pipe();
         let newly_lost = if self.negotiated.sack {
-            self.tx.rack.on_rto(&mut self.tx.scoreboard, now)
+            let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
+            lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
         } else {
             self.tx.scoreboard.mark_all_lost()
         };
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
-        let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt(), self.tx.scoreboard.una());
-        self.tx.prr.leave();
+        let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
+        self.tx.prr.exit();
         self.tx.congestion.on_timeout(now, in_flight, first);
         // What is not declared lost yet is still in flight: the window is one segment beyond it.
         let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
         self.tx.congestion.set_cwnd(cwnd);
         self.counters.reductions += u64::from(first);
-        self.tx.rto.on_expire(now, self.tx.rtt.rto_base());
-        if self.tx.mtu.on_retransmission_timeout(self.tx.timeouts_in_row) {
+        self.tx.rto.on_expire();
+        self.tx.rto.arm(now, self.tx.rtt.rto_base());
+        let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
+        if self.tx.mtu.on_timeout(full_sized, now) {
             self.shrink_segments();
         }
         self.probe(Probe::Timeout { rto: self.tx.rto.current(self.tx.rtt.rto_base()) });
@@ -143,11 +141,8 @@ impl Connection {
         if self.tx.handshake.sent > retries {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
-        let base = self.tx.rtt.rto_base();
         self.tx.handshake.due = true;
-        if let Some(fired) = self.tx.rto.deadline() {
-            self.tx.rto.on_expire(fired, base);
-        }
+        self.tx.rto.on_expire();
     }
 
     /// Nobody answers: the connection ends without a word.
@@ -164,17 +159,19 @@ impl Connection {
             self.tx.window.disarm_persist();
             return;
         }
-        let unanswered_too_long = match self.user_timeout {
-            Some(limit) => self.tx.window.persisting_since().is_some_and(|since| now.saturating_since(since) >= limit),
-            None => self.tx.probes_unanswered > self.config.retries,
+        let given_up = match self.user_timeout {
+            Some(limit) => {
+                self.tx.window.unanswered_probes() > 0
+                    && self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit)
+            }
+            None => self.tx.window.unanswered_probes() > self.config.retries,
         };
-        if unanswered_too_long {
+        if given_up {
             return self.give_up(CloseReason::TimedOut);
         }
-        self.tx.probes_unanswered += 1;
         self.counters.window_probes += 1;
         self.outbox.push(Control::Poke);
-        self.tx.window.on_persist_timeout(now, self.tx.rtt.rto_base());
+        self.tx.window.on_persist(now, self.tx.rtt.rto_base());
         self.probe(Probe::WindowProbe);
     }
 
@@ -202,9 +199,7 @@ impl Connection {
             return;
         }
         if !self.tx.scoreboard.is_empty() {
-            if !self.tx.rto.is_armed() {
-                self.tx.rto.arm(now, self.tx.rtt.rto_base());
-            }
+            self.tx.rto.arm(now, self.tx.rtt.rto_base());
             self.tx.window.disarm_persist();
             return;
         }
@@ -213,6 +208,7 @@ impl Connection {
         let room = self.tx.room(now);
         let window_is_the_limit = room.peer < wants.min(self.tx.mss());
         if self.state.sends() && wants > 0 && window_is_the_limit {
+            self.tx.waiting_since.get_or_insert(now);
             self.tx.window.arm_persist(now, self.tx.rtt.rto_base());
         } else {
             self.tx.window.disarm_persist();
@@ -223,12 +219,19 @@ impl Connection {
     /// ones, without a congestion reaction (RFC 1191 section 6.5).
     pub(crate) fn shrink_segments(&mut self) {
         self.adopt_mss();
-        let newly_lost = self.tx.scoreboard.mark_too_big(self.tx.mss());
+        let newly_lost = self.mark_too_big();
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 
-    /// Tells the application that reading and writing changed.
-    pub(crate) fn wake_all(&mut self) {
-        self.events.insert(Events::READABLE | Events::WRITABLE);
+    fn mark_too_big(&mut self) -> u32 {
+        let mss = self.tx.mss();
+        let too_big: Vec<_> = self
+            .tx
+            .scoreboard
+            .in_flight()
+            .filter(|record| record.payload() > mss)
+            .map(|record| record.range)
+            .collect();
+        too_big.into_iter().map(|range| self.tx.scoreboard.mark_lost(range)).sum()
     }
 }

@@ -175,6 +175,11 @@ impl Rack {
         self.deadline
     }
 
+    /// Stops the reordering timer.
+    pub(crate) fn disarm(&mut self) {
+        self.deadline = None;
+    }
+
     /// Recovery ended. RFC 8985 step 4: the widened window persists "for 16 loss recoveries".
     pub(crate) fn on_recovery_exit(&mut self) {
         self.in_recovery = false;

@@ -7,22 +7,12 @@
 
 use brisk_wire::SeqNum;
 
+use crate::event::UndoCause;
 use crate::outcome::{AckOutcome, CongestionState, DsackOf, Episode, LossOutcome, Origin, Sent};
 use crate::time::{Duration, Instant};
 
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
-
-/// How a reduction was found to be a mistake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spurious {
-    /// Every retransmission was reported as a duplicate (RFC 3708).
-    Dsack,
-    /// An echoed timestamp is older than the first retransmission (Eifel, RFC 3522).
-    Eifel,
-    /// After a timeout, data that was never sent again was delivered (F-RTO, RFC 5682).
-    Frto,
-}
 
 /// Recovery state of one connection.
 #[derive(Clone, Debug)]
@@ -104,7 +94,7 @@ impl Recovery {
     /// Judges whether the reduction under way (or, by DSACK, the last one) was a mistake. Call it
     /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
     /// marked lost and calls [`Recovery::undo`].
-    pub(crate) fn spurious(&mut self, ack: &AckOutcome) -> Option<Spurious> {
+    pub(crate) fn spurious(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         self.undo_marker?;
         if let Some(dsack) = ack.dsack
             && dsack.of == DsackOf::Retransmit
@@ -112,7 +102,7 @@ impl Recovery {
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
             if self.undo_retrans == 0 {
-                return Some(Spurious::Dsack);
+                return Some(UndoCause::Dsack);
             }
         }
         if !self.in_recovery() {
@@ -121,7 +111,7 @@ impl Recovery {
         if let (true, Some(echoed), Some(first)) = (ack.advanced > 0, ack.echoed_rtt, self.first_retransmit)
             && echoed > ack.at.saturating_since(first) + TIMESTAMP_TICK
         {
-            return Some(Spurious::Eifel);
+            return Some(UndoCause::Eifel);
         }
         self.frto_verdict(ack)
     }
@@ -129,13 +119,13 @@ impl Recovery {
     /// RFC 5682 section 3.1, with SACK: the timeout was spurious if data that was sent before it and
     /// never again is delivered now; it was real if an acknowledgement brings no such thing but SACKs
     /// or duplicates.
-    fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<Spurious> {
+    fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         if !self.frto {
             return None;
         }
         let original = |range_end: SeqNum| range_end.le(self.recovery_point);
         if ack.delivered.iter().any(|segment| !segment.retransmitted && original(segment.range.end)) {
-            return Some(Spurious::Frto);
+            return Some(UndoCause::Frto);
         }
         if ack.duplicate || ack.newly_sacked > 0 {
             self.frto = false;
@@ -181,13 +171,22 @@ impl Recovery {
                 Episode::Exited
             }
             CongestionState::Cwr if lost => {
-                // The reduction under way serves this loss too; it just has something to repair now.
-                self.state = CongestionState::Recovery;
-                (self.recovery_point, self.cut_high) = (nxt, nxt);
-                self.forbid_undo();
+                self.repair_within_cwr(nxt);
                 Episode::Stayed
             }
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => Episode::Stayed,
+        }
+    }
+
+    /// The reordering timer declared data lost; as [`Recovery::on_ack`] where an acknowledgement did.
+    pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
+        match self.state {
+            CongestionState::Open | CongestionState::Disorder => self.enter_recovery(nxt),
+            CongestionState::Cwr => {
+                self.repair_within_cwr(nxt);
+                Episode::Stayed
+            }
+            CongestionState::Recovery | CongestionState::Loss => Episode::Stayed,
         }
     }
 
@@ -243,6 +242,13 @@ impl Recovery {
         self.frto = false;
         self.start_undo();
         Episode::Entered
+    }
+
+    /// The reduction under way serves a loss too; it just has something to repair now.
+    fn repair_within_cwr(&mut self, nxt: SeqNum) {
+        self.state = CongestionState::Recovery;
+        (self.recovery_point, self.cut_high) = (nxt, nxt);
+        self.forbid_undo();
     }
 
     fn enter_cwr(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
