@@ -221,3 +221,157 @@ fn detail(kind: IcmpKind, from: IpAddr) -> u32 {
         | IcmpKind::SourceQuench => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChecksumCheck, ChecksumFill, Flags, Packet, TcpHeader};
+    use std::vec;
+
+    const KINDS: [IcmpKind; 9] = [
+        IcmpKind::NetUnreachable,
+        IcmpKind::HostUnreachable,
+        IcmpKind::ProtocolUnreachable,
+        IcmpKind::PortUnreachable,
+        IcmpKind::AdminProhibited,
+        IcmpKind::PacketTooBig { mtu: 1400 },
+        IcmpKind::TimeExceeded,
+        IcmpKind::ParameterProblem,
+        IcmpKind::SourceQuench,
+    ];
+
+    fn ends() -> [(IpMeta, IpAddr); 2] {
+        [
+            (IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into()), [203, 0, 113, 1].into()),
+            (IpMeta::new([0x20; 16].into(), [0x2f; 16].into()), [0x26; 16].into()),
+        ]
+    }
+
+    fn segment(ip: &IpMeta, len: usize) -> Vec<u8> {
+        let tcp = TcpHeader {
+            src_port: 49152,
+            dst_port: 80,
+            seq: SeqNum(0xdead_beef),
+            flags: Flags::ACK,
+            ..TcpHeader::default()
+        };
+        let mut out = Vec::new();
+        crate::emit(ip, &tcp, &[&vec![7; len]], ChecksumFill::Full, &mut out).unwrap();
+        out
+    }
+
+    fn error(from: IpAddr, offending: &[u8], kind: IcmpKind) -> Vec<u8> {
+        let mut out = Vec::new();
+        emit_icmp(from, offending, kind, &mut out);
+        out
+    }
+
+    #[test]
+    fn every_error_is_read_back_as_what_was_meant() {
+        for (ip, from) in ends() {
+            for kind in KINDS {
+                let bytes = error(from, &segment(&ip, 1400), kind);
+                if kind == IcmpKind::SourceQuench && from.is_ipv6() {
+                    assert!(bytes.is_empty(), "ICMPv6 has no source quench");
+                    continue;
+                }
+                let expected = IcmpError {
+                    from,
+                    kind,
+                    src: SocketAddr::new(ip.src, 49152),
+                    dst: SocketAddr::new(ip.dst, 80),
+                    seq: SeqNum(0xdead_beef),
+                };
+                assert_eq!(
+                    crate::parse(&bytes, ChecksumCheck::Trust),
+                    Ok(Packet::Icmp(expected)),
+                    "{kind:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn errors_are_no_longer_than_allowed() {
+        let [v4, v6] = ends().map(|(ip, from)| {
+            let mut out = Vec::new();
+            emit_icmp_too_big(from, &segment(&ip, 3000), 1500, &mut out);
+            out.len()
+        });
+        assert_eq!((v4, v6), (576, 1280));
+    }
+
+    #[test]
+    fn eight_bytes_of_the_segment_are_enough() {
+        for (ip, from) in ends() {
+            let offending = segment(&ip, 100);
+            let least = ip.header_len() + 8;
+            let bytes = error(from, &offending[..least], IcmpKind::TimeExceeded);
+            assert!(matches!(crate::parse(&bytes, ChecksumCheck::Verify), Ok(Packet::Icmp(_))));
+            assert!(error(from, &offending[..least - 1], IcmpKind::TimeExceeded).is_empty());
+        }
+    }
+
+    #[test]
+    fn codes_of_ipv4_unreachables() {
+        use IcmpKind::{
+            AdminProhibited, HostUnreachable, NetUnreachable, PortUnreachable, ProtocolUnreachable,
+        };
+        let kinds: Vec<IcmpKind> = (0..=15).filter_map(|code| kind_v4(3, code, 0)).collect();
+        let expected = [
+            NetUnreachable,
+            HostUnreachable,
+            ProtocolUnreachable,
+            PortUnreachable,
+            IcmpKind::PacketTooBig { mtu: 0 },
+            HostUnreachable,
+            NetUnreachable,
+            HostUnreachable,
+            HostUnreachable,
+            AdminProhibited,
+            AdminProhibited,
+            NetUnreachable,
+            HostUnreachable,
+            AdminProhibited,
+            AdminProhibited,
+            AdminProhibited,
+        ];
+        assert_eq!((kinds, kind_v4(3, 16, 0), kind_v4(8, 0, 0)), (expected.to_vec(), None, None));
+    }
+
+    #[test]
+    fn damaged_messages_are_refused() {
+        for (ip, from) in ends() {
+            let mut bytes = error(from, &segment(&ip, 0), IcmpKind::PortUnreachable);
+            *bytes.last_mut().unwrap() ^= 1;
+            assert_eq!(crate::parse(&bytes, ChecksumCheck::Trust), Err(ParseError::IcmpChecksum));
+        }
+    }
+
+    #[test]
+    fn errors_about_segments_of_somebody_else_are_no_errors_for_us() {
+        let [(ip, from), _] = ends();
+        let mut message = vec![11, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(segment(&ip, 0));
+        let check = Sum::of(&message).finish();
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        let mut packet = Vec::new();
+        ip::emit_header(&IpMeta::new(from, from), protocol::ICMP, message.len(), &mut packet);
+        packet.extend(message);
+        assert!(matches!(
+            crate::parse(&packet, ChecksumCheck::Verify),
+            Ok(Packet::Other { protocol: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn no_error_answers_an_error_or_crosses_ip_versions() {
+        let [(v4, from_v4), (_, from_v6)] = ends();
+        let first = error(from_v4, &segment(&v4, 0), IcmpKind::TimeExceeded);
+        assert!(error(from_v4, &first, IcmpKind::TimeExceeded).is_empty());
+        assert!(error(from_v6, &segment(&v4, 0), IcmpKind::TimeExceeded).is_empty());
+        let mut out = vec![1];
+        emit_icmp_unreachable(from_v4, b"", IcmpKind::PortUnreachable, &mut out);
+        assert!(out.is_empty());
+    }
+}

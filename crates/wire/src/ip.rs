@@ -321,3 +321,172 @@ pub(crate) fn fill_v4_checksum(header: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod arbitrary {
+    //! Headers of both versions.
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Any header that [`emit_header`] can write.
+    pub(crate) fn meta() -> impl Strategy<Value = IpMeta> {
+        let addresses = prop_oneof![
+            any::<([u8; 4], [u8; 4])>().prop_map(|(src, dst)| (IpAddr::from(src), IpAddr::from(dst))),
+            any::<([u8; 16], [u8; 16])>().prop_map(|(src, dst)| (IpAddr::from(src), IpAddr::from(dst))),
+        ];
+        (addresses, any::<(u8, u8, u16, bool)>(), 0u8..64, 0u32..1 << 20).prop_map(
+            |((src, dst), (hop_limit, ecn, identification, dont_fragment), dscp, flow_label)| {
+                let common = IpMeta { hop_limit, ecn: Ecn::from_bits(ecn), dscp, ..IpMeta::new(src, dst) };
+                match src {
+                    IpAddr::V4(_) => IpMeta { identification, dont_fragment, ..common },
+                    IpAddr::V6(_) => IpMeta { flow_label, ..common },
+                }
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    const V4: fn() -> IpMeta = || IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into());
+    const V6: fn() -> IpMeta = || IpMeta::new([0x20; 16].into(), [0x2f; 16].into());
+
+    fn packet(meta: &IpMeta, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        emit_header(meta, protocol, payload.len(), &mut out);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    fn arrived(packet: &[u8]) -> Result<IpHeader, ParseError> {
+        IpHeader::parse(packet, Strictness::Arrived)
+    }
+
+    /// An IPv6 packet with these extension headers before four bytes of TCP.
+    fn v6_chain(headers: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut payload = Vec::new();
+        for (index, (_, rest)) in headers.iter().enumerate() {
+            payload.push(headers.get(index + 1).map_or(protocol::TCP, |(kind, _)| *kind));
+            payload.extend_from_slice(rest);
+        }
+        payload.extend([1, 2, 3, 4]);
+        packet(&V6(), headers.first().map_or(protocol::TCP, |(kind, _)| *kind), &payload)
+    }
+
+    #[test]
+    fn versions_other_than_4_and_6_are_refused() {
+        assert_eq!(arrived(&[]), Err(ParseError::Truncated));
+        for version in (0u8..16).filter(|version| !matches!(version, 4 | 6)) {
+            assert_eq!(arrived(&[version << 4; 60]), Err(ParseError::Version));
+        }
+    }
+
+    #[test]
+    fn ipv4_lengths_must_agree() {
+        let good = packet(&V4(), 6, &[0; 8]);
+        for (at, value, reason) in [
+            (0, 0x44, ParseError::IpHeaderLength),
+            (3, 19, ParseError::IpHeaderLength),
+            (3, 29, ParseError::Truncated),
+            (0, 0x4f, ParseError::IpHeaderLength),
+            (8, 1, ParseError::IpChecksum),
+        ] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert_eq!(arrived(&bad), Err(reason), "byte {at} = {value}");
+        }
+        assert_eq!(arrived(&good[..19]), Err(ParseError::Truncated));
+        assert_eq!(arrived(&good[..27]), Err(ParseError::Truncated));
+    }
+
+    #[test]
+    fn padding_of_the_link_is_not_payload() {
+        for meta in [V4(), V6()] {
+            let mut padded = packet(&meta, 6, &[7; 5]);
+            let len = padded.len();
+            padded.extend([0; 13]);
+            assert_eq!(arrived(&padded).map(|header| (header.payload_at, header.end)), Ok((len - 5, len)));
+        }
+    }
+
+    #[test]
+    fn ipv4_options_are_skipped() {
+        let mut bytes = packet(&V4(), 6, &[1, 1, 1, 1, 9, 9]);
+        bytes[0] = 0x46;
+        fill_v4_checksum(&mut bytes[..24]);
+        assert_eq!(arrived(&bytes).map(|header| header.payload_at), Ok(24));
+    }
+
+    #[test]
+    fn fragments_are_refused_with_their_own_reason() {
+        for fragment in [0x2000u16, 0x0001, 0x1fff, 0x2001] {
+            let mut bytes = packet(&V4(), 6, &[0; 8]);
+            bytes[6..8].copy_from_slice(&fragment.to_be_bytes());
+            fill_v4_checksum(&mut bytes[..20]);
+            assert_eq!(arrived(&bytes), Err(ParseError::Fragment), "{fragment:04x}");
+        }
+        let fragment = |offset: u8| v6_chain(&[(44, &[0, 0, offset, 0, 0, 0, 1][..])]);
+        assert_eq!(arrived(&fragment(8)), Err(ParseError::Fragment));
+        assert_eq!(arrived(&v6_chain(&[(44, &[0, 0, 1, 0, 0, 0, 1])])), Err(ParseError::Fragment));
+    }
+
+    #[test]
+    fn an_atomic_fragment_is_a_whole_packet() {
+        // RFC 6946: offset 0 and no more fragments.
+        let header = arrived(&v6_chain(&[(44, &[0, 0, 0, 0, 0, 0, 1])])).unwrap();
+        assert_eq!((header.protocol, header.payload_at), (protocol::TCP, 48));
+    }
+
+    #[test]
+    fn a_quotation_may_be_cut_off_and_a_first_fragment() {
+        let mut bytes = packet(&V4(), 6, &[0; 100]);
+        bytes[6] = 0x20;
+        let header = IpHeader::parse(&bytes[..28], Strictness::Quoted).unwrap();
+        assert_eq!((header.payload_at, header.end), (20, 28));
+        bytes[7] = 1;
+        assert_eq!(IpHeader::parse(&bytes, Strictness::Quoted), Err(ParseError::Fragment));
+    }
+
+    #[test]
+    fn extension_headers_are_walked() {
+        let hop_by_hop: (u8, &[u8]) = (0, &[0, 1, 4, 0, 0, 0, 0]);
+        let destination: (u8, &[u8]) = (60, &[1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let finished_routing: (u8, &[u8]) = (43, &[0, 0, 0, 0, 0, 0, 0]);
+        let header = arrived(&v6_chain(&[hop_by_hop, destination, finished_routing])).unwrap();
+        assert_eq!((header.protocol, header.payload_at, header.end), (protocol::TCP, 72, 76));
+    }
+
+    #[test]
+    fn extension_headers_that_cannot_be_skipped_are_refused() {
+        let authentication: (u8, &[u8]) = (51, &[0; 7]);
+        let unfinished_routing: (u8, &[u8]) = (43, &[0, 0, 1, 0, 0, 0, 0]);
+        for chain in [&[authentication][..], &[unfinished_routing]] {
+            assert_eq!(arrived(&v6_chain(chain)), Err(ParseError::UnsupportedExtension));
+        }
+    }
+
+    #[test]
+    fn the_walk_is_bounded() {
+        let empty: (u8, &[u8]) = (60, &[0, 1, 4, 0, 0, 0, 0]);
+        assert!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS])).is_ok());
+        assert_eq!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS + 1])), Err(ParseError::UnsupportedExtension));
+        let too_long: (u8, &[u8]) = (60, &[200, 1, 4, 0, 0, 0, 0]);
+        assert_eq!(arrived(&v6_chain(&[too_long])), Err(ParseError::Truncated));
+        assert_eq!(arrived(&packet(&V6(), 60, &[6, 0, 0])), Err(ParseError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn headers_are_read_back(meta in arbitrary::meta(), protocol in 61u8..130, len in 0usize..2000) {
+            let bytes = packet(&meta, protocol, &vec![0; len]);
+            let header = arrived(&bytes).unwrap();
+            let payload_at = meta.header_len();
+            prop_assert_eq!(header, IpHeader { meta, protocol, payload_at, end: payload_at + len });
+        }
+    }
+}

@@ -239,3 +239,185 @@ pub fn four_tuple(packet: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (src_port, dst_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     Some((SocketAddr::new(ip.meta.src, src_port), SocketAddr::new(ip.meta.dst, dst_port)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ip::arbitrary::meta;
+    use crate::tcp::arbitrary::header;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn ipv4() -> IpMeta {
+        IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into())
+    }
+
+    fn ipv6() -> IpMeta {
+        IpMeta::new([0x20; 16].into(), [0x2f; 16].into())
+    }
+
+    fn written(ip: &IpMeta, tcp: &TcpHeader, payload: &[u8], sum: ChecksumFill) -> Vec<u8> {
+        let mut out = Vec::new();
+        emit(ip, tcp, &[payload], sum, &mut out).unwrap();
+        out
+    }
+
+    fn data_header() -> TcpHeader {
+        TcpHeader { src_port: 49152, dst_port: 80, flags: Flags::ACK, window: 512, ..TcpHeader::default() }
+    }
+
+    #[test]
+    fn wrong_tcp_checksums_are_refused_unless_the_device_vouches() {
+        for ip in [ipv4(), ipv6()] {
+            let mut bytes = written(&ip, &data_header(), b"payload", ChecksumFill::Full);
+            assert!(parse(&bytes, ChecksumCheck::Verify).is_ok());
+            *bytes.last_mut().unwrap() ^= 1;
+            assert_eq!(parse(&bytes, ChecksumCheck::Verify), Err(ParseError::TcpChecksum));
+            assert!(parse(&bytes, ChecksumCheck::Trust).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_partial_checksum_is_completed_by_summing_the_segment() {
+        // What a device does: sum from the TCP header on, the field included, and store the complement.
+        for ip in [ipv4(), ipv6()] {
+            let full = written(&ip, &data_header(), b"odd", ChecksumFill::Full);
+            let mut partial = written(&ip, &data_header(), b"odd", ChecksumFill::Partial);
+            assert_eq!(parse(&partial, ChecksumCheck::Verify), Err(ParseError::TcpChecksum));
+            let at = ip.header_len();
+            let check = Sum::of(&partial[at..]).finish();
+            partial[at + 16..at + 18].copy_from_slice(&check.to_be_bytes());
+            assert_eq!(partial, full);
+        }
+    }
+
+    #[test]
+    fn packets_beyond_the_length_field_are_refused() {
+        let mut out = Vec::new();
+        let largest = [0; 65535 - 40];
+        let too_long = Err(EmitError::TooLong { len: 65536 });
+        assert_eq!(emit(&ipv4(), &data_header(), &[&largest], ChecksumFill::Full, &mut out), Ok(()));
+        assert_eq!(out.len(), 65535);
+        assert!(parse(&out, ChecksumCheck::Verify).is_ok());
+        assert_eq!(emit(&ipv4(), &data_header(), &[&largest, b"1"], ChecksumFill::Full, &mut out), too_long);
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_two_families_are_refused() {
+        let mixed = IpMeta::new([192, 0, 2, 1].into(), [0x20; 16].into());
+        let mut out = Vec::new();
+        let result = emit(&mixed, &data_header(), &[], ChecksumFill::Full, &mut out);
+        assert_eq!(result, Err(EmitError::MixedFamilies));
+    }
+
+    #[test]
+    fn other_protocols_are_handed_on() {
+        let mut bytes = Vec::new();
+        ip::emit_header(&ipv4(), 17, 3, &mut bytes);
+        bytes.extend(b"udp");
+        let expected = Packet::Other { ip: ipv4(), protocol: 17, payload: b"udp" };
+        assert_eq!(parse(&bytes, ChecksumCheck::Verify), Ok(expected));
+        assert_eq!((four_tuple(&bytes), header_len(&bytes), tcp_offset(&bytes)), (None, None, None));
+    }
+
+    #[test]
+    fn segment_length_counts_syn_and_fin() {
+        let tcp = TcpHeader { seq: SeqNum(u32::MAX), flags: Flags::SYN | Flags::FIN, ..TcpHeader::default() };
+        let segment = Segment { ip: ipv4(), tcp, payload: b"abc" };
+        assert_eq!((segment.len(), segment.end()), (5, SeqNum(4)));
+    }
+
+    #[test]
+    fn peeks_see_the_four_tuple_and_the_headers() {
+        for ip in [ipv4(), ipv6()] {
+            let mut tcp = data_header();
+            tcp.options.timestamps = Some(crate::Timestamps::default());
+            let bytes = written(&ip, &tcp, b"payload", ChecksumFill::Partial);
+            let tuple = (SocketAddr::new(ip.src, 49152), SocketAddr::new(ip.dst, 80));
+            assert_eq!(four_tuple(&bytes), Some(tuple));
+            assert_eq!(tcp_offset(&bytes), Some(ip.header_len()));
+            assert_eq!(header_len(&bytes), Some(ip.header_len() + 32));
+        }
+    }
+
+    #[test]
+    fn edited_packets_get_right_checksums() {
+        for ip in [ipv4(), ipv6()] {
+            let mut bytes = written(&ip, &data_header(), b"payload", ChecksumFill::Full);
+            bytes[ip.header_len() + 5] ^= 0x55;
+            bytes[8] ^= 1;
+            assert!(parse(&bytes, ChecksumCheck::Verify).is_err());
+            fill_checksums(&mut bytes);
+            assert!(parse(&bytes, ChecksumCheck::Verify).is_ok());
+        }
+    }
+
+    /// Every entry point that takes bytes from outside.
+    fn take(bytes: &[u8]) {
+        for check in [ChecksumCheck::Verify, ChecksumCheck::Trust] {
+            let _ = parse(bytes, check);
+        }
+        let _ = (four_tuple(bytes), header_len(bytes), tcp_offset(bytes));
+        fill_checksums(&mut bytes.to_vec());
+        crate::split(bytes, 7, ChecksumFill::Full, &mut |_| {});
+        let mut out = Vec::new();
+        crate::emit_icmp_too_big([192, 0, 2, 1].into(), bytes, 1400, &mut out);
+        crate::emit_icmp_too_big([0; 16].into(), bytes, 1400, &mut out);
+    }
+
+    proptest! {
+        #[test]
+        fn packets_are_read_back(
+            ip in meta(),
+            tcp in header(),
+            payload in vec(vec(any::<u8>(), 0..40), 0..4),
+        ) {
+            let pieces: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
+            let (_, dropped) = tcp.emit(&OptionProfile::default());
+            let mut bytes = Vec::new();
+            emit(&ip, &tcp, &pieces, ChecksumFill::Full, &mut bytes).unwrap();
+            let read = parse(&bytes, ChecksumCheck::Verify).unwrap();
+            let Packet::Tcp(segment) = read else { panic!("{read:?}") };
+            prop_assert_eq!(segment.payload, payload.concat());
+            prop_assert_eq!(segment.ip, ip);
+            if dropped.is_none() {
+                prop_assert_eq!(segment.tcp, tcp);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_taken_without_panic(mut bytes in vec(any::<u8>(), 0..200), version in 0u8..3) {
+            // Half of them look like IP at first sight.
+            if let (Some(byte), Some(first)) = (bytes.first_mut(), [0x45u8, 0x60].get(usize::from(version))) {
+                *byte = *first;
+            }
+            take(&bytes);
+        }
+
+        #[test]
+        fn any_damage_to_a_packet_is_taken_without_panic(
+            ip in meta(),
+            tcp in header(),
+            payload in vec(any::<u8>(), 0..40),
+            damage in vec((0usize..140, any::<u8>()), 0..5),
+            cut in 0usize..140,
+        ) {
+            let mut bytes = written(&ip, &tcp, &payload, ChecksumFill::Full);
+            for (at, value) in damage {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            if bytes.len() >= 20 && bytes[0] >> 4 == 4 {
+                // So that the damage gets past the header checksum.
+                let len = usize::from(bytes[0] & 15) * 4;
+                if let Some(header) = bytes.get_mut(..len) {
+                    ip::fill_v4_checksum(header);
+                }
+            }
+            take(&bytes);
+            take(bytes.get(..cut).unwrap_or(&bytes));
+        }
+    }
+}

@@ -100,3 +100,127 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
         field.copy_from_slice(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChecksumCheck, IpMeta, OptionProfile, Packet, Segment, SeqNum, TcpHeader, Timestamps};
+    use proptest::prelude::*;
+    use std::vec;
+
+    fn ipv4() -> IpMeta {
+        let identification = 0xffff;
+        IpMeta { identification, ..IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into()) }
+    }
+
+    fn header(flags: Flags) -> TcpHeader {
+        let mut tcp = TcpHeader { seq: SeqNum(u32::MAX - 1), flags, ..TcpHeader::default() };
+        tcp.options.timestamps = Some(Timestamps { value: 1, echo: 2 });
+        tcp
+    }
+
+    fn super_packet(ip: &IpMeta, flags: Flags, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        crate::emit(ip, &header(flags), &[payload], ChecksumFill::Partial, &mut out).unwrap();
+        out
+    }
+
+    fn pieces(packet: &[u8], size: u16) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        split(packet, size, ChecksumFill::Full, &mut |piece| all.push(piece.to_vec()));
+        all
+    }
+
+    fn segment(bytes: &[u8]) -> Segment<'_> {
+        match crate::parse(bytes, ChecksumCheck::Verify) {
+            Ok(Packet::Tcp(segment)) => segment,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_super_packet_becomes_the_segments_that_the_stack_meant() {
+        let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
+        let payload: Vec<u8> = (0..25).collect();
+        for ip in [ipv4(), IpMeta::new([0x20; 16].into(), [0x2f; 16].into())] {
+            let pieces = pieces(&super_packet(&ip, flags, &payload), 10);
+            let read: Vec<Segment<'_>> = pieces.iter().map(|piece| segment(piece)).collect();
+            let seqs: Vec<u32> = read.iter().map(|segment| segment.tcp.seq.0).collect();
+            assert_eq!(seqs, [u32::MAX - 1, 8, 18]);
+            let flags: Vec<Flags> = read.iter().map(|segment| segment.tcp.flags).collect();
+            let last = Flags::ACK | Flags::PSH | Flags::FIN;
+            assert_eq!(flags, [Flags::ACK | Flags::CWR, Flags::ACK, last]);
+            let expected: Vec<&[u8]> = payload.chunks(10).collect();
+            assert_eq!(read.iter().map(|segment| segment.payload).collect::<Vec<_>>(), expected);
+            assert!(read.iter().all(|segment| segment.tcp.options.timestamps.is_some()));
+            let ids: Vec<u16> = read.iter().map(|segment| segment.ip.identification).collect();
+            assert_eq!(ids, if ip.src.is_ipv4() { [0xffff, 0, 1] } else { [0, 0, 0] });
+        }
+    }
+
+    #[test]
+    fn a_packet_that_fits_goes_out_as_one_with_its_checksum() {
+        for (len, size) in [(10, 10), (0, 10), (10, 0)] {
+            let packet = super_packet(&ipv4(), Flags::ACK | Flags::PSH, &vec![7; len]);
+            let pieces = pieces(&packet, size);
+            assert_eq!(pieces.len(), 1);
+            assert_eq!(
+                (segment(&pieces[0]).payload.len(), segment(&pieces[0]).tcp.seq.0),
+                (len, u32::MAX - 1)
+            );
+        }
+    }
+
+    #[test]
+    fn handshakes_resets_and_urgent_data_are_not_cut() {
+        for flags in [Flags::SYN, Flags::RST, Flags::URG | Flags::ACK] {
+            assert_eq!(pieces(&super_packet(&ipv4(), flags, &[7; 30]), 10).len(), 1);
+        }
+    }
+
+    #[test]
+    fn pieces_may_leave_the_checksum_to_the_device() {
+        let mut all = Vec::new();
+        let packet = super_packet(&ipv4(), Flags::ACK, &[7; 30]);
+        split(&packet, 10, ChecksumFill::Partial, &mut |piece| all.push(piece.to_vec()));
+        let mut expected = Vec::new();
+        let tcp = TcpHeader { seq: SeqNum(8), ..header(Flags::ACK) };
+        let ip = IpMeta { identification: 0, ..ipv4() };
+        crate::emit(&ip, &tcp, &[&[7; 10]], ChecksumFill::Partial, &mut expected).unwrap();
+        assert_eq!(all[1], expected);
+    }
+
+    #[test]
+    fn what_is_not_tcp_goes_out_unchanged() {
+        for bytes in [&b"nonsense"[..], &[0x45; 40], &[]] {
+            assert_eq!(pieces(bytes, 3), [bytes]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_and_joining_gives_the_stream_back(
+            ip in crate::ip::arbitrary::meta(),
+            tcp in crate::tcp::arbitrary::header(),
+            payload in proptest::collection::vec(any::<u8>(), 0..3000),
+            size in 1u16..1500,
+        ) {
+            let (header_bytes, _) = tcp.emit(&OptionProfile::default());
+            let mut packet = Vec::new();
+            crate::emit(&ip, &tcp, &[&payload], ChecksumFill::Full, &mut packet).unwrap();
+            let pieces = pieces(&packet, size);
+            let (mut next, mut joined) = (tcp.seq, Vec::new());
+            for (index, piece) in pieces.iter().enumerate() {
+                let segment = segment(piece);
+                prop_assert_eq!(segment.tcp.seq, next);
+                prop_assert_eq!(piece.len() - segment.payload.len(), ip.header_len() + header_bytes.len());
+                prop_assert!(pieces.len() == 1 || segment.payload.len() <= usize::from(size));
+                let last = index + 1 == pieces.len();
+                prop_assert_eq!(segment.tcp.flags.contains(Flags::FIN), last && tcp.flags.contains(Flags::FIN));
+                next += segment.payload.len() as u32;
+                joined.extend_from_slice(segment.payload);
+            }
+            prop_assert_eq!(joined, payload);
+        }
+    }
+}

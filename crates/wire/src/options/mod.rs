@@ -8,7 +8,7 @@
 //! | 8 | timestamps | RFC 7323 3 |
 //! | 34 | Fast Open | RFC 7413, see [`fast_open`](crate::fast_open) |
 //! | 254 with ExID 0xF989 | Fast Open, experimental form | RFC 7413, RFC 6994 |
-//! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`](crate::gentle) |
+//! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`] |
 //!
 //! Reading never fails: an option that is malformed is as good as absent (except a malformed GA
 //! option, which is reported), and an option without meaning here is kept in
