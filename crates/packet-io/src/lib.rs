@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`device`] | [`Device`]: batches of IP packets in and out, with super-packets both ways |
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
+//! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
@@ -19,13 +20,18 @@ compile_error!(
 );
 
 pub mod device;
+mod headers;
 pub mod interface;
 pub mod memory;
 pub mod netns;
 mod offload;
 pub mod privileges;
+mod reactor;
 pub mod realtime;
 pub mod spec;
+#[cfg(test)]
+mod testing;
+pub mod tun;
 
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
 pub use privileges::OpenError;

@@ -184,3 +184,95 @@ impl Inbox {
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tcp, checksum_is_right, pattern};
+    use std::future::poll_fn;
+
+    fn drain(device: &mut MemoryDevice) -> Vec<(Vec<u8>, RxMeta)> {
+        let mut packets = Vec::new();
+        device.receive(usize::MAX, &mut |packet, meta| packets.push((packet.to_vec(), meta))).unwrap();
+        packets
+    }
+
+    #[test]
+    fn a_super_packet_passes_whole_with_what_the_stack_must_know() {
+        let (mut a, mut b) = MemoryDevice::pair();
+        let packet = Tcp { payload: pattern(5000), ..Tcp::v6() }.with_partial_checksum();
+        a.send(&packet, TxMeta { segment_size: Some(1440), partial_checksum: true }).unwrap();
+        let meta = RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1440) };
+        assert_eq!(drain(&mut b), [(packet, meta)]);
+        assert_eq!((a.counters().sent, b.counters().received), (1, 1));
+    }
+
+    #[test]
+    fn without_offload_the_other_end_sees_finished_segments() {
+        let (mut a, mut b) =
+            MemoryDevice::pair_with(MemoryOptions { offload: false, ..MemoryOptions::default() });
+        let packet = Tcp { payload: pattern(3000), ..Tcp::v4() }.with_partial_checksum();
+        a.send(&packet, TxMeta { segment_size: Some(1460), partial_checksum: true }).unwrap();
+        let packets = drain(&mut b);
+        assert_eq!(packets.len(), 3);
+        for (packet, meta) in packets {
+            assert_eq!(meta, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
+            assert!(checksum_is_right(&packet));
+        }
+    }
+
+    #[test]
+    fn a_budget_bounds_one_receive() {
+        let (mut a, mut b) = MemoryDevice::pair();
+        for _ in 0..5 {
+            a.send(&[1], TxMeta::default()).unwrap();
+        }
+        let counts = [3, 3, 3].map(|budget| b.receive(budget, &mut |_, _| ()).unwrap());
+        assert_eq!(counts, [3, 2, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_is_woken_by_the_other_end() {
+        let (mut a, mut b) = MemoryDevice::pair();
+        let reader = tokio::spawn(async move {
+            poll_fn(|cx| b.poll_readable(cx)).await.unwrap();
+            drain(&mut b).len()
+        });
+        tokio::task::yield_now().await;
+        a.send(&[1], TxMeta::default()).unwrap();
+        assert_eq!(reader.await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_pushes_back_until_it_is_read() {
+        let (mut a, mut b) =
+            MemoryDevice::pair_with(MemoryOptions { queue_bytes: 100, ..MemoryOptions::default() });
+        a.send(&[1; 100], TxMeta::default()).unwrap();
+        let refused = a.send(&[2; 100], TxMeta::default()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        let writer = tokio::spawn(async move {
+            poll_fn(|cx| a.poll_writable(cx)).await.unwrap();
+            a.send(&[3; 100], TxMeta::default()).unwrap();
+            a
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(drain(&mut b).len(), 1);
+        writer.await.unwrap();
+        assert_eq!(drain(&mut b)[0].0, [3; 100]);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_end_swallows_packets_and_releases_a_waiting_writer() {
+        let (mut a, b) =
+            MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1, ..MemoryOptions::default() });
+        a.send(&[1], TxMeta::default()).unwrap();
+        let writer = tokio::spawn(async move {
+            poll_fn(|cx| a.poll_writable(cx)).await.unwrap();
+            a.send(&[2], TxMeta::default()).unwrap();
+            a.counters().send_refused
+        });
+        tokio::task::yield_now().await;
+        drop(b);
+        assert_eq!(writer.await.unwrap(), 1);
+    }
+}

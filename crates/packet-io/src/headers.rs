@@ -1,0 +1,109 @@
+//! Where the headers of a TCP packet lie: the little that a device must know to offload it.
+//!
+//! Devices see packets of their own stack and of the kernel; whatever does not look like plain TCP is passed on whole.
+
+/// Offset of the flags byte in a TCP header.
+const FLAGS: usize = 13;
+/// Offset of the checksum in a TCP header, which virtio-net's `csum_offset` repeats.
+pub(crate) const TCP_CHECKSUM: usize = 16;
+pub(crate) const FIN: u8 = 0x01;
+pub(crate) const PSH: u8 = 0x08;
+pub(crate) const CWR: u8 = 0x80;
+const TCP: u8 = 6;
+
+/// The shape of an unfragmented TCP packet without IPv6 extension headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Headers {
+    pub(crate) v6: bool,
+    /// Bytes of the IP header, options included.
+    pub(crate) ip_len: usize,
+    /// Bytes of the TCP header, options included.
+    pub(crate) tcp_len: usize,
+}
+
+impl Headers {
+    /// `None` for everything that is not a complete TCP header behind a complete IP header.
+    pub(crate) fn of(packet: &[u8]) -> Option<Headers> {
+        let (v6, ip_len, protocol) = match packet.first()? >> 4 {
+            4 => {
+                let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) & 0x3FFF != 0;
+                let ip_len = usize::from(packet.first()? & 0x0F) * 4;
+                if fragment || ip_len < 20 {
+                    return None;
+                }
+                (false, ip_len, *packet.get(9)?)
+            }
+            6 => (true, 40, *packet.get(6)?),
+            _ => return None,
+        };
+        let tcp_len = usize::from(packet.get(ip_len + 12)? >> 4) * 4;
+        let fits = tcp_len >= 20 && packet.len() >= ip_len + tcp_len;
+        (protocol == TCP && fits).then_some(Headers { v6, ip_len, tcp_len })
+    }
+
+    /// Both headers together: where the payload starts.
+    pub(crate) fn total(&self) -> usize {
+        self.ip_len + self.tcp_len
+    }
+
+    pub(crate) fn flags(&self, packet: &[u8]) -> u8 {
+        packet.get(self.ip_len + FLAGS).copied().unwrap_or(0)
+    }
+
+    /// The folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1): what the checksum field of a
+    /// packet holds that the device is to finish.
+    pub(crate) fn pseudo_sum(&self, packet: &[u8]) -> u16 {
+        let addresses = if self.v6 { packet.get(8..40) } else { packet.get(12..20) };
+        let len = packet.len().saturating_sub(self.ip_len) as u32;
+        fold(
+            sum(addresses.unwrap_or_default())
+                + u64::from(TCP)
+                + u64::from(len >> 16)
+                + u64::from(len & 0xFFFF),
+        )
+    }
+}
+
+/// Sum of the big-endian 16-bit words, not folded yet.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(2);
+    let total: u64 = words.by_ref().map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    total + words.remainder().first().map_or(0, |&last| u64::from(last) << 8)
+}
+
+/// Ones-complement folding to 16 bits.
+pub(crate) fn fold(mut sum: u64) -> u16 {
+    while sum > 0xFFFF {
+        sum = (sum >> 16) + (sum & 0xFFFF);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Tcp;
+
+    #[test]
+    fn the_shape_of_both_families_is_found() {
+        let packet = Tcp { options: vec![1; 12], ..Tcp::v4() }.packet();
+        assert_eq!(Headers::of(&packet), Some(Headers { v6: false, ip_len: 20, tcp_len: 32 }));
+        let packet = Tcp::v6().packet();
+        assert_eq!(Headers::of(&packet), Some(Headers { v6: true, ip_len: 40, tcp_len: 20 }));
+    }
+
+    #[test]
+    fn whatever_is_cut_short_or_not_tcp_has_no_shape() {
+        for packet in [Tcp::v4().packet(), Tcp::v6().packet()] {
+            for len in 0..packet.len() {
+                assert_eq!(Headers::of(&packet[..len]), None);
+            }
+        }
+        let mut udp = Tcp::v4().packet();
+        udp[9] = 17;
+        assert_eq!(Headers::of(&udp), None);
+        let mut fragment = Tcp::v4().packet();
+        fragment[7] = 1;
+        assert_eq!(Headers::of(&fragment), None);
+    }
+}

@@ -1,0 +1,614 @@
+//! A Linux TUN device: the kernel routes IP packets to a descriptor, and takes those that are written to it.
+//!
+//! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work: a
+//! super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the fastest path between a
+//! user-space TCP and the kernel of the same host: one call moves up to 64 kB, both ways. Where the kernel refuses the
+//! offloads the same device carries single packets, and what the stack leaves open is done in software.
+//!
+//! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode tun user
+//! USER`) needs nothing.
+
+mod vnet;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::headers::{Headers, TCP_CHECKSUM};
+use crate::interface::Interface;
+use crate::netns::Namespace;
+use crate::offload;
+use crate::privileges::OpenError;
+use crate::reactor::Reactor;
+use crate::spec::name_problem;
+use vnet::{Gso, VnetHeader};
+
+/// How a TUN device is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunOptions {
+    /// Ask for super-packets and open checksums, both ways. Quietly without them where the kernel refuses. Default true;
+    /// a link emulator, which wants the packets as they would be on a wire, says false.
+    pub offload: bool,
+    /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same. Default
+    /// false.
+    pub multi_queue: bool,
+}
+
+impl Default for TunOptions {
+    fn default() -> Self {
+        TunOptions { offload: true, multi_queue: false }
+    }
+}
+
+/// An open TUN device. It vanishes when dropped, unless it was made persistent by someone else.
+///
+/// As a [`Device`] it runs under tokio. [`TunDevice::recv`] and [`TunDevice::send_raw`] with [`AsFd`] serve a thread
+/// that has its own poll loop; the descriptor never blocks.
+#[derive(Debug)]
+pub struct TunDevice {
+    reactor: Reactor,
+    fd: OwnedFd,
+    name: String,
+    /// Where the interface lives, if not in the namespace of whoever calls.
+    namespace: Option<Namespace>,
+    mtu: usize,
+    /// Whether packets carry a `virtio_net_hdr`.
+    vnet: bool,
+    buffer: Vec<u8>,
+    /// Segments of a super-packet that was cut in software and met a full queue half-way.
+    backlog: VecDeque<Vec<u8>>,
+    counters: Counters,
+}
+
+/// The kernel never hands over more than a 64 kB payload behind its headers.
+const READ_BUFFER: usize = 65_536 + 128;
+/// A device whose previous owner just ended may be busy for a moment.
+const BUSY_RETRIES: u32 = 25;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+impl TunDevice {
+    /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a previous
+    /// owner lets go of it.
+    pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
+        if let Some(problem) = name_problem(name) {
+            return Err(OpenError::unsupported(format!("tun:{name}"), problem));
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+            .map_err(|error| OpenError::tun(name, "/dev/net/tun cannot be opened", error.into()))?;
+        let vnet = attach(fd.as_fd(), name, options)
+            .map_err(|error| OpenError::tun(name, "cannot be attached", error))?;
+        let mtu = Interface::named(name)?.mtu()?;
+        Ok(TunDevice::over(fd, name, mtu, vnet))
+    }
+
+    /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be used from
+    /// any thread afterwards.
+    pub fn open_in_netns(name: &str, namespace: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
+        TunDevice::open_in(name, &Namespace::open(namespace)?, options)
+    }
+
+    /// [`open`](TunDevice::open) inside an open network namespace.
+    pub fn open_in(name: &str, namespace: &Namespace, options: TunOptions) -> Result<TunDevice, OpenError> {
+        let device = namespace.run(|| TunDevice::open(name, options))??;
+        Ok(TunDevice { namespace: Some(namespace.clone()), ..device })
+    }
+
+    /// Takes over a descriptor that is attached to a TUN device already, perhaps in a namespace that this process cannot
+    /// see; therefore the MTU in bytes is the caller's to know. Fails on a TAP device and on one with a packet information header.
+    pub fn from_fd(fd: OwnedFd, mtu: usize) -> Result<TunDevice, OpenError> {
+        let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", "", error);
+        let mut request = interface_request("");
+        ioctl_interface(fd.as_fd(), libc::TUNGETIFF, &mut request).map_err(failed)?;
+        // SAFETY: TUNGETIFF has filled in the flags, and every bit pattern is a valid value of this field.
+        let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+        if flags & libc::IFF_TUN == 0 || flags & libc::IFF_NO_PI == 0 {
+            return Err(OpenError::unsupported("tun", "the device needs the flags IFF_TUN and IFF_NO_PI"));
+        }
+        let status = rustix::fs::fcntl_getfl(&fd).map_err(|error| failed(error.into()))?;
+        rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
+        let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        let vnet = flags & libc::IFF_VNET_HDR != 0;
+        if vnet {
+            set_number(fd.as_fd(), libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int).map_err(failed)?;
+        }
+        Ok(TunDevice::over(fd, &String::from_utf8_lossy(&name), mtu.clamp(68, MAX_SUPER), vnet))
+    }
+
+    fn over(fd: OwnedFd, name: &str, mtu: usize, vnet: bool) -> TunDevice {
+        TunDevice {
+            reactor: Reactor::default(),
+            fd,
+            name: name.to_owned(),
+            namespace: None,
+            mtu,
+            vnet,
+            buffer: vec![0; READ_BUFFER],
+            backlog: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Gives the kernel's side of the device an address on a network of `prefix` bits, sets the MTU in bytes, and
+    /// switches it on. The stack then uses another address of that network. May be called again for more addresses.
+    pub fn configure(&mut self, address: IpAddr, prefix: u8, mtu: u32) -> Result<(), OpenError> {
+        let name = self.name.clone();
+        let configure = || {
+            let interface = Interface::named(&name)?;
+            interface.set_mtu(mtu)?;
+            interface.set_up()?;
+            interface.add_address(address, prefix)
+        };
+        match &self.namespace {
+            Some(namespace) => namespace.run(configure)??,
+            None => configure()?,
+        }
+        self.mtu = mtu as usize;
+        Ok(())
+    }
+
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the device carries super-packets and open checksums.
+    pub fn offload(&self) -> bool {
+        self.vnet
+    }
+
+    /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. On a device with offload it
+    /// may be a super-packet with an unfinished checksum: see [`TunDevice::recv_with_meta`].
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv_with_meta(buffer).map(|(len, _)| len)
+    }
+
+    /// [`recv`](TunDevice::recv) with what the kernel says about the packet.
+    pub fn recv_with_meta(&self, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+        read_packet(self.fd.as_fd(), self.vnet, buffer)
+    }
+
+    /// Writes one finished packet of at most one MTU.
+    pub fn send_raw(&self, packet: &[u8]) -> io::Result<()> {
+        write_packet(self.fd.as_fd(), self.vnet.then_some(VnetHeader::default()), &[IoSlice::new(packet)])
+    }
+
+    /// Hands a super-packet or a packet with an open checksum to the kernel to finish.
+    fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
+        let payload = packet.len() - headers.total();
+        let size = tx.segment_size.filter(|&size| size > 0 && usize::from(size) < payload);
+        let gso = size.map(|size| Gso { size, v6: headers.v6, flags: headers.flags(packet) });
+        let header = VnetHeader::unfinished(&headers, gso);
+        let at = headers.ip_len + TCP_CHECKSUM;
+        let (before, rest) = packet.split_at(at);
+        // The field must hold the pseudo-header sum; what the caller has there does not matter.
+        let pseudo_sum = headers.pseudo_sum(packet).to_be_bytes();
+        let after = rest.get(2..).unwrap_or_default();
+        let parts = [IoSlice::new(before), IoSlice::new(&pseudo_sum), IoSlice::new(after)];
+        self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+    }
+
+    /// Writes the segments that a full queue has left over.
+    fn drain(&mut self) -> io::Result<()> {
+        while let Some(segment) = self.backlog.front() {
+            match self.reactor.write(|| self.send_raw(segment)) {
+                Err(error) if !is_refusal(&error) => return Err(error),
+                Err(_) => self.counters.send_refused += 1,
+                Ok(()) => {}
+            }
+            self.backlog.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl Device for TunDevice {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_readable(self.fd.as_fd(), cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        let mut count = 0;
+        while count < budget {
+            let read = || read_packet(self.fd.as_fd(), self.vnet, &mut self.buffer);
+            match self.reactor.read(read) {
+                Ok((len, meta)) => {
+                    self.counters.on_received(len);
+                    sink(self.buffer.get(..len).unwrap_or_default(), meta);
+                    count += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.drain()?;
+        let headers = if self.vnet { Headers::of(packet) } else { None };
+        let open = tx.partial_checksum || tx.segment_size.is_some_and(|size| size > 0);
+        let written = match headers {
+            Some(headers) if open => self.send_offloaded(packet, headers, tx),
+            _ if open => {
+                offload::cut(packet, tx, &mut |segment| self.backlog.push_back(segment.to_vec()));
+                match self.drain() {
+                    // What waits in the backlog is taken.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                    other => other,
+                }
+            }
+            _ => self.reactor.write(|| self.send_raw(packet)),
+        };
+        match written {
+            Ok(()) => self.counters.on_sent(packet.len()),
+            Err(error) if is_refusal(&error) => self.counters.send_refused += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_writable(self.fd.as_fd(), cx)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drain()
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { tso: self.vnet, checksum_offload: self.vnet, max_super: MAX_SUPER }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl AsFd for TunDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for TunDevice {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Whether the kernel refused a packet rather than the device being gone or busy: to TCP that is a loss. EIO is an
+/// interface that is down.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::ENOBUFS | libc::ENOMEM | libc::EPERM)
+    )
+}
+
+fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+    if !vnet {
+        let len = rustix::io::read(fd, buffer)?;
+        return Ok((len, RxMeta { checksum: ChecksumState::Verify, segment_size: None }));
+    }
+    let mut header = [0; VnetHeader::LEN];
+    let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+    let len = rustix::io::readv(fd, &mut parts)?;
+    Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
+}
+
+fn write_packet(fd: BorrowedFd<'_>, vnet: Option<VnetHeader>, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let Some(vnet) = vnet else {
+        rustix::io::writev(fd, parts)?;
+        return Ok(());
+    };
+    let header = vnet.bytes();
+    // One packet is at most three parts: before, inside and after the checksum.
+    let mut all = [IoSlice::new(&header), IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];
+    for (slot, part) in all.iter_mut().skip(1).zip(parts) {
+        *slot = *part;
+    }
+    rustix::io::writev(fd, &all)?;
+    Ok(())
+}
+
+/// Binds the descriptor to an interface. Returns whether packets will carry a `virtio_net_hdr`.
+fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<bool> {
+    let queue = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let plain = libc::IFF_TUN | libc::IFF_NO_PI | queue;
+    if !options.offload {
+        set_interface(fd, name, plain)?;
+        // A persistent device may remember what its previous owner could take.
+        let _ = set_number(fd, libc::TUNSETOFFLOAD, 0);
+        return Ok(false);
+    }
+    if let Err(error) = set_interface(fd, name, plain | libc::IFF_VNET_HDR) {
+        // A kernel from before virtio_net_hdr answers EINVAL; any other reason will be the same again.
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        set_interface(fd, name, plain)?;
+        return Ok(false);
+    }
+    set_number(fd, libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int)?;
+    let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+    // What we offer to receive, best first. Refused altogether, the kernel finishes its packets itself.
+    for offer in [tso | libc::TUN_F_TSO_ECN, tso, libc::TUN_F_CSUM, 0] {
+        if set_number(fd, libc::TUNSETOFFLOAD, offer as libc::c_int).is_ok() {
+            break;
+        }
+    }
+    Ok(true)
+}
+
+fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<()> {
+    let mut request = interface_request(name);
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    for _ in 0..BUSY_RETRIES {
+        match ioctl_interface(fd, libc::TUNSETIFF, &mut request) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
+    }
+    ioctl_interface(fd, libc::TUNSETIFF, &mut request)
+}
+
+/// A request about the interface `name`, which is cut to what fits.
+fn interface_request(name: &str) -> libc::ifreq {
+    // SAFETY: ifreq is plain old data, and all zeroes (an empty name, no flags) is a valid value of it.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero and ends the name.
+    for (slot, byte) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *slot = byte as libc::c_char;
+    }
+    request
+}
+
+fn ioctl_interface(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: TUNSETIFF and TUNGETIFF, the only codes used here, read and write one ifreq, and the reference is to a
+    // live one.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(request)) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// TUNSETOFFLOAD takes the number itself, TUNSETVNETHDRSZ a pointer to it.
+fn set_number(fd: BorrowedFd<'_>, code: libc::Ioctl, number: libc::c_int) -> io::Result<()> {
+    let done = if code == libc::TUNSETOFFLOAD {
+        // SAFETY: TUNSETOFFLOAD takes an integer argument and touches no memory of ours.
+        unsafe { libc::ioctl(fd.as_raw_fd(), code, libc::c_ulong::from(number as libc::c_uint)) }
+    } else {
+        // SAFETY: TUNSETVNETHDRSZ, the only other code used here, reads one int, and the pointer is to a live one.
+        unsafe { libc::ioctl(fd.as_raw_fd(), code, &raw const number) }
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::privileges::{has_net_admin, has_sys_admin};
+    use crate::testing::{Tcp, checksum_is_right, pattern};
+    use std::future::poll_fn;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+
+    const KERNEL: &str = "10.77.0.1";
+    const KERNEL6: &str = "fd00:77::1";
+
+    /// Runs `body` in a fresh namespace with a configured device and a runtime, or says why not.
+    fn with_device(offload: bool, body: impl AsyncFnOnce(TunDevice) + Send) {
+        if !has_sys_admin() || !has_net_admin() {
+            println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            return;
+        }
+        let namespace = Namespace::anonymous().unwrap();
+        let options = TunOptions { offload, ..TunOptions::default() };
+        let mut device = match TunDevice::open_in("pio0", &namespace, options) {
+            Ok(device) => device,
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                println!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        device.configure(KERNEL.parse().unwrap(), 24, 1400).unwrap();
+        device.configure(KERNEL6.parse().unwrap(), 64, 1400).unwrap();
+        namespace
+            .run(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let within = std::time::Duration::from_secs(10);
+                    tokio::time::timeout(within, body(device)).await.expect("the test ends in time");
+                });
+            })
+            .unwrap();
+    }
+
+    /// The next TCP packet from the kernel.
+    async fn next_tcp(device: &mut TunDevice) -> (Vec<u8>, RxMeta) {
+        loop {
+            poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
+            let mut found = None;
+            let count = device.receive(1, &mut |packet, meta| found = Some((packet.to_vec(), meta))).unwrap();
+            assert_eq!(count, usize::from(found.is_some()));
+            // The kernel also speaks ICMPv6 on a new interface.
+            match found {
+                Some((packet, meta)) if Headers::of(&packet).is_some() => return (packet, meta),
+                _ => {}
+            }
+        }
+    }
+
+    fn send(device: &mut TunDevice, packet: &[u8], tx: TxMeta) {
+        device.send(packet, tx).unwrap();
+        device.flush().unwrap();
+    }
+
+    /// Opens a connection to a kernel listener and returns the template of the next packet of ours.
+    async fn connect(device: &mut TunDevice, template: Tcp, port: u16) -> Tcp {
+        let mss = (device.mtu() - if template.src.is_ipv4() { 40 } else { 60 }) as u16;
+        let [m0, m1] = mss.to_be_bytes();
+        let syn = Tcp { ports: (40_000, port), flags: 0x02, options: vec![2, 4, m0, m1], ..template };
+        send(device, &syn.packet(), TxMeta::default());
+        let (packet, _) = next_tcp(device).await;
+        let answer = Tcp::parse(&packet);
+        assert_eq!((answer.flags, answer.ack), (0x12, 2));
+        let ack = Tcp { seq: 2, ack: answer.seq.wrapping_add(1), flags: 0x10, options: Vec::new(), ..syn };
+        send(device, &ack.packet(), TxMeta::default());
+        ack
+    }
+
+    #[test]
+    fn a_plain_device_hands_over_finished_packets() {
+        with_device(false, async |mut device| {
+            assert_eq!((device.mtu(), device.offload()), (1400, false));
+            let connecting = std::thread::spawn({
+                let namespace = Namespace::current().unwrap();
+                move || {
+                    namespace.run(|| {
+                        let timeout = std::time::Duration::from_millis(50);
+                        let _ =
+                            std::net::TcpStream::connect_timeout(&"10.77.0.2:80".parse().unwrap(), timeout);
+                    })
+                }
+            });
+            let (packet, meta) = next_tcp(&mut device).await;
+            assert_eq!(meta, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
+            assert!(checksum_is_right(&packet));
+            assert_eq!(Tcp::parse(&packet).flags & 0x02, 0x02);
+            connecting.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_synchronous_calls_need_no_runtime() {
+        with_device(false, async |device| {
+            let mut buffer = [0; 2048];
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            socket.send_to(b"out", "10.77.0.2:9").unwrap();
+            let packet = loop {
+                let readable = crate::realtime::Waiter::default().wait([device.as_fd()], None).unwrap();
+                assert_eq!(readable, [true]);
+                let len = device.recv(&mut buffer).unwrap();
+                if buffer[0] >> 4 == 4 {
+                    break buffer[..len].to_vec();
+                }
+            };
+            assert_eq!(packet[packet.len() - 3..], *b"out");
+            let listener = TcpListener::bind((KERNEL, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            device.send_raw(&Tcp { ports: (1, port), flags: 2, ..Tcp::v4() }.packet()).unwrap();
+            let len = device.recv(&mut buffer).unwrap();
+            assert_eq!(Tcp::parse(&buffer[..len]).flags, 0x12);
+            assert_eq!(device.recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        });
+    }
+
+    /// The kernel takes 30 kB from one `send`, and its answer of 30 kB arrives, whole or in pieces.
+    async fn super_packets_both_ways(mut device: TunDevice, template: Tcp, kernel: &str) {
+        let offload = device.offload();
+        let listener = TcpListener::bind((kernel, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let ours = connect(&mut device, template, port).await;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        let payload = pattern(30_000);
+        let data = Tcp { flags: 0x18, payload: payload.clone(), ..ours.clone() };
+        let mss = (device.mtu() - if ours.src.is_ipv4() { 40 } else { 60 }) as u16;
+        let tx = TxMeta { segment_size: Some(mss), partial_checksum: true };
+        send(&mut device, &data.with_partial_checksum(), tx);
+        let mut read = vec![0; payload.len()];
+        stream.read_exact(&mut read).unwrap();
+        assert!(read == payload);
+
+        // Acknowledge so that the kernel's window opens, then collect its answer.
+        let mut ack = Tcp { seq: ours.seq + 30_000, ..ours };
+        stream.write_all(&payload).unwrap();
+        let (mut collected, mut longest) = (Vec::new(), 0);
+        while collected.len() < payload.len() {
+            let (packet, meta) = next_tcp(&mut device).await;
+            let segment = Tcp::parse(&packet);
+            if segment.payload.is_empty() || segment.seq != ack.ack {
+                continue;
+            }
+            match meta.checksum {
+                ChecksumState::Verify => assert!(checksum_is_right(&packet)),
+                ChecksumState::Trusted => assert!(offload),
+            }
+            if segment.payload.len() > usize::from(mss) {
+                assert_eq!(meta.segment_size, Some(mss));
+            }
+            longest = longest.max(segment.payload.len());
+            ack.ack = ack.ack.wrapping_add(segment.payload.len() as u32);
+            collected.extend(segment.payload);
+            send(&mut device, &ack.with_partial_checksum(), TxMeta { partial_checksum: true, ..tx });
+        }
+        assert!(collected == payload);
+        assert_eq!(longest > usize::from(mss), offload, "longest payload {longest}");
+        assert_eq!(device.counters().send_refused, 0);
+    }
+
+    #[test]
+    fn super_packets_pass_whole_with_offload() {
+        with_device(true, async |device| {
+            assert!(device.capabilities().tso && device.capabilities().checksum_offload);
+            super_packets_both_ways(device, Tcp::v4(), KERNEL).await;
+        });
+        with_device(true, async |device| super_packets_both_ways(device, Tcp::v6(), KERNEL6).await);
+    }
+
+    #[test]
+    fn super_packets_are_cut_in_software_without_offload() {
+        with_device(false, async |device| {
+            assert!(!device.capabilities().tso);
+            super_packets_both_ways(device, Tcp::v4(), KERNEL).await;
+        });
+        with_device(false, async |device| super_packets_both_ways(device, Tcp::v6(), KERNEL6).await);
+    }
+
+    #[test]
+    fn a_packet_that_the_kernel_refuses_is_a_loss_and_no_failure() {
+        with_device(true, async |mut device| {
+            device.send(&[0x00; 40], TxMeta::default()).unwrap();
+            assert_eq!(device.counters().send_refused, 1);
+        });
+    }
+
+    #[test]
+    fn a_descriptor_can_be_taken_over_with_its_flags() {
+        with_device(true, async |device| {
+            let copy = TunDevice::from_fd(device.fd.try_clone().unwrap(), 1400).unwrap();
+            assert_eq!((copy.name(), copy.offload(), copy.mtu()), ("pio0", true, 1400));
+        });
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(TunDevice::from_fd(null.into(), 1400).is_err());
+    }
+
+    #[test]
+    fn a_second_owner_is_told_that_the_device_is_busy() {
+        with_device(false, async |device| {
+            let error = TunDevice::open(device.name(), TunOptions::default()).unwrap_err();
+            assert!(error.to_string().contains("another process holds this device"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_bad_name_is_refused_before_any_right_is_needed() {
+        assert!(TunDevice::open("a/b", TunOptions::default()).is_err());
+        assert!(TunDevice::open("", TunOptions::default()).is_err());
+    }
+}
