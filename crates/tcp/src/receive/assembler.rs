@@ -181,3 +181,223 @@ impl Assembler {
         self.above.remove_before(self.rcv_nxt);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receive::{RecvQueue, SackReporter};
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn range(start: u32, end: u32) -> SeqRange {
+        SeqRange::new(SeqNum(start), SeqNum(end))
+    }
+
+    #[test]
+    fn in_order_data_advances_the_left_edge() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        let arrival = assembler.on_data(range(1, 101), false);
+        assert_eq!(arrival.kind, ArrivalKind::InOrder);
+        assert_eq!((arrival.advanced, arrival.store), (100, range(1, 101)));
+        assert_eq!((arrival.duplicate, arrival.block, arrival.fin_reached), (None, None, false));
+        assert_eq!(assembler.rcv_nxt(), SeqNum(101));
+    }
+
+    /// RFC 9293 section 3.10.7.4: "Segments with higher beginning sequence numbers SHOULD be held for
+    /// later processing."
+    #[test]
+    fn data_above_a_hole_is_held_and_delivered_when_the_hole_is_filled() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        let arrival = assembler.on_data(range(101, 201), false);
+        assert_eq!(arrival.kind, ArrivalKind::OutOfOrder);
+        assert_eq!((arrival.advanced, arrival.store), (0, range(101, 201)));
+        assert_eq!(arrival.block, Some(range(101, 201)));
+        let arrival = assembler.on_data(range(201, 301), false);
+        assert_eq!(arrival.block, Some(range(101, 301)), "adjacent segments make one block");
+        let arrival = assembler.on_data(range(1, 101), false);
+        assert_eq!(arrival.kind, ArrivalKind::FillsHole);
+        assert_eq!((arrival.advanced, arrival.store), (300, range(1, 101)));
+        assert!(!assembler.has_hole());
+    }
+
+    /// RFC 5681 section 4.2: "fills in all or part of a gap".
+    #[test]
+    fn filling_a_part_of_a_hole_is_told_apart_from_order() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        assembler.on_data(range(201, 301), false);
+        let arrival = assembler.on_data(range(1, 101), false);
+        assert_eq!((arrival.kind, arrival.advanced), (ArrivalKind::FillsHole, 100));
+        assert!(assembler.has_hole());
+    }
+
+    /// RFC 2883 section 4.1: a duplicate below the cumulative acknowledgement, whole and in part.
+    #[test]
+    fn duplicates_below_the_left_edge_are_named() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        assembler.on_data(range(1, 201), false);
+        let whole = assembler.on_data(range(1, 101), false);
+        assert_eq!((whole.kind, whole.duplicate), (ArrivalKind::Duplicate, Some(range(1, 101))));
+        assert!(whole.store.is_empty());
+        let part = assembler.on_data(range(101, 301), false);
+        assert_eq!((part.kind, part.duplicate), (ArrivalKind::InOrder, Some(range(101, 201))));
+        assert_eq!((part.store, part.advanced), (range(201, 301), 100));
+    }
+
+    /// RFC 2883 sections 4.2.2 and 4.2.3: a duplicate above the cumulative acknowledgement is followed
+    /// by the block that contains it; of two duplicate stretches the first is reported.
+    #[test]
+    fn duplicates_above_the_left_edge_are_named_with_their_block() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        assembler.on_data(range(101, 201), false);
+        assembler.on_data(range(301, 401), false);
+        let whole = assembler.on_data(range(101, 151), false);
+        assert_eq!((whole.kind, whole.duplicate), (ArrivalKind::Duplicate, Some(range(101, 151))));
+        assert_eq!(whole.block, Some(range(101, 201)));
+        let bridge = assembler.on_data(range(151, 351), false);
+        assert_eq!((bridge.kind, bridge.duplicate), (ArrivalKind::OutOfOrder, Some(range(151, 201))));
+        assert_eq!(bridge.block, Some(range(101, 401)));
+        let late = assembler.on_data(range(51, 151), false);
+        assert_eq!((late.duplicate, late.block), (Some(range(101, 151)), Some(range(51, 401))));
+    }
+
+    #[test]
+    fn a_fin_is_reached_when_all_before_it_has_arrived() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        let early = assembler.on_data(range(101, 201), true);
+        assert_eq!((early.fin_reached, early.block), (false, Some(range(101, 202))), "the FIN is a number");
+        assert_eq!(early.store, range(101, 201), "and not a byte");
+        let last = assembler.on_data(range(1, 101), false);
+        assert_eq!((last.fin_reached, last.advanced), (true, 200));
+        assert_eq!((assembler.rcv_nxt(), assembler.is_complete()), (SeqNum(202), true));
+        let again = assembler.on_data(range(101, 201), true);
+        assert_eq!((again.kind, again.fin_reached), (ArrivalKind::Duplicate, false));
+        assert_eq!(again.duplicate, Some(range(101, 202)));
+    }
+
+    #[test]
+    fn a_bare_fin_completes_the_stream() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        let arrival = assembler.on_data(range(1, 1), true);
+        assert_eq!((arrival.kind, arrival.fin_reached, arrival.advanced), (ArrivalKind::InOrder, true, 0));
+        assert_eq!(assembler.rcv_nxt(), SeqNum(2));
+    }
+
+    #[test]
+    fn what_contradicts_the_fin_is_ignored() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        assembler.on_data(range(101, 201), true);
+        let beyond = assembler.on_data(range(151, 301), false);
+        assert_eq!((beyond.kind, beyond.block), (ArrivalKind::Duplicate, Some(range(101, 202))));
+        let second = assembler.on_data(range(1, 51), true);
+        assert_eq!((second.advanced, second.fin_reached, assembler.fin()), (50, false, Some(SeqNum(201))));
+        assert_eq!(assembler.on_data(range(300, 400), false).kind, ArrivalKind::Empty);
+
+        let mut assembler = Assembler::new(SeqNum(1));
+        assembler.on_data(range(101, 201), false);
+        assembler.on_data(range(1, 51), true);
+        assert_eq!(assembler.fin(), None, "a stream does not end before data that has arrived");
+    }
+
+    #[test]
+    fn ranges_are_bounded_and_a_refused_segment_is_not_stored() {
+        let mut assembler = Assembler::new(SeqNum(0));
+        for i in 0..RANGES_MAX as u32 {
+            assembler.on_data(range(2 * i + 1, 2 * i + 2), false);
+        }
+        let beyond = 2 * RANGES_MAX as u32 + 1;
+        let refused = assembler.on_data(range(beyond, beyond + 1), false);
+        assert_eq!((refused.kind, refused.block), (ArrivalKind::OutOfOrder, None));
+        assert!(refused.store.is_empty());
+        assert_eq!(assembler.above().len(), RANGES_MAX);
+        assert_eq!(assembler.on_data(range(2, 3), false).block, Some(range(1, 4)), "what joins is taken");
+    }
+
+    /// Byte `i` of the stream of the property test.
+    fn byte(i: usize) -> u8 {
+        (i * 31 + i / 251) as u8
+    }
+
+    /// What the receiver is at heart: which bytes have arrived.
+    struct Model {
+        arrived: Vec<bool>,
+    }
+
+    impl Model {
+        fn in_order(&self) -> usize {
+            self.arrived.iter().take_while(|arrived| **arrived).count()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+        /// Random overlapping segments, with reads between them, deliver exactly the stream.
+        #[test]
+        fn random_overlapping_segments_deliver_exactly_the_stream(
+            iss in any::<u32>(),
+            len in 1usize..6000,
+            segments in prop::collection::vec((0usize..6000, 1usize..1500, 0usize..3000), 1..60),
+        ) {
+            let first = SeqNum(iss);
+            let mut assembler = Assembler::new(first);
+            let mut queue = RecvQueue::new(len);
+            let mut sack = SackReporter::new();
+            let mut model = Model { arrived: vec![false; len] };
+            let mut stream = Vec::new();
+            let sweep = (0..len).step_by(700).map(|start| (start, 900, 2000));
+            for (start, size, read) in segments.into_iter().chain(sweep) {
+                let start = start % len;
+                let end = (start + size).min(len);
+                let fin = end == len;
+                let before = model.in_order();
+                let expected_duplicate = (start..end).find(|&i| model.arrived[i]);
+                let all_known = model.arrived[start..end].iter().all(|arrived| *arrived);
+                let was_complete = assembler.is_complete();
+
+                let payload: Vec<u8> = (start..end).map(byte).collect();
+                let range = SeqRange::new(first + start as u32, first + end as u32);
+                let arrival = assembler.on_data(range, fin);
+                let skip = arrival.store.start.since(range.start) as usize;
+                if !arrival.store.is_empty() {
+                    let bytes = &payload[skip..skip + arrival.store.len() as usize];
+                    let offset = start + skip - stream.len();
+                    prop_assert_eq!(queue.write_at(offset, bytes), bytes.len());
+                }
+                queue.advance(arrival.advanced as usize);
+                sack.on_arrival(&arrival, assembler.rcv_nxt());
+
+                model.arrived[start..end].fill(true);
+                let after = model.in_order();
+                prop_assert_eq!(arrival.advanced as usize, after - before);
+                prop_assert_eq!(arrival.fin_reached, after == len && !was_complete);
+                prop_assert_eq!(
+                    arrival.duplicate.filter(|range| range.start != first + len as u32).map(|range| range.start),
+                    expected_duplicate.map(|i| first + i as u32)
+                );
+                if arrival.kind == ArrivalKind::Duplicate {
+                    prop_assert!(all_known);
+                }
+                prop_assert_eq!(
+                    assembler.rcv_nxt(),
+                    first + (after + usize::from(assembler.is_complete())) as u32
+                );
+                for block in sack.blocks(4).iter().skip(usize::from(sack.dsack().is_some())) {
+                    let own = SeqRange::new(block.start, block.end);
+                    prop_assert!(assembler.above().iter().any(|range| range == own), "a block is a range");
+                }
+                sack.on_ack_sent();
+
+                let mut out = vec![0; read];
+                let count = queue.read(&mut out);
+                stream.extend_from_slice(&out[..count]);
+            }
+            let mut rest = vec![0; queue.readable()];
+            queue.read(&mut rest);
+            stream.extend_from_slice(&rest);
+            prop_assert!(assembler.is_complete());
+            prop_assert_eq!(stream, (0..len).map(byte).collect::<Vec<u8>>());
+            prop_assert_eq!(queue.memory(), 0);
+        }
+    }
+}

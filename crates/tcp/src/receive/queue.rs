@@ -31,14 +31,16 @@ pub(crate) struct RecvQueue {
     readable: usize,
     /// One past the largest offset that was ever written and not read yet.
     extent: usize,
-    /// What the storage will probably have to hold, from its last use.
+    /// Largest extent since the storage was allocated.
+    peak: usize,
+    /// What the storage will probably have to hold, from its last uses.
     expected: usize,
 }
 
 impl RecvQueue {
     /// An empty queue for at most `capacity` bytes. Allocates nothing.
     pub(crate) fn new(capacity: usize) -> Self {
-        RecvQueue { capacity, storage: Vec::new(), head: 0, readable: 0, extent: 0, expected: FIRST_STORAGE }
+        RecvQueue { capacity, storage: Vec::new(), head: 0, readable: 0, extent: 0, peak: 0, expected: FIRST_STORAGE }
     }
 
     /// Most bytes that may be held, gaps included.
@@ -73,7 +75,7 @@ impl RecvQueue {
 
     /// Stores `bytes` at `offset` bytes from the read position and returns how many of them fitted
     /// below the capacity. They become readable by [`advance`](Self::advance). Bytes that are
-    /// readable already are not overwritten.
+    /// readable already are not overwritten; of those behind a gap the last copy counts.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.capacity.saturating_sub(offset));
         let known = self.readable.saturating_sub(offset).min(fits);
@@ -88,6 +90,7 @@ impl RecvQueue {
         self.storage[at..at + first].copy_from_slice(&fresh[..first]);
         self.storage[..fresh.len() - first].copy_from_slice(&fresh[first..]);
         self.extent = self.extent.max(end);
+        self.peak = self.peak.max(end);
         fits
     }
 
@@ -147,8 +150,9 @@ impl RecvQueue {
     }
 
     fn release(&mut self) {
-        // Half of the last need: a burst is remembered for a few reads, not for ever.
-        self.expected = (self.storage.len() / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
+        // Bursts of one size need one allocation each; what is not needed again is forgotten by halves.
+        self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
+        self.peak = 0;
         self.storage = Vec::new();
         self.head = 0;
     }
@@ -171,5 +175,110 @@ impl RecvQueue {
         grown[first..self.extent].copy_from_slice(&self.storage[..self.extent - first]);
         self.storage = grown;
         self.head = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(queue: &mut RecvQueue) -> Vec<u8> {
+        let mut out = vec![0; queue.readable()];
+        assert_eq!(queue.read(&mut out), out.len());
+        out
+    }
+
+    #[test]
+    fn bytes_become_readable_when_the_gap_before_them_is_filled() {
+        let mut queue = RecvQueue::new(100);
+        assert_eq!(queue.write_at(3, b"def"), 3);
+        assert_eq!((queue.readable(), queue.is_empty()), (0, false));
+        assert_eq!(queue.write_at(0, b"abc"), 3);
+        queue.advance(6);
+        assert_eq!(read_all(&mut queue), b"abcdef");
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn an_idle_queue_holds_no_memory() {
+        let mut queue = RecvQueue::new(1 << 20);
+        assert_eq!(queue.memory(), 0, "nothing before the first byte");
+        queue.write_at(0, &[7; 100_000]);
+        queue.advance(100_000);
+        assert!(queue.memory() >= 100_000);
+        read_all(&mut queue);
+        assert_eq!(queue.memory(), 0, "nothing after the last byte");
+        queue.write_at(50, b"behind a gap");
+        queue.clear();
+        assert_eq!(queue.memory(), 0);
+    }
+
+    #[test]
+    fn storage_follows_what_is_held_and_not_the_capacity() {
+        let mut queue = RecvQueue::new(6 << 20);
+        queue.write_at(0, b"GET / HTTP/1.1");
+        queue.advance(14);
+        assert_eq!(queue.memory(), FIRST_STORAGE);
+    }
+
+    #[test]
+    fn what_does_not_fit_below_the_capacity_is_refused() {
+        let mut queue = RecvQueue::new(10);
+        assert_eq!(queue.write_at(6, b"abcdef"), 4);
+        assert_eq!(queue.write_at(10, b"x"), 0);
+        assert_eq!(queue.write_at(usize::MAX, b"x"), 0);
+        assert_eq!(queue.write_at(0, b"012345"), 6);
+        queue.advance(10);
+        assert_eq!(queue.free(), 0);
+        assert_eq!(read_all(&mut queue), b"012345abcd");
+        queue.grow(12);
+        queue.grow(5);
+        assert_eq!((queue.capacity(), queue.free()), (12, 12), "a capacity never shrinks");
+    }
+
+    #[test]
+    fn readable_bytes_are_not_overwritten_by_an_overlapping_segment() {
+        let mut queue = RecvQueue::new(100);
+        queue.write_at(0, b"first");
+        queue.advance(5);
+        assert_eq!(queue.write_at(0, b"OTHER and more"), 14);
+        queue.advance(9);
+        assert_eq!(read_all(&mut queue), b"first and more");
+    }
+
+    #[test]
+    fn the_ring_wraps_and_grows_without_disturbing_what_is_behind_a_gap() {
+        let mut queue = RecvQueue::new(1 << 16);
+        let mut next = 0u8;
+        let mut expected = 0u8;
+        for round in 0..200usize {
+            let run: Vec<u8> = (0..50 + round * 7).map(|i| next.wrapping_add(i as u8)).collect();
+            let half = run.len() / 2;
+            let at = queue.readable();
+            queue.write_at(at + half, &run[half..]);
+            queue.write_at(at, &run[..half]);
+            queue.advance(run.len());
+            next = next.wrapping_add(run.len() as u8);
+            let mut out = vec![0; run.len() * 9 / 10];
+            let count = queue.read(&mut out);
+            for byte in &out[..count] {
+                assert_eq!(*byte, expected);
+                expected = expected.wrapping_add(1);
+            }
+        }
+    }
+
+    #[test]
+    fn peek_leaves_and_skip_drops() {
+        let mut queue = RecvQueue::new(100);
+        queue.write_at(0, b"abcd");
+        queue.advance(4);
+        let mut out = [0; 2];
+        assert_eq!((queue.peek(&mut out), &out), (2, b"ab"));
+        assert_eq!(queue.byte_at(1), Some(b'b'));
+        assert_eq!(queue.byte_at(4), None);
+        assert_eq!(queue.skip(1), 1);
+        assert_eq!(read_all(&mut queue), b"bcd");
+        assert_eq!((queue.skip(1), queue.read(&mut out)), (0, 0), "nothing left");
     }
 }

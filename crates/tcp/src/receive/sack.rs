@@ -43,6 +43,11 @@ impl SackReporter {
         }
     }
 
+    /// A segment was a duplicate, though the assembler did not see it (it lay outside the window).
+    pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
+        self.dsack = Some(range);
+    }
+
     /// The duplicate that the next acknowledgement reports, if there is one.
     pub(crate) fn dsack(&self) -> Option<SeqRange> {
         self.dsack
@@ -66,5 +71,86 @@ impl SackReporter {
     /// An acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section 4).
     pub(crate) fn on_ack_sent(&mut self) {
         self.dsack = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receive::Assembler;
+    use alloc::vec::Vec;
+
+    /// A receiver that expects 0 next.
+    struct Receiver {
+        assembler: Assembler,
+        sack: SackReporter,
+    }
+
+    impl Receiver {
+        fn new() -> Self {
+            Receiver { assembler: Assembler::new(SeqNum(0)), sack: SackReporter::new() }
+        }
+
+        /// Takes a segment and answers with the blocks of its acknowledgement.
+        fn takes(&mut self, start: u32, end: u32) -> Vec<(u32, u32)> {
+            let arrival = self.assembler.on_data(SeqRange::new(SeqNum(start), SeqNum(end)), false);
+            self.sack.on_arrival(&arrival, self.assembler.rcv_nxt());
+            let blocks = self.sack.blocks(3).iter().map(|block| (block.start.0, block.end.0)).collect();
+            self.sack.on_ack_sent();
+            blocks
+        }
+    }
+
+    /// RFC 2018 section 4: "the first SACK block MUST specify the contiguous block of data containing
+    /// the segment which triggered this ACK", then "the most recently reported SACK blocks".
+    #[test]
+    fn the_block_of_the_latest_segment_comes_first_and_the_others_by_recency() {
+        let mut receiver = Receiver::new();
+        assert_eq!(receiver.takes(10, 20), [(10, 20)]);
+        assert_eq!(receiver.takes(30, 40), [(30, 40), (10, 20)]);
+        assert_eq!(receiver.takes(50, 60), [(50, 60), (30, 40), (10, 20)]);
+        assert_eq!(receiver.takes(70, 80), [(70, 80), (50, 60), (30, 40)]);
+        assert_eq!(receiver.takes(20, 25), [(10, 25), (70, 80), (50, 60)]);
+        assert_eq!(receiver.takes(25, 30), [(10, 40), (70, 80), (50, 60)]);
+    }
+
+    #[test]
+    fn blocks_below_the_cumulative_acknowledgement_vanish() {
+        let mut receiver = Receiver::new();
+        receiver.takes(10, 20);
+        receiver.takes(30, 40);
+        assert_eq!(receiver.takes(0, 10), [(30, 40)]);
+        assert_eq!(receiver.takes(20, 30), []);
+        assert!(!receiver.sack.has_blocks());
+    }
+
+    /// RFC 2883 section 4: "a D-SACK block is only used to report a duplicate contiguous sequence of
+    /// data [...] in the most recent packet", it comes first, and "each duplicate [...] is reported at
+    /// most once".
+    #[test]
+    fn a_duplicate_comes_first_and_is_reported_once() {
+        let mut receiver = Receiver::new();
+        receiver.takes(0, 10);
+        receiver.takes(20, 30);
+        assert_eq!(receiver.takes(0, 10), [(0, 10), (20, 30)]);
+        assert_eq!(receiver.takes(40, 50), [(40, 50), (20, 30)]);
+    }
+
+    /// RFC 2883 section 4.2.3: the block that contains the duplicate follows it.
+    #[test]
+    fn a_duplicate_above_a_hole_is_followed_by_its_block() {
+        let mut receiver = Receiver::new();
+        receiver.takes(10, 30);
+        receiver.takes(50, 60);
+        assert_eq!(receiver.takes(10, 20), [(10, 20), (10, 30), (50, 60)]);
+    }
+
+    #[test]
+    fn room_limits_the_blocks() {
+        let mut receiver = Receiver::new();
+        receiver.takes(10, 20);
+        receiver.takes(30, 40);
+        assert_eq!(receiver.sack.blocks(1).len(), 1);
+        assert!(receiver.sack.blocks(0).is_empty());
     }
 }
