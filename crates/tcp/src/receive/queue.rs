@@ -40,7 +40,15 @@ pub(crate) struct RecvQueue {
 impl RecvQueue {
     /// An empty queue for at most `capacity` bytes. Allocates nothing.
     pub(crate) fn new(capacity: usize) -> Self {
-        RecvQueue { capacity, storage: Vec::new(), head: 0, readable: 0, extent: 0, peak: 0, expected: FIRST_STORAGE }
+        RecvQueue {
+            capacity,
+            storage: Vec::new(),
+            head: 0,
+            readable: 0,
+            extent: 0,
+            peak: 0,
+            expected: FIRST_STORAGE,
+        }
     }
 
     /// Most bytes that may be held, gaps included.

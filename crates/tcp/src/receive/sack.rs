@@ -101,8 +101,9 @@ mod tests {
         }
     }
 
-    /// RFC 2018 section 4: "the first SACK block MUST specify the contiguous block of data containing
-    /// the segment which triggered this ACK", then "the most recently reported SACK blocks".
+    /// RFC 2018 section 4: "The first SACK block [...] MUST specify the contiguous block of data
+    /// containing the segment which triggered this ACK"; "The SACK option SHOULD be filled out by
+    /// repeating the most recently reported SACK blocks".
     #[test]
     fn the_block_of_the_latest_segment_comes_first_and_the_others_by_recency() {
         let mut receiver = Receiver::new();
@@ -124,9 +125,9 @@ mod tests {
         assert!(!receiver.sack.has_blocks());
     }
 
-    /// RFC 2883 section 4: "a D-SACK block is only used to report a duplicate contiguous sequence of
-    /// data [...] in the most recent packet", it comes first, and "each duplicate [...] is reported at
-    /// most once".
+    /// RFC 2883 section 4: "A D-SACK block is only used to report a duplicate contiguous sequence of
+    /// data received by the receiver in the most recent packet"; "Each duplicate contiguous sequence
+    /// of data received is reported in at most one D-SACK block".
     #[test]
     fn a_duplicate_comes_first_and_is_reported_once() {
         let mut receiver = Receiver::new();

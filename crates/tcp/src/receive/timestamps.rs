@@ -109,3 +109,91 @@ impl Timestamps {
 pub(crate) fn older(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Instant = Instant::from_millis(1_000);
+
+    fn after(millis: u64) -> Instant {
+        START + Duration::from_millis(millis)
+    }
+
+    /// A connection whose TS.Recent is 1000, taken at `START`.
+    fn heard() -> Timestamps {
+        let mut timestamps = Timestamps::new(77);
+        timestamps.on_syn(1000, START);
+        timestamps
+    }
+
+    #[test]
+    fn the_clock_ticks_in_milliseconds_from_its_offset() {
+        let timestamps = Timestamps::new(u32::MAX);
+        assert_eq!(timestamps.value(Instant::ZERO), u32::MAX);
+        assert_eq!(timestamps.value(Instant::from_micros(999)), u32::MAX);
+        assert_eq!(timestamps.value(Instant::from_micros(1_000)), 0, "modulo 2^32");
+    }
+
+    /// RFC 7323 section 3.2: before anything was received, TSecr is zero.
+    #[test]
+    fn the_first_option_echoes_nothing() {
+        assert_eq!(Timestamps::new(5).option(START), Option8 { value: 1005, echo: 0 });
+        assert_eq!(Timestamps::new(5).recent(), None);
+        assert_eq!(heard().option(START), Option8 { value: 1077, echo: 1000 });
+    }
+
+    /// RFC 7323 section 5.3, R1: "If there is a Timestamps option in the arriving segment, SEG.TSval <
+    /// TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then treat
+    /// the arriving segment as not acceptable".
+    #[test]
+    fn a_segment_older_than_ts_recent_is_an_old_duplicate() {
+        let timestamps = heard();
+        assert_eq!(timestamps.paws(999, after(10)), Paws::Old);
+        assert_eq!(timestamps.paws(1000, after(10)), Paws::Accept);
+        assert_eq!(timestamps.paws(1001, after(10)), Paws::Accept);
+        assert_eq!(timestamps.paws(1000u32.wrapping_add(1 << 31), after(10)), Paws::Old, "half the circle");
+        assert_eq!(Timestamps::new(0).paws(5, START), Paws::Accept, "nothing to compare with");
+    }
+
+    /// RFC 7323 section 5.5: "after 24 days of idle time, TS.Recent is invalid".
+    #[test]
+    fn ts_recent_is_outdated_after_24_days() {
+        let mut timestamps = heard();
+        let day = 24 * 3600 * 1000;
+        assert_eq!(timestamps.paws(999, after(24 * day)), Paws::Old);
+        assert_eq!(timestamps.paws(999, after(24 * day + 1)), Paws::Accept);
+        assert!(timestamps.on_accepted(SeqNum(1), 999, SeqNum(1), after(25 * day)));
+        assert_eq!(timestamps.echo(), 999);
+    }
+
+    /// RFC 7323 section 4.3: "If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval is
+    /// copied to TS.Recent".
+    #[test]
+    fn only_a_segment_at_the_acknowledged_edge_is_echoed() {
+        let mut timestamps = heard();
+        let last_ack_sent = SeqNum(500);
+        assert!(timestamps.on_accepted(SeqNum(500), 1010, last_ack_sent, after(10)));
+        assert!(!timestamps.on_accepted(SeqNum(600), 1020, last_ack_sent, after(20)), "delayed ACK");
+        assert_eq!(timestamps.echo(), 1010, "the first of the segments that one ACK covers");
+        assert!(timestamps.on_accepted(SeqNum(400), 1030, last_ack_sent, after(30)), "a filled hole");
+        assert!(!timestamps.on_accepted(SeqNum(400), 1029, last_ack_sent, after(30)), "an old duplicate");
+        assert_eq!(timestamps.echo(), 1030);
+    }
+
+    #[test]
+    fn an_echo_measures_the_round_trip() {
+        let timestamps = Timestamps::new(u32::MAX - 1_020);
+        let sent = timestamps.value(after(10));
+        assert_eq!(timestamps.rtt(sent, START, after(60)), Some(Duration::from_millis(50)), "over the wrap");
+        assert_eq!(timestamps.rtt(sent, START, after(10)), Some(TICK), "never zero");
+    }
+
+    #[test]
+    fn an_echo_of_what_was_never_sent_measures_nothing() {
+        let timestamps = Timestamps::new(0);
+        assert_eq!(timestamps.rtt(timestamps.value(after(61)), START, after(60)), None, "from the future");
+        assert_eq!(timestamps.rtt(timestamps.value(START) - 1, START, after(60)), None, "from before");
+        assert!(timestamps.rtt(timestamps.value(START), START, after(60)).is_some());
+    }
+}

@@ -245,16 +245,195 @@ impl RightSizing {
             return None;
         }
         self.space = copied;
-        // Twice what was read survives a lost round trip; the growth of the sender (twice per round
-        // trip in slow start) is extrapolated on top of it.
-        let steady = 2 * copied + 16 * u64::from(mss);
-        let wanted = steady.saturating_add(
-            2 * (u128::from(steady) * u128::from(copied - space) / u128::from(space)).min(1 << 40) as u64,
-        );
-        let capacity = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.max);
+        let capacity = usize::try_from(wanted(copied, space, mss)).unwrap_or(usize::MAX).min(self.max);
         (capacity > self.capacity).then(|| {
             self.capacity = capacity;
             capacity
         })
+    }
+}
+
+/// The buffer for a peer of whose data `copied` bytes were read in this round trip and `before` in the
+/// one before. Twice what was read survives a lost round trip; the growth of a sender that doubles
+/// its window is extrapolated on top of it.
+fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
+    let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
+    let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));
+    u64::try_from(steady + 2 * growth).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NXT: SeqNum = SeqNum(1_000);
+    const BUFFER: BufferConfig = BufferConfig { initial: 128 << 10, max: 6 << 20 };
+    const MSS: u32 = 1460;
+
+    /// A window that starts at `NXT`, scaled by 7.
+    fn scaled() -> RecvWindow {
+        let mut window = RecvWindow::new(BUFFER, MSS);
+        window.agree_scaling();
+        window.start(NXT, Instant::ZERO);
+        window
+    }
+
+    fn unscaled(size: usize) -> RecvWindow {
+        let mut window = RecvWindow::new(BufferConfig { initial: size, max: size }, MSS);
+        window.start(NXT, Instant::ZERO);
+        window
+    }
+
+    /// RFC 7323 section 2.3: the shift is limited to 14. The figures are Linux's for its two usual
+    /// limits of the receive buffer.
+    #[test]
+    fn the_scale_is_the_least_that_announces_the_largest_buffer() {
+        let scale = |max| RecvWindow::new(BufferConfig { initial: 2048, max }, MSS).offered_scale();
+        assert_eq!(scale(6_291_456), 7);
+        assert_eq!(scale(15_728_640), 8);
+        assert_eq!(scale(65_535), 0);
+        assert_eq!(scale(65_536), 1);
+        assert_eq!(scale(1 << 30), 14);
+        assert_eq!(scale(2048), 0);
+    }
+
+    /// RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be
+    /// scaled."
+    #[test]
+    fn the_syn_announces_whole_segments_and_at_most_what_fits_unscaled() {
+        assert_eq!(RecvWindow::new(BUFFER, MSS).syn_window(), 65_535);
+        let small = BufferConfig { initial: 65_536, max: 6 << 20 };
+        assert_eq!(RecvWindow::new(small, MSS).syn_window(), 64_240);
+        let tiny = BufferConfig { initial: 1_000, max: 1_000 };
+        assert_eq!(RecvWindow::new(tiny, MSS).syn_window(), 1_000);
+    }
+
+    /// The table of RFC 9293 section 3.10.7.4 (table 6).
+    #[test]
+    fn acceptability_follows_the_table() {
+        let open = unscaled(10_000);
+        let wnd = open.rcv_wnd(NXT);
+        assert_eq!(wnd, 8_760);
+        let acceptable = |seq: SeqNum, len| open.acceptable(NXT, seq, len);
+        assert!(acceptable(NXT, 0) && acceptable(NXT + (wnd - 1), 0));
+        assert!(!acceptable(NXT - 1, 0) && !acceptable(NXT + wnd, 0));
+        assert!(acceptable(NXT - 10, 11), "its end is in the window");
+        assert!(!acceptable(NXT - 10, 10), "an old duplicate");
+        assert!(acceptable(NXT + (wnd - 1), 100), "its start is in the window");
+        assert!(!acceptable(NXT + wnd, 100));
+
+        let closed = |seq: SeqNum, len| open.acceptable(NXT + wnd, seq, len);
+        assert!(closed(NXT + wnd, 0));
+        assert!(!closed(NXT + wnd, 1) && !closed(NXT + (wnd - 1), 0) && !closed(NXT + (wnd + 1), 0));
+    }
+
+    #[test]
+    fn an_idle_receiver_announces_its_buffer() {
+        let mut window = scaled();
+        assert_eq!(window.advertise(NXT, BUFFER.initial, MSS), (BUFFER.initial >> 7) as u16);
+        assert_eq!(window.rcv_wnd(NXT), BUFFER.initial as u32);
+    }
+
+    /// RFC 9293 section 3.8.6.2.1: "A TCP receiver SHOULD NOT shrink the window, i.e., move the right
+    /// window edge to the left". RFC 7323 section 2.4: what rounding takes away is accepted all the
+    /// same.
+    #[test]
+    fn the_right_edge_stays_when_nobody_reads() {
+        let mut window = scaled();
+        let size = BUFFER.initial as u32;
+        window.advertise(NXT, BUFFER.initial, MSS);
+        for arrived in (0..size).step_by(1_448) {
+            let field = u32::from(window.advertise(NXT + arrived, (size - arrived) as usize, MSS)) << 7;
+            assert_eq!(window.right_edge(NXT + arrived), NXT + size, "after {arrived} bytes");
+            assert!(field <= size - arrived, "never more than there is room for");
+            assert!(size - arrived - field < 128, "never less but by rounding");
+        }
+        assert!(window.acceptable(NXT + (size - 1), NXT + (size - 1), 1));
+    }
+
+    /// RFC 9293 section 3.8.6.2.2: "avoid advancing the right window edge in small increments".
+    #[test]
+    fn a_full_buffer_opens_the_window_only_by_something_worthwhile() {
+        let mut window = scaled();
+        window.advertise(NXT, BUFFER.initial, MSS);
+        let nxt = NXT + BUFFER.initial as u32;
+        assert_eq!(window.advertise(nxt, 0, MSS), 0);
+        assert_eq!(window.advertise(nxt, 8_000, MSS), 0, "less than a sixteenth of the buffer");
+        assert!(!window.update_worthwhile(nxt, 8_000, MSS));
+        assert!(window.update_worthwhile(nxt, 8_192, MSS));
+        assert_eq!(window.advertise(nxt, 8_192, MSS), 64);
+    }
+
+    #[test]
+    fn reading_announces_the_window_once_it_has_doubled() {
+        let mut window = scaled();
+        window.advertise(NXT, BUFFER.initial, MSS);
+        let nxt = NXT + (BUFFER.initial as u32 - 20_000);
+        assert!(!window.update_worthwhile(nxt, 39_000, MSS));
+        assert!(window.update_worthwhile(nxt, 40_000, MSS));
+        assert!(!window.update_worthwhile(NXT, BUFFER.initial, MSS), "nothing to announce");
+    }
+
+    #[test]
+    fn without_scaling_windows_are_whole_segments() {
+        let mut window = unscaled(10_000);
+        assert_eq!(window.advertise(NXT, 10_000, MSS), 8_760);
+        assert_eq!(window.advertise(NXT + 100, 10_000, MSS), 8_660, "the edge moves by a segment or not");
+        assert_eq!(window.advertise(NXT + 220, 10_000, MSS), 8_760);
+        let mut large = unscaled(1 << 20);
+        assert_eq!(large.advertise(NXT, 1 << 20, MSS), u16::MAX, "the field is full");
+    }
+
+    /// The peer sends a window per round trip and doubles it; the application reads at once.
+    #[test]
+    fn the_buffer_grows_with_what_is_read_per_round_trip() {
+        let mut window = scaled();
+        let rtt = Duration::from_millis(50);
+        window.on_rtt(rtt);
+        let mut now = Instant::ZERO;
+        let mut burst = 14_600;
+        for _ in 0..8 {
+            now += rtt;
+            if let Some(capacity) = window.on_read(burst, now) {
+                assert!(capacity >= 2 * burst, "room for a lost round trip");
+                assert_eq!(capacity, window.capacity());
+            }
+            burst *= 2;
+        }
+        assert!(window.capacity() > 3 << 20);
+        now += rtt;
+        window.on_read(10 << 20, now);
+        assert_eq!(window.capacity(), BUFFER.max, "and not beyond its maximum");
+    }
+
+    #[test]
+    fn a_steady_reader_keeps_its_buffer() {
+        let mut window = scaled();
+        window.on_rtt(Duration::from_millis(50));
+        for round in 1..100u64 {
+            assert_eq!(window.on_read(10_000, Instant::from_millis(50 * round)), None);
+        }
+        assert_eq!(window.capacity(), BUFFER.initial);
+    }
+
+    #[test]
+    fn without_a_round_trip_time_the_buffer_stays() {
+        let mut window = scaled();
+        assert_eq!(window.on_read(1 << 20, Instant::from_millis(900)), None);
+    }
+
+    #[test]
+    fn without_timestamps_a_filled_window_bounds_the_round_trip() {
+        let mut window = scaled();
+        let wnd = window.rcv_wnd(NXT);
+        window.on_data(NXT, Instant::from_millis(100));
+        window.on_data(NXT + (wnd - 1), Instant::from_millis(150));
+        assert_eq!(window.rtt(), None);
+        window.on_data(NXT + wnd, Instant::from_millis(160));
+        assert_eq!(window.rtt(), Some(Duration::from_millis(60)));
+        window.on_rtt(Duration::from_millis(40));
+        assert_eq!(window.rtt(), Some(Duration::from_millis(40)), "a timestamp knows better");
+        window.on_rtt(Duration::from_millis(48));
+        assert_eq!(window.rtt(), Some(Duration::from_millis(41)), "smoothed by an eighth");
     }
 }
