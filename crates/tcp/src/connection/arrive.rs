@@ -186,7 +186,6 @@ impl Connection {
             // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
             // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
             if una.lt(segment.ack) && segment.ack.le(nxt) {
-                self.tx.window.update(segment.seq, segment.ack, segment.window);
                 self.establish(segment.options, now);
                 return Verdict::Continue;
             }
@@ -209,7 +208,7 @@ impl Connection {
 
     /// Sends a challenge ACK if the limits of this connection and of the host permit.
     fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
-        if (env.challenge)(now) {
+        if self.challenge_limit.permits(now) && (env.challenge)(now) {
             self.counters.challenge_acks += 1;
             self.outbox.push(Control::ChallengeAck);
         }

@@ -3,6 +3,8 @@
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
 
+use crate::time::{Duration, Instant};
+
 /// A segment that carries neither data nor a question of windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control {
@@ -44,6 +46,28 @@ impl Outbox {
     /// Throws away what waits.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
+    }
+}
+
+/// RFC 5961 section 7: challenge ACKs of one connection are limited, so that a flood of forged
+/// segments is not answered by a flood of our own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ChallengeLimit {
+    second: Instant,
+    sent: u32,
+}
+
+impl ChallengeLimit {
+    /// Challenge ACKs that one connection may send in a second.
+    const PER_SECOND: u32 = 10;
+
+    /// True if one may be sent now; it counts as sent.
+    pub(crate) fn permits(&mut self, now: Instant) -> bool {
+        if now.saturating_since(self.second) >= Duration::from_secs(1) {
+            *self = ChallengeLimit { second: now, sent: 0 };
+        }
+        self.sent += 1;
+        self.sent <= Self::PER_SECOND
     }
 }
 
@@ -102,5 +126,14 @@ mod tests {
         outbox.pop();
         outbox.pop();
         assert_eq!(outbox.pop(), None);
+    }
+
+    #[test]
+    fn a_connection_sends_ten_challenge_acks_a_second() {
+        let mut limit = ChallengeLimit::default();
+        let permitted = |limit: &mut ChallengeLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
+        assert_eq!(permitted(&mut limit, 500), 10);
+        assert_eq!(permitted(&mut limit, 999), 0);
+        assert_eq!(permitted(&mut limit, 1_500), 10);
     }
 }

@@ -41,13 +41,16 @@ mod stats;
 mod timeout;
 mod urgent;
 
+#[cfg(test)]
+mod tests;
+
 pub use state::State;
 pub use stats::{ConnStats, Counters};
 
 pub(crate) use control::Events;
 pub(crate) use handshake::CookieParams;
 
-use control::Outbox;
+use control::{ChallengeLimit, Outbox};
 use ecn::EcnState;
 use handshake::Negotiated;
 use keepalive::Keepalive;
@@ -119,6 +122,7 @@ pub(crate) struct Connection {
     fin_wait_2_until: Option<Instant>,
     mechanisms: Vec<Box<dyn Mechanism>>,
     outbox: Outbox,
+    challenge_limit: ChallengeLimit,
     events: Events,
     closed: Option<CloseReason>,
     released: bool,
@@ -148,6 +152,7 @@ impl Connection {
             fin_wait_2_until: None,
             mechanisms: mechanism::enabled(&config.mechanisms),
             outbox: Outbox::default(),
+            challenge_limit: ChallengeLimit::default(),
             events: Events::default(),
             closed: None,
             released: false,
