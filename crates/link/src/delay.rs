@@ -1,0 +1,242 @@
+//! Propagation: delay, jitter, reordering, duplication; and the packets that are on the way.
+//!
+//! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real paths do;
+//! only reordering lets later packets overtake. Packets in order sit in a plain queue, the few stragglers in a heap.
+
+use crate::seeds::{ChaCha8Rng, below, chance, rng};
+use crate::units::Ratio;
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::format;
+use core::cmp::Ordering;
+use core::time::Duration;
+
+/// Reordering, as written in `--reorder 1%,5ms`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reorder {
+    /// Share of packets that are held back.
+    pub share: Ratio,
+    /// How long they are held back beyond their time.
+    pub by: Duration,
+}
+
+impl Reorder {
+    /// How long a packet is held back when only the share was given.
+    pub const DEFAULT_BY: Duration = Duration::from_millis(5);
+}
+
+/// What chance has decided for one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fate {
+    /// Extra delay in nanoseconds.
+    jitter: u64,
+    /// Extra delay of a straggler.
+    straggle: Option<u64>,
+    /// Delivered twice.
+    pub(crate) twice: bool,
+}
+
+impl Fate {
+    pub(crate) fn straggles(&self) -> bool {
+        self.straggle.is_some()
+    }
+}
+
+/// The far part of a direction: assigns due times and holds packets until then. Nanoseconds throughout.
+#[derive(Debug)]
+pub(crate) struct DelayLine<P> {
+    delay: u64,
+    jitter: Option<(u64, ChaCha8Rng)>,
+    reorder: Option<(Ratio, u64, ChaCha8Rng)>,
+    duplicate: Option<(Ratio, ChaCha8Rng)>,
+    /// Due time of the last packet that was not held back.
+    last_due: u64,
+    entered: u64,
+    in_order: VecDeque<Travelling<P>>,
+    stragglers: BinaryHeap<Travelling<P>>,
+}
+
+/// A packet on the way. Compares so that the earliest is the greatest, for the heap.
+#[derive(Debug)]
+struct Travelling<P> {
+    due: u64,
+    /// Decides among packets that are due at the same time.
+    number: u64,
+    packet: P,
+}
+
+impl<P> Travelling<P> {
+    fn key(&self) -> (u64, u64) {
+        (self.due, self.number)
+    }
+}
+
+impl<P> PartialEq for Travelling<P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<P> Eq for Travelling<P> {}
+
+impl<P> PartialOrd for Travelling<P> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<P> Ord for Travelling<P> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+/// Nanoseconds, saturating.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl<P> DelayLine<P> {
+    /// An empty line; each kind of chance has its own generator below `name`.
+    pub(crate) fn new(
+        delay: Duration,
+        jitter: Option<Duration>,
+        reorder: Option<Reorder>,
+        duplicate: Option<Ratio>,
+        seed: u64,
+        name: &str,
+    ) -> Self {
+        let generator = |element: &str| rng(seed, &format!("{name}/{element}"));
+        DelayLine {
+            delay: nanos(delay),
+            jitter: jitter.map(|most| (nanos(most), generator("jitter"))),
+            reorder: reorder.map(|Reorder { share, by }| (share, nanos(by), generator("reorder"))),
+            duplicate: duplicate.map(|share| (share, generator("duplicate"))),
+            last_due: 0,
+            entered: 0,
+            in_order: VecDeque::new(),
+            stragglers: BinaryHeap::new(),
+        }
+    }
+
+    /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's number.
+    pub(crate) fn draw(&mut self) -> Fate {
+        Fate {
+            jitter: self.jitter.as_mut().map_or(0, |(most, rng)| below(rng, most.saturating_add(1))),
+            straggle: self.reorder.as_mut().and_then(|(share, by, rng)| chance(rng, *share).then_some(*by)),
+            twice: self.duplicate.as_mut().is_some_and(|(share, rng)| chance(rng, *share)),
+        }
+    }
+
+    /// Takes a packet that leaves the bottleneck at `departure`.
+    pub(crate) fn enter(&mut self, packet: P, departure: u64, fate: Fate) {
+        let due = departure.saturating_add(self.delay).saturating_add(fate.jitter).max(self.last_due);
+        let number = self.entered;
+        self.entered += 1;
+        match fate.straggle {
+            None => {
+                self.last_due = due;
+                self.in_order.push_back(Travelling { due, number, packet });
+            }
+            Some(by) => self.stragglers.push(Travelling { due: due.saturating_add(by), number, packet }),
+        }
+    }
+
+    /// When the next packet is due.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        match (self.in_order.front(), self.stragglers.peek()) {
+            (Some(first), Some(straggler)) => Some(first.due.min(straggler.due)),
+            (Some(only), None) | (None, Some(only)) => Some(only.due),
+            (None, None) => None,
+        }
+    }
+
+    /// The next packet, if it is due by `now`.
+    pub(crate) fn leave(&mut self, now: u64) -> Option<(u64, P)> {
+        self.next_due().filter(|due| *due <= now)?;
+        let straggler_first = match (self.in_order.front(), self.stragglers.peek()) {
+            (Some(first), Some(straggler)) => straggler.key() < first.key(),
+            (Some(_), None) | (None, None) => false,
+            (None, Some(_)) => true,
+        };
+        let next = if straggler_first { self.stragglers.pop() } else { self.in_order.pop_front() };
+        next.map(|Travelling { due, number: _, packet }| (due, packet))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.in_order.len() + self.stragglers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn line(jitter_ms: u64, reorder: Option<Reorder>) -> DelayLine<u32> {
+        let jitter = (jitter_ms > 0).then_some(Duration::from_millis(jitter_ms));
+        DelayLine::new(Duration::from_millis(10), jitter, reorder, None, 1, "t")
+    }
+
+    fn drain(line: &mut DelayLine<u32>) -> Vec<(u64, u32)> {
+        core::iter::from_fn(|| line.leave(u64::MAX)).collect()
+    }
+
+    #[test]
+    fn a_packet_is_due_after_the_delay_and_not_before() {
+        let mut line = line(0, None);
+        let fate = line.draw();
+        line.enter(1, 5 * MS, fate);
+        assert_eq!(line.next_due(), Some(15 * MS));
+        assert_eq!(line.leave(15 * MS - 1), None);
+        assert_eq!(line.leave(15 * MS), Some((15 * MS, 1)));
+    }
+
+    #[test]
+    fn jitter_spreads_delays_over_its_range() {
+        let mut line = line(3, None);
+        let mut extra = Vec::new();
+        for i in 0..2000 {
+            let fate = line.draw();
+            line.enter(i, u64::from(i) * 100 * MS, fate);
+        }
+        for (due, i) in drain(&mut line) {
+            extra.push(due - u64::from(i) * 100 * MS - 10 * MS);
+        }
+        assert!(extra.iter().all(|extra| *extra <= 3 * MS));
+        let mean = extra.iter().sum::<u64>() / 2000;
+        assert!((1_400_000..1_600_000).contains(&mean), "mean {mean}");
+    }
+
+    #[test]
+    fn a_straggler_is_overtaken_and_the_others_keep_their_order() {
+        let always = Reorder { share: Ratio::ONE, by: Duration::from_millis(5) };
+        let mut line = line(0, Some(always));
+        let late = line.draw();
+        let on_time = Fate { jitter: 0, straggle: None, twice: false };
+        line.enter(1, 0, late);
+        line.enter(2, MS, on_time);
+        line.enter(3, 5 * MS, on_time);
+        line.enter(4, 6 * MS, on_time);
+        // 1 is due together with 3 and goes first, since it entered first.
+        assert_eq!(drain(&mut line).iter().map(|(_, i)| *i).collect::<Vec<_>>(), [2, 1, 3, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_never_reorders(gaps in prop::collection::vec(0u64..2 * MS, 1..200), jitter_ms in 1u64..20) {
+            let mut line = line(jitter_ms, None);
+            let mut departure = 0;
+            for (i, gap) in gaps.iter().enumerate() {
+                departure += gap;
+                let fate = line.draw();
+                line.enter(i as u32, departure, fate);
+            }
+            let out = drain(&mut line);
+            prop_assert!(out.iter().enumerate().all(|(i, (_, packet))| i as u32 == *packet));
+            prop_assert!(out.windows(2).all(|w| w[0].0 <= w[1].0));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is wrong with a link description: where, what, and what to write instead, in one line.
+//!
+//! The person who reads it typed a flag or a line of a plan; the message names that flag and the nearest thing
+//! that would have been understood.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A link description that cannot be understood. Prints as `--rate 20mbt: 'mbt' is not a unit of rate; use ...`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpecError {
+    key: Option<String>,
+    value: String,
+    problem: String,
+    remedy: String,
+}
+
+impl SpecError {
+    /// An error about `value`: the `problem` and the `remedy` are half sentences that are joined by a semicolon.
+    pub fn new(value: &str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        SpecError { key: None, value: value.into(), problem: problem.into(), remedy: remedy.into() }
+    }
+
+    /// The same error as seen from the flag `key` (without dashes) whose whole value was `value`.
+    #[must_use]
+    pub fn at(self, key: &str, value: &str) -> Self {
+        SpecError { key: Some(key.into()), value: value.into(), ..self }
+    }
+
+    /// The flag in question, without dashes, if it came from one.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// The text that was not understood.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// What is wrong and what to do about it, without the place: `'mbt' is not a unit of rate; use ...`.
+    pub fn advice(&self) -> String {
+        format!("{}; {}", self.problem, self.remedy)
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) if self.value.is_empty() => write!(f, "--{key}: ")?,
+            Some(key) => write!(f, "--{key} {}: ", self.value)?,
+            None => write!(f, "'{}': ", self.value)?,
+        }
+        write!(f, "{}; {}", self.problem, self.remedy)
+    }
+}
+
+impl core::error::Error for SpecError {}
+
+/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`.
+pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
+    match nearest(word, known) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("use {}", listed(known)),
+    }
+}
+
+/// `a, b or c`.
+pub(crate) fn listed(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => String::from(*only),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// The known word with the fewest edits, if at most a third of its letters (and at least one) would change.
+fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |candidate: &&str| edit_distance(&word.to_ascii_lowercase(), candidate);
+    let best = known.iter().min_by_key(|candidate| distance(candidate))?;
+    let allowed = (best.len() / 3).max(1);
+    (distance(best) <= allowed).then_some(*best)
+}
+
+/// Levenshtein distance with swaps of neighbours (optimal string alignment), on characters.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut previous: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = Vec::with_capacity(b.len() + 1);
+        row.push(i);
+        for j in 1..=b.len() {
+            let change = usize::from(a[i - 1] != b[j - 1]);
+            let mut best = (previous[j] + 1).min(row[j - 1] + 1).min(previous[j - 1] + change);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before[j - 2] + 1);
+            }
+            row.push(best);
+        }
+        before = previous;
+        previous = row;
+    }
+    previous.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn distance_counts_edits_and_swaps() {
+        assert_eq!(edit_distance("rate", "rate"), 0);
+        assert_eq!(edit_distance("raet", "rate"), 1);
+        assert_eq!(edit_distance("mbt", "mbit"), 1);
+        assert_eq!(edit_distance("", "loss"), 4);
+    }
+
+    #[test]
+    fn a_near_word_is_suggested_and_a_far_one_gets_the_list() {
+        assert_eq!(suggest("jiter", &["rate", "jitter"]), "did you mean jitter?");
+        assert_eq!(suggest("speed", &["rate", "jitter", "loss"]), "use rate, jitter or loss");
+    }
+
+    #[test]
+    fn the_message_names_the_flag_and_the_value() {
+        let error = SpecError::new("mbt", "'mbt' is not a unit of rate", "use mbit").at("rate", "20mbt");
+        assert_eq!(error.to_string(), "--rate 20mbt: 'mbt' is not a unit of rate; use mbit");
+        assert_eq!(error.key(), Some("rate"));
+        assert_eq!(error.advice(), "'mbt' is not a unit of rate; use mbit");
+    }
+}

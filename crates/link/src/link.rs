@@ -1,0 +1,42 @@
+//! Both directions of a path, and what their middleboxes know together.
+
+use crate::direction::{Direction, Way};
+use crate::middlebox::Flows;
+use crate::parcel::Parcel;
+use crate::spec::LinkSpec;
+use brisk_wire::Instant;
+
+/// A path in both directions. The directions share nothing but the connection table of stateful middleboxes; each
+/// has its own bottleneck, loss and generators.
+#[derive(Debug)]
+pub struct Link<P> {
+    /// From the server's side (B) to the client's side (A).
+    pub down: Direction<P>,
+    /// From the client's side (A) to the server's side (B).
+    pub up: Direction<P>,
+}
+
+impl<P: Parcel> Link<P> {
+    /// A link whose clock begins at zero. `seed` counts, not `spec.seed`: the driver decides what the description's
+    /// seed means for its first, second and thousandth run.
+    pub fn new(spec: &LinkSpec, seed: u64) -> Self {
+        Link::starting_at(spec, seed, Instant::ZERO)
+    }
+
+    /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs already.
+    pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
+        let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
+        Link {
+            down: Direction::of_link(&spec.down, seed, "down", Way::Down, &flows, began),
+            up: Direction::of_link(&spec.up, seed, "up", Way::Up, &flows, began),
+        }
+    }
+
+    /// When either direction has something to do next.
+    pub fn next_departure(&self) -> Option<Instant> {
+        match (self.down.next_departure(), self.up.next_departure()) {
+            (Some(down), Some(up)) => Some(down.min(up)),
+            (down, up) => down.or(up),
+        }
+    }
+}

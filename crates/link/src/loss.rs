@@ -1,0 +1,336 @@
+//! Loss models: which packets the path loses.
+//!
+//! Each model looks at every packet that enters the path exactly once, in order, and takes a fixed number of draws
+//! for it, so that losses depend on the packet's number and not on its timing, except in [`After`] and [`Outage`],
+//! whose definition is about time. Time is when the packet enters the link: a burst is what the *sender* sent back to
+//! back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
+
+use crate::seeds::{ChaCha8Rng, below, chance};
+use crate::units::Ratio;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use brisk_wire::Instant;
+use core::fmt;
+use core::time::Duration;
+
+/// Decides for one packet after the other whether it is lost.
+pub trait LossModel: fmt::Debug {
+    /// Whether the packet of `len` bytes that enters at `now` is lost. Call once per packet, in order.
+    fn lose(&mut self, now: Instant, len: usize) -> bool;
+}
+
+/// What to lose, as written in `--loss`; [`LossSpec::model`] makes it work.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LossSpec {
+    /// `2%`: each packet on its own.
+    Independent(Ratio),
+    /// `after:1%,50%`: `q` for the packet after a lost one in the same burst, `p` otherwise.
+    After {
+        /// Loss probability normally.
+        p: Ratio,
+        /// Loss probability right after a lost packet of the same burst.
+        q: Ratio,
+        /// A longer pause since the previous packet begins a new burst; 500 us in the paper.
+        gap: Duration,
+    },
+    /// `ge:p=1%,r=50%,h=0%,k=100%`: two states (Gilbert-Elliott), whose memory outlasts pauses.
+    GilbertElliott {
+        /// Probability to go from good to bad after a packet.
+        p: Ratio,
+        /// Probability to go from bad to good after a packet.
+        r: Ratio,
+        /// Delivery probability in the bad state.
+        h: Ratio,
+        /// Delivery probability in the good state.
+        k: Ratio,
+    },
+    /// `trace:FILE`: as recorded; `1` is a lost packet, `0` a delivered one; repeats.
+    Trace {
+        /// Where the recording is.
+        path: Arc<str>,
+        /// The recording, once it is loaded; `true` is lost.
+        lost: Option<Arc<[bool]>>,
+    },
+    /// `list:3,7-9`: exactly these packets, the first being 1; sorted, disjoint, inclusive ranges.
+    Positions(Arc<[(u64, u64)]>),
+    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: everything in a stretch of time since the link began.
+    Outage {
+        /// Begin, inclusive.
+        from: Duration,
+        /// End, exclusive.
+        to: Duration,
+        /// Distance between two begins, if it repeats.
+        every: Option<Duration>,
+    },
+}
+
+impl LossSpec {
+    /// The burst gap of "Gentle Aggression", section 2.
+    pub const BURST_GAP: Duration = Duration::from_micros(500);
+
+    /// The working model. `rng` is its own generator, `began` the time from which outages count. A trace that was
+    /// not loaded loses nothing.
+    pub fn model(&self, mut rng: ChaCha8Rng, began: Instant) -> Box<dyn LossModel + Send> {
+        match self {
+            LossSpec::Independent(p) => Box::new(Independent { p: *p, rng }),
+            LossSpec::After { p, q, gap } => {
+                Box::new(After { p: *p, q: *q, gap: *gap, previous: None, lost: false, rng })
+            }
+            LossSpec::GilbertElliott { p, r, h, k } => {
+                let bad = begins_bad(&mut rng, *p, *r);
+                Box::new(GilbertElliott { p: *p, r: *r, h: *h, k: *k, bad, rng })
+            }
+            LossSpec::Trace { path: _, lost } => {
+                Box::new(Trace { lost: lost.clone().unwrap_or_else(|| Vec::new().into()), next: 0 })
+            }
+            LossSpec::Positions(ranges) => {
+                Box::new(Positions { ranges: ranges.clone(), passed: 0, range: 0 })
+            }
+            LossSpec::Outage { from, to, every } => {
+                Box::new(Outage { from: began + *from, length: to.saturating_sub(*from), every: *every })
+            }
+        }
+    }
+}
+
+/// Each packet is lost with the same probability, whatever happened before.
+#[derive(Debug)]
+pub struct Independent {
+    p: Ratio,
+    rng: ChaCha8Rng,
+}
+
+impl LossModel for Independent {
+    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
+        chance(&mut self.rng, self.p)
+    }
+}
+
+/// Correlated loss within a burst.
+///
+/// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section 8.4.1),
+/// taken literally: the memory ends with the burst. A memory that outlasts pauses would hit every back-off of a
+/// timeout again and yield tails of many seconds that the paper does not have.
+#[derive(Debug)]
+pub struct After {
+    p: Ratio,
+    q: Ratio,
+    gap: Duration,
+    previous: Option<Instant>,
+    lost: bool,
+    rng: ChaCha8Rng,
+}
+
+impl LossModel for After {
+    fn lose(&mut self, now: Instant, _len: usize) -> bool {
+        let same_burst = self.previous.is_some_and(|previous| now.saturating_since(previous) <= self.gap);
+        let probability = if same_burst && self.lost { self.q } else { self.p };
+        self.previous = Some(now);
+        self.lost = chance(&mut self.rng, probability);
+        self.lost
+    }
+}
+
+/// The Gilbert-Elliott chain in netem's notation: the packet is judged in the present state, then the state moves.
+///
+/// It begins in the bad state with the chain's stationary probability, so that short runs have the same mean loss
+/// `(p (1-h) + r (1-k)) / (p + r)` as long ones.
+#[derive(Debug)]
+pub struct GilbertElliott {
+    p: Ratio,
+    r: Ratio,
+    h: Ratio,
+    k: Ratio,
+    bad: bool,
+    rng: ChaCha8Rng,
+}
+
+fn begins_bad(rng: &mut ChaCha8Rng, p: Ratio, r: Ratio) -> bool {
+    let (p, r) = (u64::from(p.ppb()), u64::from(r.ppb()));
+    below(rng, p + r) < p
+}
+
+impl LossModel for GilbertElliott {
+    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
+        let (delivery, leave) = if self.bad { (self.h, self.r) } else { (self.k, self.p) };
+        let lost = !chance(&mut self.rng, delivery);
+        if chance(&mut self.rng, leave) {
+            self.bad = !self.bad;
+        }
+        lost
+    }
+}
+
+/// Replays a recording, from its beginning, over and over.
+#[derive(Debug)]
+pub struct Trace {
+    lost: Arc<[bool]>,
+    next: usize,
+}
+
+impl LossModel for Trace {
+    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
+        let lost = self.lost.get(self.next).copied().unwrap_or(false);
+        self.next = if self.next + 1 < self.lost.len() { self.next + 1 } else { 0 };
+        lost
+    }
+}
+
+/// Loses exactly the packets with the listed numbers: for scripted situations.
+#[derive(Debug)]
+pub struct Positions {
+    ranges: Arc<[(u64, u64)]>,
+    passed: u64,
+    range: usize,
+}
+
+impl LossModel for Positions {
+    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
+        self.passed += 1;
+        while self.ranges.get(self.range).is_some_and(|(_, last)| *last < self.passed) {
+            self.range += 1;
+        }
+        self.ranges.get(self.range).is_some_and(|(first, _)| *first <= self.passed)
+    }
+}
+
+/// Loses everything for a while, once or at regular distances (a handover, a cut cable).
+#[derive(Debug)]
+pub struct Outage {
+    from: Instant,
+    length: Duration,
+    every: Option<Duration>,
+}
+
+impl LossModel for Outage {
+    fn lose(&mut self, now: Instant, _len: usize) -> bool {
+        if now < self.from {
+            return false;
+        }
+        let since = now.saturating_since(self.from).as_nanos();
+        let within = match self.every {
+            Some(every) if !every.is_zero() => since % every.as_nanos(),
+            Some(_) | None => since,
+        };
+        within < self.length.as_nanos()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds::rng;
+    use alloc::vec;
+
+    const N: u64 = 200_000;
+
+    fn percent(n: u32) -> Ratio {
+        Ratio::from_percent(n)
+    }
+
+    /// Lost flags of `n` packets that are `gap_us` apart.
+    fn run(spec: &LossSpec, seed: u64, n: u64, gap_us: u64) -> Vec<bool> {
+        let mut model = spec.model(rng(seed, "test"), Instant::ZERO);
+        (0..n).map(|i| model.lose(Instant::from_micros(i * gap_us), 1500)).collect()
+    }
+
+    fn mean(lost: &[bool]) -> f64 {
+        lost.iter().filter(|lost| **lost).count() as f64 / lost.len() as f64
+    }
+
+    fn mean_burst(lost: &[bool]) -> f64 {
+        let starts = lost.windows(2).filter(|w| !w[0] && w[1]).count();
+        lost.iter().filter(|lost| **lost).count() as f64 / starts.max(1) as f64
+    }
+
+    fn close(measured: f64, expected: f64, tolerance: f64) {
+        assert!(
+            (measured - expected).abs() < tolerance,
+            "measured {measured}, expected {expected} +- {tolerance}"
+        );
+    }
+
+    #[test]
+    fn independent_loss_has_its_mean_and_no_memory() {
+        for seed in 0..3 {
+            let lost = run(&LossSpec::Independent(percent(2)), seed, N, 10);
+            close(mean(&lost), 0.02, 0.001);
+            close(mean_burst(&lost), 1.0 / 0.98, 0.02);
+        }
+    }
+
+    /// p/(p + 1 - q) = 0.01/0.51 = 1.96 % in an endless burst, with 2 packets to a loss.
+    #[test]
+    fn correlated_loss_within_one_burst_has_the_papers_mean_and_burst_length() {
+        let spec = LossSpec::After { p: percent(1), q: percent(50), gap: LossSpec::BURST_GAP };
+        for seed in 0..3 {
+            let lost = run(&spec, seed, N, 10);
+            close(mean(&lost), 0.0196, 0.0016);
+            close(mean_burst(&lost), 2.0, 0.1);
+        }
+    }
+
+    #[test]
+    fn correlation_ends_with_the_burst() {
+        let spec = LossSpec::After { p: percent(1), q: percent(100), gap: LossSpec::BURST_GAP };
+        close(mean(&run(&spec, 1, N, 501)), 0.01, 0.001);
+        let stuck = run(&spec, 1, 10_000, 500);
+        let first = stuck.iter().position(|lost| *lost).expect("one of 10,000 packets is lost at 1 %");
+        assert!(stuck[first..].iter().all(|lost| *lost), "a gap of exactly 0.5 ms is still the same burst");
+    }
+
+    #[test]
+    fn gilbert_elliott_has_its_stationary_mean() {
+        let spec = LossSpec::GilbertElliott { p: percent(1), r: percent(8), h: percent(10), k: percent(98) };
+        let expected = (0.01 * 0.9 + 0.08 * 0.02) / 0.09;
+        for seed in 0..3 {
+            close(mean(&run(&spec, seed, N, 1_000_000)), expected, 0.008);
+        }
+    }
+
+    #[test]
+    fn gilbert_elliott_begins_in_its_stationary_distribution() {
+        let spec = LossSpec::GilbertElliott { p: percent(10), r: percent(30), h: Ratio::ZERO, k: Ratio::ONE };
+        let first = (0..20_000).map(|seed| run(&spec, seed, 1, 1)[0]).collect::<Vec<_>>();
+        close(mean(&first), 0.25, 0.01);
+        let never =
+            LossSpec::GilbertElliott { p: Ratio::ZERO, r: Ratio::ZERO, h: Ratio::ZERO, k: Ratio::ONE };
+        assert!(run(&never, 1, 1000, 1).iter().all(|lost| !lost));
+    }
+
+    #[test]
+    fn a_trace_replays_and_repeats() {
+        let spec = LossSpec::Trace { path: "x".into(), lost: Some([false, true, true].as_slice().into()) };
+        assert_eq!(run(&spec, 1, 7, 1), [false, true, true, false, true, true, false]);
+        assert_eq!(run(&LossSpec::Trace { path: "x".into(), lost: None }, 1, 2, 1), [false, false]);
+    }
+
+    #[test]
+    fn listed_packets_and_no_others_are_lost() {
+        let spec = LossSpec::Positions([(3, 3), (7, 9)].as_slice().into());
+        let lost: Vec<usize> =
+            run(&spec, 1, 20, 1).iter().enumerate().filter(|(_, lost)| **lost).map(|(i, _)| i + 1).collect();
+        assert_eq!(lost, vec![3, 7, 8, 9]);
+    }
+
+    #[test]
+    fn an_outage_loses_everything_in_its_time_and_may_repeat() {
+        let ms = Duration::from_millis;
+        let once = LossSpec::Outage { from: ms(2), to: ms(4), every: None };
+        assert_eq!(run(&once, 1, 8, 1000), [false, false, true, true, false, false, false, false]);
+        let again = LossSpec::Outage { from: ms(2), to: ms(3), every: Some(ms(3)) };
+        assert_eq!(run(&again, 1, 7, 1000), [false, false, true, false, false, true, false]);
+    }
+
+    #[test]
+    fn the_same_seed_loses_the_same_packets_whatever_the_timing() {
+        for spec in [
+            LossSpec::Independent(percent(5)),
+            LossSpec::GilbertElliott { p: percent(5), r: percent(50), h: Ratio::ZERO, k: Ratio::ONE },
+        ] {
+            assert_eq!(run(&spec, 9, 5000, 1), run(&spec, 9, 5000, 777));
+            assert_ne!(run(&spec, 9, 5000, 1), run(&spec, 10, 5000, 1));
+        }
+    }
+}

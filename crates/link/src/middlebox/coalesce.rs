@@ -1,0 +1,102 @@
+//! A box that joins adjacent segments, as offloads and accelerators on a path do.
+
+use super::Passed;
+use super::header::{Tcp, mend, write_length};
+use crate::parcel::Parcel;
+use alloc::vec::Vec;
+use brisk_wire::{Flags, Instant, four_tuple};
+use core::time::Duration;
+
+/// How long a segment waits for its successor.
+const HOLD: Duration = Duration::from_micros(500);
+/// Largest packet made when neither the box nor the link says otherwise.
+const LARGEST: u16 = 9000;
+
+/// Holds one data segment until its successor, or time, comes.
+#[derive(Debug)]
+pub(super) struct Coalesce<P> {
+    largest: usize,
+    held: Option<(P, Instant)>,
+}
+
+/// How an arriving segment relates to the one that is held.
+enum Relation {
+    /// Another connection, or nothing held.
+    Stranger,
+    /// The same direction of the same connection, but not to be joined.
+    Sibling,
+    /// Its bytes follow directly and everything else is equal.
+    Successor,
+}
+
+impl<P: Parcel> Coalesce<P> {
+    pub(super) fn new(size: Option<u16>, mtu: Option<u16>) -> Self {
+        let largest = size.unwrap_or(LARGEST).min(mtu.unwrap_or(u16::MAX));
+        Coalesce { largest: usize::from(largest), held: None }
+    }
+
+    pub(super) fn pass(&mut self, packet: P, now: Instant, onward: &mut Vec<P>) -> Passed {
+        match self.relation(&packet) {
+            Relation::Successor => {
+                if let (Some((held, _)), Some(next)) = (&mut self.held, packet.bytes()) {
+                    join(held, next);
+                }
+                return Passed::Joined;
+            }
+            Relation::Sibling => onward.extend(self.release()),
+            Relation::Stranger => {}
+        }
+        // An acknowledgement alone has no successor; a stranger does not disturb who is waiting.
+        if self.held.is_none() && is_data(&packet) {
+            self.held = Some((packet, now + HOLD));
+        } else {
+            onward.push(packet);
+        }
+        Passed::Onward
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(_, deadline)| *deadline)
+    }
+
+    pub(super) fn release(&mut self) -> Option<P> {
+        self.held.take().map(|(packet, _)| packet)
+    }
+
+    fn relation(&self, packet: &P) -> Relation {
+        let held = self.held.as_ref().and_then(|(held, _)| held.bytes());
+        let (Some(held), Some(next)) = (held, packet.bytes()) else { return Relation::Stranger };
+        let (Some(first), Some(second)) = (Tcp::of(held), Tcp::of(next)) else { return Relation::Stranger };
+        if four_tuple(held) != four_tuple(next) {
+            return Relation::Stranger;
+        }
+        let follows = first.seq_end(held) == second.seq(next)
+            && is_data(packet)
+            && first.option_bytes(held) == second.option_bytes(next)
+            && first.flags(held).0 & !Flags::PSH.0 == second.flags(next).0 & !Flags::PSH.0
+            && held.len() + second.payload_len() <= self.largest;
+        if follows { Relation::Successor } else { Relation::Sibling }
+    }
+}
+
+/// A segment with payload and no flags but ACK and PSH (and those of ECN).
+fn is_data<P: Parcel>(packet: &P) -> bool {
+    let Some((ip, tcp)) = packet.bytes().and_then(|ip| Tcp::of(ip).map(|tcp| (ip, tcp))) else {
+        return false;
+    };
+    let control = Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0 | Flags::URG.0;
+    tcp.payload_len() > 0 && tcp.flags(ip).0 & control == 0
+}
+
+/// Appends the payload of `next` and takes over what is newer in its header.
+fn join<P: Parcel>(held: &mut P, next: &[u8]) {
+    let (Some(ip), Some(newer)) = (held.bytes_mut(), Tcp::of(next)) else { return };
+    let Some(tcp) = Tcp::of(ip) else { return };
+    tcp.set_ack(ip, newer.ack(next));
+    tcp.set_window(ip, newer.window(next));
+    let flags = Flags(tcp.flags(ip).0 | newer.flags(next).0);
+    tcp.set_flags(ip, flags);
+    ip.extend_from_slice(newer.payload(next));
+    write_length(ip);
+    mend(ip);
+}

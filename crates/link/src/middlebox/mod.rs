@@ -1,0 +1,189 @@
+//! Middleboxes: what devices on real paths do to TCP.
+//!
+//! NATs, firewalls, normalisers, proxies and accelerators drop, strip and rewrite what they do not know; every new
+//! option and bit has to survive them or fall back (Honda et al., "Is it still possible to extend TCP?", IMC 2011).
+//! Each box here does one such thing, so that a test can show what it costs. A box sees one packet at a time, keeps
+//! the checksums right, and lets pass whatever is not TCP. Boxes stand in a row from A to B: packets up meet them in
+//! the order in which they are written, packets down in reverse.
+
+mod bits;
+mod coalesce;
+mod flows;
+pub(crate) mod header;
+mod options;
+mod payload;
+mod reset;
+mod spec;
+mod translate;
+
+pub(crate) use flows::Flows;
+pub use options::{OptionPattern, Scope};
+pub use spec::{MIDDLEBOXES, MiddleboxSpec};
+
+use crate::direction::Way;
+use crate::parcel::Parcel;
+use crate::seeds::ChaCha8Rng;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use brisk_wire::{ChecksumFill, Instant};
+use coalesce::Coalesce;
+use header::Tcp;
+
+/// What a box that edits packets in place decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// The packet goes on, edited or not.
+    Pass,
+    /// It is dropped.
+    Drop,
+    /// It is dropped and its sender gets a RST.
+    Reset,
+}
+
+/// What became of one packet at one box; packets that go on are in the list that was handed in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Passed {
+    /// It went on, or is held.
+    Onward,
+    /// It went on in `1 + extra` pieces.
+    Split {
+        /// Pieces beyond the first.
+        extra: u64,
+    },
+    /// It became part of the packet that is held.
+    Joined,
+    /// It is gone.
+    Dropped {
+        /// What its sender gets instead.
+        reply: Option<Vec<u8>>,
+    },
+}
+
+/// A working middlebox.
+#[derive(Debug)]
+pub(crate) struct Middlebox<P> {
+    spec: MiddleboxSpec,
+    way: Way,
+    seed: u64,
+    rng: ChaCha8Rng,
+    flows: Arc<Flows>,
+    /// Only for the box that joins packets.
+    coalesce: Option<Coalesce<P>>,
+}
+
+impl<P: Parcel> Middlebox<P> {
+    /// `seed` is the link's, for what must be the same in both directions; `rng` is the box's own.
+    pub(crate) fn new(
+        spec: MiddleboxSpec,
+        way: Way,
+        seed: u64,
+        rng: ChaCha8Rng,
+        mtu: Option<u16>,
+        flows: &Arc<Flows>,
+    ) -> Self {
+        let coalesce = match spec {
+            MiddleboxSpec::Coalesce { size } => Some(Coalesce::new(size, mtu)),
+            _ => None,
+        };
+        Middlebox { spec, way, seed, rng, flows: flows.clone(), coalesce }
+    }
+
+    /// Takes a packet at `now`; appends to `onward` what goes on.
+    pub(crate) fn pass(&mut self, mut packet: P, now: Instant, onward: &mut Vec<P>) -> Passed {
+        if let Some(coalesce) = &mut self.coalesce {
+            return coalesce.pass(packet, now, onward);
+        }
+        let Some((ip, tcp)) = packet.bytes_mut().and_then(|ip| Tcp::of(ip).map(|tcp| (ip, tcp))) else {
+            onward.push(packet);
+            return Passed::Onward;
+        };
+        if let MiddleboxSpec::Split { size } = self.spec {
+            return split(packet, tcp, size, onward);
+        }
+        match self.edit(ip, tcp) {
+            Verdict::Pass => {
+                onward.push(packet);
+                Passed::Onward
+            }
+            Verdict::Drop => Passed::Dropped { reply: None },
+            Verdict::Reset => Passed::Dropped { reply: packet.bytes().and_then(reset::answer) },
+        }
+    }
+
+    fn edit(&mut self, ip: &mut Vec<u8>, tcp: Tcp) -> Verdict {
+        match self.spec {
+            MiddleboxSpec::StripOption { option, scope } => options::strip(ip, tcp, option, scope),
+            MiddleboxSpec::DropOption { option, scope } => {
+                options::refuse(ip, tcp, option, scope, Verdict::Drop)
+            }
+            MiddleboxSpec::RstOption { option, scope } => {
+                options::refuse(ip, tcp, option, scope, Verdict::Reset)
+            }
+            MiddleboxSpec::ClampMss { most } => options::clamp_mss(ip, tcp, most),
+            MiddleboxSpec::DropSynData => payload::refuse_syn_data(ip, tcp, Verdict::Drop),
+            MiddleboxSpec::RstSynData => payload::refuse_syn_data(ip, tcp, Verdict::Reset),
+            MiddleboxSpec::StripSynData { keep } => payload::strip_syn_data(ip, tcp, keep),
+            MiddleboxSpec::RewritePayload { share } => payload::rewrite(ip, tcp, share, &mut self.rng),
+            MiddleboxSpec::Corrupt { share } => payload::corrupt(ip, share, &mut self.rng),
+            MiddleboxSpec::ClearReserved => bits::clear_reserved(ip, tcp),
+            MiddleboxSpec::SetReserved => bits::set_reserved(ip, tcp),
+            MiddleboxSpec::DropReserved => bits::drop_reserved(ip, tcp),
+            MiddleboxSpec::SetEcn { ecn } => bits::set_ecn(ip, ecn),
+            MiddleboxSpec::RewriteSeq { sack } => translate::rewrite_seq(ip, tcp, sack, self.seed),
+            MiddleboxSpec::Nat => translate::nat(ip, self.way, self.seed),
+            MiddleboxSpec::DropAfterHandshake { all } => self.flows.drop_after_handshake(ip, tcp, all),
+            MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.way),
+            MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.way),
+            // These two are not edits; `pass` has taken them.
+            MiddleboxSpec::Coalesce { size: _ } | MiddleboxSpec::Split { size: _ } => Verdict::Pass,
+        }
+    }
+
+    /// Shows a packet that arrives at the far end to a box that keeps watch there.
+    pub(crate) fn observe(&mut self, packet: &P) {
+        if self.spec.watches_deliveries()
+            && let Some(ip) = packet.bytes()
+            && let Some(tcp) = Tcp::of(ip)
+        {
+            self.flows.delivered(ip, tcp, self.way);
+        }
+    }
+
+    /// When the box lets go of what it holds.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.coalesce.as_ref().and_then(Coalesce::deadline)
+    }
+
+    /// Lets go of what it holds.
+    pub(crate) fn release(&mut self) -> Option<P> {
+        self.coalesce.as_mut().and_then(Coalesce::release)
+    }
+
+    /// How many packets it holds.
+    pub(crate) fn held(&self) -> usize {
+        usize::from(self.deadline().is_some())
+    }
+}
+
+/// In pieces of at most `size` payload bytes, or in halves.
+fn split<P: Parcel>(packet: P, tcp: Tcp, size: Option<u16>, onward: &mut Vec<P>) -> Passed {
+    let size = size.unwrap_or(u16::try_from(tcp.payload_len().div_ceil(2)).unwrap_or(u16::MAX));
+    let before = onward.len();
+    if let Some(ip) = packet.bytes().filter(|_| size > 0 && tcp.payload_len() > usize::from(size)) {
+        brisk_wire::split(ip, size, ChecksumFill::Full, &mut |piece| {
+            let mut part = packet.duplicate();
+            if let Some(bytes) = part.bytes_mut() {
+                bytes.clear();
+                bytes.extend_from_slice(piece);
+            }
+            onward.push(part);
+        });
+    }
+    match onward.len() - before {
+        0 => {
+            onward.push(packet);
+            Passed::Onward
+        }
+        pieces => Passed::Split { extra: pieces as u64 - 1 },
+    }
+}

@@ -1,0 +1,74 @@
+//! Boxes that translate addresses and sequence numbers.
+//!
+//! Both directions must agree on the translation. They do so without shared state: it is a function of the link's
+//! seed and the connection.
+
+use super::Verdict;
+use super::header::{Tcp, mend, read_u32, write_u32};
+use crate::direction::Way;
+use crate::seeds::keyed;
+use alloc::vec::Vec;
+use brisk_wire::{Flags, four_tuple};
+use core::net::{IpAddr, SocketAddr};
+
+/// A connection's direction as bytes, for hashing.
+pub(super) fn flow_bytes(src: SocketAddr, dst: SocketAddr) -> [u8; 36] {
+    let mut bytes = [0; 36];
+    let (addresses, ports) = bytes.split_at_mut(32);
+    let (source, destination) = addresses.split_at_mut(16);
+    source.copy_from_slice(&octets(src.ip()));
+    destination.copy_from_slice(&octets(dst.ip()));
+    ports[..2].copy_from_slice(&src.port().to_be_bytes());
+    ports[2..].copy_from_slice(&dst.port().to_be_bytes());
+    bytes
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Shifts the sequence numbers of each half-connection by its own offset, and the acknowledgements of the other half
+/// back. Firewalls that randomise initial sequence numbers do this; older ones forget the SACK blocks.
+pub(super) fn rewrite_seq(ip: &mut [u8], tcp: Tcp, sack: bool, seed: u64) -> Verdict {
+    let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
+    let ours = keyed(seed, "rewrite-seq", &flow_bytes(src, dst)) as u32;
+    let theirs = keyed(seed, "rewrite-seq", &flow_bytes(dst, src)) as u32;
+    tcp.set_seq(ip, tcp.seq(ip).wrapping_add(ours));
+    if tcp.flags(ip).contains(Flags::ACK) {
+        tcp.set_ack(ip, tcp.ack(ip).wrapping_sub(theirs));
+        if sack {
+            shift_sack(ip, tcp, theirs);
+        }
+    }
+    mend(ip);
+    Verdict::Pass
+}
+
+fn shift_sack(ip: &mut [u8], tcp: Tcp, by: u32) {
+    const SACK: u8 = 5;
+    let Some(option) = tcp.options(ip).find(|option| option.kind == SACK) else { return };
+    for edge in (option.start + 2..).step_by(4).take((option.len - 2) / 4) {
+        write_u32(ip, edge, read_u32(ip, edge).wrapping_sub(by));
+    }
+}
+
+/// Gives the client's side of each connection another address: a byte of it is exclusive-ored with a value that
+/// depends on the client's port, which stays as it is, so that the answers can be translated back.
+pub(super) fn nat(ip: &mut Vec<u8>, way: Way, seed: u64) -> Verdict {
+    let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
+    let (client, at) = match way {
+        Way::Up => (src, if src.is_ipv4() { 12 } else { 8 }),
+        Way::Down => (dst, if dst.is_ipv4() { 16 } else { 24 }),
+    };
+    // The third octet of four, or the last byte of a /64 prefix.
+    let at = at + if client.is_ipv4() { 2 } else { 7 };
+    let difference = 1 + (keyed(seed, "nat", &client.port().to_be_bytes()) % 255) as u8;
+    if let Some(byte) = ip.get_mut(at) {
+        *byte ^= difference;
+    }
+    mend(ip);
+    Verdict::Pass
+}

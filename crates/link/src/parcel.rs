@@ -1,0 +1,45 @@
+//! What travels over a link: anything with a length.
+//!
+//! The path elements ask for nothing else, so a simulator may send its own structures. Only middleboxes, congestion
+//! marks and ICMP answers need the bytes of an IP packet; a parcel without bytes passes them untouched.
+
+use alloc::vec::Vec;
+
+/// A packet as a link sees it.
+pub trait Parcel {
+    /// Length on the wire in bytes, IP header included: what the rate, the queue and the MTU count.
+    fn wire_len(&self) -> usize;
+
+    /// The IP packet, if the parcel is one.
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// The IP packet for rewriting, if the parcel is one.
+    fn bytes_mut(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+
+    /// A second instance of the same packet.
+    fn duplicate(&self) -> Self
+    where
+        Self: Sized;
+}
+
+impl Parcel for Vec<u8> {
+    fn wire_len(&self) -> usize {
+        self.len()
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut Vec<u8>> {
+        Some(self)
+    }
+
+    fn duplicate(&self) -> Self {
+        self.clone()
+    }
+}

@@ -1,0 +1,268 @@
+//! Serialisation: when a packet's last bit has left the bottleneck.
+//!
+//! A packet waits until those before it have left and then takes its length over the rate. Everything is integers in
+//! nanoseconds with the remainder carried on, so a busy link is exact over any length of time. A rate may also follow
+//! a recording in the format of the mahimahi tool set (Netravali et al., USENIX ATC 2015): one line per opportunity
+//! to deliver 1,500 bytes, its time in milliseconds, repeated from its beginning at the end.
+
+use crate::error::SpecError;
+use crate::units::Rate;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// How fast the bottleneck is, as written in `--rate`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RateSpec {
+    /// `20mbit`.
+    Constant(Rate),
+    /// `trace:FILE`: opportunities to deliver, as recorded.
+    Trace {
+        /// Where the recording is.
+        path: Arc<str>,
+        /// The times of the opportunities in milliseconds, once they are loaded.
+        opportunities: Option<Arc<[u64]>>,
+    },
+}
+
+/// Bytes that one opportunity of a trace delivers.
+const OPPORTUNITY_BYTES: usize = 1500;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// The bottleneck's clock: assigns departure times in order of arrival.
+#[derive(Debug)]
+pub(crate) enum Serialiser {
+    Constant(Constant),
+    Trace(Trace),
+}
+
+impl Serialiser {
+    /// Starts at `began` nanoseconds, idle. A trace that was not loaded (or is unusable) gives no limit.
+    pub(crate) fn new(spec: &RateSpec, began: u64) -> Option<Self> {
+        match spec {
+            RateSpec::Constant(rate) => Some(Serialiser::Constant(Constant {
+                rate: rate.bits_per_second(),
+                free: began,
+                remainder: 0,
+            })),
+            RateSpec::Trace { path: _, opportunities } => {
+                let times = opportunities.clone()?;
+                let period = times.last()?.checked_mul(NANOS_PER_MILLI).filter(|period| *period > 0)?;
+                let left = OPPORTUNITY_BYTES;
+                Some(Serialiser::Trace(Trace { times, period, began, cycle: 0, index: 0, left }))
+            }
+        }
+    }
+
+    /// When the last bit of a packet that arrives at `now` (nanoseconds) has left.
+    pub(crate) fn departure(&mut self, now: u64, len: usize) -> u64 {
+        match self {
+            Serialiser::Constant(constant) => constant.departure(now, len),
+            Serialiser::Trace(trace) => trace.departure(now, len),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Constant {
+    rate: u64,
+    /// When the last packet has left, in nanoseconds, ...
+    free: u64,
+    /// ... and how far beyond, in units of 1/rate nanoseconds.
+    remainder: u64,
+}
+
+impl Constant {
+    fn departure(&mut self, now: u64, len: usize) -> u64 {
+        if now > self.free {
+            self.free = now;
+            self.remainder = 0;
+        }
+        let work = u128::from(len as u64) * 8 * 1_000_000_000 + u128::from(self.remainder);
+        let nanos = u64::try_from(work / u128::from(self.rate)).unwrap_or(u64::MAX);
+        self.remainder = (work % u128::from(self.rate)) as u64;
+        self.free = self.free.saturating_add(nanos);
+        // Rounded up: the last bit is out only after the last fraction of a nanosecond.
+        self.free.saturating_add(u64::from(self.remainder > 0))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Trace {
+    times: Arc<[u64]>,
+    /// Length of one repetition, in nanoseconds.
+    period: u64,
+    began: u64,
+    /// The next opportunity with something left, and how many bytes.
+    cycle: u64,
+    index: usize,
+    left: usize,
+}
+
+impl Trace {
+    fn departure(&mut self, now: u64, len: usize) -> u64 {
+        if self.time() < now {
+            self.seek(now);
+        }
+        let mut wanted = len;
+        while wanted > self.left {
+            wanted -= self.left;
+            self.advance();
+        }
+        self.left -= wanted;
+        self.time()
+    }
+
+    fn time(&self) -> u64 {
+        let within = self.times.get(self.index).copied().unwrap_or(0) * NANOS_PER_MILLI;
+        self.began.saturating_add(self.cycle.saturating_mul(self.period)).saturating_add(within)
+    }
+
+    fn advance(&mut self) {
+        self.left = OPPORTUNITY_BYTES;
+        self.index += 1;
+        if self.index >= self.times.len() {
+            self.index = 0;
+            self.cycle += 1;
+        }
+    }
+
+    /// To the first opportunity that is not before `now`: those that nobody used are gone.
+    fn seek(&mut self, now: u64) {
+        let since = now.saturating_sub(self.began);
+        self.cycle = since / self.period;
+        let within = since % self.period;
+        self.index = self.times.partition_point(|ms| ms * NANOS_PER_MILLI < within);
+        self.left = OPPORTUNITY_BYTES;
+        // The last opportunity of a repetition is at its very end, so `within < period` always finds one.
+        debug_assert!(self.index < self.times.len());
+    }
+}
+
+/// Reads the lines of a mahimahi trace: whole milliseconds, never decreasing, the last above zero.
+///
+/// # Errors
+/// Says which line is wrong and why.
+pub fn parse_rate_trace(path: &str, text: &str) -> Result<Arc<[u64]>, SpecError> {
+    let mut times: Vec<u64> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |problem: &str, remedy: &str| {
+            let place = format!("trace:{path}");
+            SpecError::new(&place, format!("line {}: {problem}", index + 1), remedy)
+        };
+        let Ok(ms) = line.parse::<u64>() else {
+            return Err(wrong("not a whole number", "write one time in milliseconds per line"));
+        };
+        if ms > u64::MAX / NANOS_PER_MILLI / 2 {
+            return Err(wrong("the time is too large", "times are in milliseconds"));
+        }
+        if times.last().is_some_and(|last| *last > ms) {
+            return Err(wrong("earlier than the line before", "sort the lines"));
+        }
+        times.push(ms);
+    }
+    match times.last() {
+        Some(last) if *last > 0 => Ok(times.into()),
+        Some(_) | None => {
+            let place = format!("trace:{path}");
+            Err(SpecError::new(
+                &place,
+                "no delivery opportunity after time 0",
+                "use a trace with at least one",
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use proptest::prelude::*;
+
+    fn constant(bits: u64) -> Serialiser {
+        Serialiser::new(&RateSpec::Constant(Rate::from_bits_per_second(bits)), 0).unwrap()
+    }
+
+    fn trace(text: &str) -> Serialiser {
+        let opportunities = Some(parse_rate_trace("t", text).unwrap());
+        Serialiser::new(&RateSpec::Trace { path: "t".into(), opportunities }, 0).unwrap()
+    }
+
+    #[test]
+    fn a_packet_takes_its_length_over_the_rate() {
+        let mut link = constant(12_000_000);
+        assert_eq!(link.departure(0, 1500), 1_000_000);
+        assert_eq!(link.departure(500_000, 1500), 2_000_000);
+        assert_eq!(link.departure(5_000_000, 750), 5_500_000);
+    }
+
+    #[test]
+    fn an_endlessly_busy_link_is_exact() {
+        // 7 Mbit/s divides no packet length evenly: after 700,000 packets not one nanosecond may be missing.
+        let mut link = constant(7_000_000);
+        let last = (0..700_000).map(|_| link.departure(0, 1001)).last();
+        assert_eq!(last, Some(700_000 * 1001 * 8 * 1000 / 7));
+    }
+
+    #[test]
+    fn a_trace_delivers_1500_bytes_at_each_opportunity() {
+        let mut link = trace("1\n2\n2\n10\n");
+        let departures: Vec<u64> = (0..6).map(|_| link.departure(0, 1500) / NANOS_PER_MILLI).collect();
+        assert_eq!(departures, [1, 2, 2, 10, 11, 12]);
+    }
+
+    #[test]
+    fn small_packets_share_an_opportunity_and_large_ones_take_several() {
+        let mut link = trace("1\n2\n3\n4\n");
+        let departures: Vec<u64> =
+            [500, 500, 500, 1, 3000].map(|len| link.departure(0, len) / NANOS_PER_MILLI).to_vec();
+        assert_eq!(departures, [1, 1, 1, 2, 4]);
+    }
+
+    #[test]
+    fn opportunities_that_nobody_used_are_gone() {
+        let mut link = trace("1\n2\n3\n4\n");
+        assert_eq!(link.departure(2_500_000, 40), 3_000_000);
+        assert_eq!(link.departure(3_500_000, 1500), 4_000_000);
+        assert_eq!(link.departure(4_001_000, 40), 5_000_000);
+        assert_eq!(link.departure(1_000_000_500_000, 40), 1_000_001_000_000);
+    }
+
+    #[test]
+    fn a_broken_trace_names_the_line() {
+        let error = |text| parse_rate_trace("a.txt", text).unwrap_err().to_string();
+        assert_eq!(
+            error("1\nx\n"),
+            "'trace:a.txt': line 2: not a whole number; write one time in milliseconds per line"
+        );
+        assert_eq!(error("3\n2\n"), "'trace:a.txt': line 2: earlier than the line before; sort the lines");
+        assert!(parse_rate_trace("a", "0\n0\n").is_err() && parse_rate_trace("a", "").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn departures_never_go_back_and_never_exceed_the_rate(
+            bits in 1_000u64..10_000_000_000,
+            packets in prop::collection::vec((0u64..2_000_000, 1usize..9000), 1..200),
+        ) {
+            let mut link = constant(bits);
+            let (mut now, mut last, mut busy_since, mut busy_bits) = (0, 0, 0, 0u128);
+            for (gap, len) in packets {
+                now += gap;
+                if now > last { busy_since = now; busy_bits = 0; }
+                busy_bits += len as u128 * 8;
+                let departure = link.departure(now, len);
+                prop_assert!(departure >= last && departure >= now);
+                let ideal = busy_bits * 1_000_000_000 / u128::from(bits);
+                let taken = u128::from(departure - busy_since);
+                prop_assert!(taken >= ideal && taken <= ideal + 2, "taken {taken}, ideal {ideal}");
+                last = departure;
+            }
+        }
+    }
+}

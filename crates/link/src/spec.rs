@@ -1,0 +1,404 @@
+//! The description of a link in the words of the command line: `--rtt 100ms --rate 20mbit/4mbit --loss 2%`.
+//!
+//! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that reads back
+//! as itself. Every key except `rtt` and `seed` speaks of each direction: a plain value means both, `down:` or `up:`
+//! before it means one, and `A/B` gives down and up their own.
+//!
+//! | key | value |
+//! |---|---|
+//! | `rtt` | round trip without load; half of it in each direction |
+//! | `delay` | one way |
+//! | `rate` | `20mbit`, `4mbit/256kbit`, `trace:FILE` (mahimahi), `none` |
+//! | `queue` | `128kB` or `200p` before the rate; 128 kB unless given |
+//! | `ecn-mark` | mark packets that find more than this in the queue: `30kB`, `20p` |
+//! | `loss` | `2%`, `after:1%,50%`, `ge:p=1%,r=50%,h=0%,k=100%`, `trace:FILE`, `list:3,7-9`, `outage:2s..4s,every=15s`; joined by `+` |
+//! | `reorder` | `1%,5ms`: this share is held back that long |
+//! | `duplicate` | share that arrives twice |
+//! | `jitter` | extra delay, uniform from 0 to this; never reorders |
+//! | `mtu` | `1500`; `1400,silent` answers nothing to packets that are too big |
+//! | `middlebox` | see [`MIDDLEBOXES`](crate::middlebox::MIDDLEBOXES); adds up, joined by `+` |
+//! | `seed` | any whole number |
+//!
+//! `none` takes a setting back.
+
+use crate::delay::Reorder;
+use crate::error::{SpecError, suggest};
+use crate::grammar;
+use crate::loss::LossSpec;
+use crate::middlebox::MiddleboxSpec;
+use crate::queue::Depth;
+use crate::rate::{RateSpec, parse_rate_trace};
+use crate::units::{Ratio, ShowDuration, parse_duration, parse_ratio};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+/// The keys of the grammar, in the order in which a link prints.
+pub const KEYS: &[&str] = &[
+    "rtt",
+    "delay",
+    "rate",
+    "queue",
+    "ecn-mark",
+    "jitter",
+    "loss",
+    "reorder",
+    "duplicate",
+    "mtu",
+    "middlebox",
+    "seed",
+];
+
+/// Both directions of a link. The default is transparent: no delay, no limit, no loss.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LinkSpec {
+    /// From the server's side (B) to the client's side (A).
+    pub down: DirectionSpec,
+    /// From the client's side (A) to the server's side (B).
+    pub up: DirectionSpec,
+    /// Seed of all chance on this link; the driver chooses one when there is none.
+    pub seed: Option<u64>,
+}
+
+/// One direction of a link. The default is transparent.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DirectionSpec {
+    /// Propagation delay, one way.
+    pub delay: Duration,
+    /// The bottleneck; none is an unlimited link, which has no queue either.
+    pub rate: Option<RateSpec>,
+    /// Bound of the buffer before the bottleneck; [`Depth::DEFAULT`] if there is a rate and nothing is said.
+    pub queue: Option<Depth>,
+    /// Content of the buffer above which packets are marked Congestion Experienced.
+    pub ecn_mark: Option<Depth>,
+    /// Largest extra delay, uniform from zero.
+    pub jitter: Option<Duration>,
+    /// What loses packets; a packet is lost if any of them says so.
+    pub losses: Vec<LossSpec>,
+    /// What lets packets overtake each other.
+    pub reorder: Option<Reorder>,
+    /// Share of packets that arrive twice.
+    pub duplicate: Option<Ratio>,
+    /// Largest packet that passes.
+    pub mtu: Option<Mtu>,
+    /// What stands in the way, in the order from A to B: packets down meet it in reverse.
+    pub middleboxes: Vec<MiddleboxSpec>,
+}
+
+/// The largest IP packet that passes, as written in `--mtu 1500`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mtu {
+    /// In bytes, IP header included; at least 68 (RFC 791).
+    pub bytes: u16,
+    /// Whether larger packets vanish without an ICMP answer (a black hole of path MTU discovery, RFC 2923).
+    pub silent: bool,
+}
+
+impl LinkSpec {
+    /// Sets what the flag `key` (without dashes) says. `middlebox` adds to what is there, everything else replaces.
+    ///
+    /// # Errors
+    /// Says which flag and value, what is wrong with it, and what to write instead; the link is then unchanged.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
+        let mut next = self.clone();
+        next.apply(key, value.trim()).map_err(|error| error.at(key, value))?;
+        *self = next;
+        Ok(())
+    }
+
+    /// Reads a whole link: `--rtt 100ms --rate 20mbit/4mbit --loss 2%` (or `--rtt=100ms`); double quotes keep a
+    /// value with spaces together.
+    ///
+    /// # Errors
+    /// As for [`LinkSpec::set`], for the first flag that is wrong.
+    pub fn parse(text: &str) -> Result<LinkSpec, SpecError> {
+        let mut link = LinkSpec::default();
+        let mut words = grammar::words(text)?.into_iter();
+        while let Some(word) = words.next() {
+            let Some(flag) = word.strip_prefix("--") else {
+                let problem = "a link is a list of flags";
+                return Err(SpecError::new(&word, problem, "begin with --, for instance --rtt 100ms"));
+            };
+            match flag.split_once('=').filter(|(key, _)| KEYS.contains(key)) {
+                Some((key, value)) => link.set(key, value)?,
+                None => link.set(flag, &words.next().unwrap_or_default())?,
+            }
+        }
+        Ok(link)
+    }
+
+    /// The round trip of a small packet on the idle link, without jitter: the two delays.
+    pub fn base_rtt(&self) -> Duration {
+        self.down.delay.saturating_add(self.up.delay)
+    }
+
+    /// Reads the files that `trace:FILE` names, through `read` (this crate knows no files). Call it before
+    /// [`Link::new`](crate::Link::new): a trace that is not loaded limits and loses nothing.
+    ///
+    /// # Errors
+    /// When `read` fails, or the file is not in the format of its trace.
+    pub fn load_traces(
+        &mut self,
+        read: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> Result<(), SpecError> {
+        let mut load = |key: &str, path: &str| {
+            read(path).map_err(|problem| {
+                let value = format!("trace:{path}");
+                SpecError::new(&value, format!("cannot read it: {problem}"), "name a readable file")
+                    .at(key, &value)
+            })
+        };
+        for direction in [&mut self.down, &mut self.up] {
+            if let Some(RateSpec::Trace { path, opportunities }) = &mut direction.rate {
+                let text = load("rate", path)?;
+                let place = |error: SpecError| error.at("rate", &format!("trace:{path}"));
+                *opportunities = Some(parse_rate_trace(path, &text).map_err(place)?);
+            }
+            for loss in &mut direction.losses {
+                if let LossSpec::Trace { path, lost } = loss {
+                    let text = load("loss", path)?;
+                    let place = |error: SpecError| error.at("loss", &format!("trace:{path}"));
+                    *lost = Some(grammar::parse_loss_trace(path, &text).map_err(place)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a trace is named that [`LinkSpec::load_traces`] has not read yet.
+    pub fn needs_traces(&self) -> bool {
+        [&self.down, &self.up].into_iter().any(|direction| {
+            matches!(direction.rate, Some(RateSpec::Trace { opportunities: None, .. }))
+                || direction.losses.iter().any(|loss| matches!(loss, LossSpec::Trace { lost: None, .. }))
+        })
+    }
+
+    fn apply(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
+        if !KEYS.contains(&key) {
+            return Err(SpecError::new(value, format!("a link has no '{key}'"), suggest_key(key)));
+        }
+        if value.is_empty() {
+            return Err(SpecError::new(value, "the value is missing", format!("write {}", example(key))));
+        }
+        let set = value != "none" && value != "off";
+        match key {
+            "rtt" => {
+                let rtt = if set { parse_duration(value)? } else { Duration::ZERO };
+                self.down.delay = rtt / 2;
+                self.up.delay = rtt - rtt / 2;
+                Ok(())
+            }
+            "seed" => {
+                self.seed = if set { Some(grammar::parse_seed(value)?) } else { None };
+                Ok(())
+            }
+            "middlebox" => self.add_middleboxes(value),
+            _ => {
+                let (down, up) = grammar::sides(value)?;
+                down.map_or(Ok(()), |value| self.down.apply(key, value))?;
+                up.map_or(Ok(()), |value| self.up.apply(key, value))
+            }
+        }
+    }
+
+    fn add_middleboxes(&mut self, value: &str) -> Result<(), SpecError> {
+        let (down, up) = grammar::prefixed(value);
+        let list = down.or(up).unwrap_or(value);
+        if list == "none" || list == "off" {
+            down.is_some().then(|| self.down.middleboxes.clear());
+            up.is_some().then(|| self.up.middleboxes.clear());
+            return Ok(());
+        }
+        for name in list.split(['+', '|']) {
+            let middlebox = MiddleboxSpec::parse(name.trim())?;
+            if middlebox.spans_both_ways() && (down.is_none() || up.is_none()) {
+                let problem = format!("{middlebox} stands in both directions at once");
+                return Err(SpecError::new(value, problem, "leave out down: and up:"));
+            }
+            down.is_some().then(|| self.down.middleboxes.push(middlebox));
+            up.is_some().then(|| self.up.middleboxes.push(middlebox));
+        }
+        Ok(())
+    }
+}
+
+impl DirectionSpec {
+    /// Applies a key that speaks of one direction; `none` takes it back.
+    fn apply(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
+        let set = value != "none" && value != "off";
+        match key {
+            "delay" => self.delay = if set { parse_duration(value)? } else { Duration::ZERO },
+            "rate" => self.rate = set.then(|| grammar::parse_rate_spec(value)).transpose()?,
+            "queue" => self.queue = set.then(|| grammar::parse_depth(value)).transpose()?,
+            "ecn-mark" => self.ecn_mark = set.then(|| grammar::parse_mark(value)).transpose()?,
+            "jitter" => self.jitter = set.then(|| parse_duration(value)).transpose()?,
+            "loss" => self.losses = if set { grammar::parse_losses(value)? } else { Vec::new() },
+            "reorder" => self.reorder = set.then(|| grammar::parse_reorder(value)).transpose()?,
+            "duplicate" => self.duplicate = set.then(|| parse_ratio(value)).transpose()?,
+            "mtu" => self.mtu = set.then(|| grammar::parse_mtu(value)).transpose()?,
+            _ => return Err(SpecError::new(value, format!("a direction has no '{key}'"), suggest_key(key))),
+        }
+        Ok(())
+    }
+
+    /// The value of a key as text, if it is set.
+    fn shown(&self, key: &str) -> Option<String> {
+        match key {
+            "delay" => (!self.delay.is_zero()).then(|| ShowDuration(self.delay).to_string()),
+            "rate" => self.rate.as_ref().map(ToString::to_string),
+            "queue" => self.queue.map(|depth| depth.to_string()),
+            "ecn-mark" => self.ecn_mark.map(|depth| depth.to_string()),
+            "jitter" => self.jitter.map(|most| ShowDuration(most).to_string()),
+            "loss" => {
+                let models: Vec<String> = self.losses.iter().map(ToString::to_string).collect();
+                (!models.is_empty()).then(|| models.join("+"))
+            }
+            "reorder" => self.reorder.map(|reorder| reorder.to_string()),
+            "duplicate" => self.duplicate.map(|share| share.to_string()),
+            "mtu" => self.mtu.map(|mtu| mtu.to_string()),
+            _ => None,
+        }
+    }
+}
+
+fn suggest_key(key: &str) -> String {
+    suggest(key.trim_start_matches('-'), KEYS)
+        .replace("mean ", "mean --")
+        .replace("use ", "use --")
+        .replace(", ", ", --")
+        .replace(" or ", " or --")
+}
+
+/// A value for each key, for messages.
+fn example(key: &str) -> &'static str {
+    match key {
+        "rtt" => "--rtt 100ms",
+        "delay" => "--delay 50ms",
+        "rate" => "--rate 20mbit or --rate 4mbit/256kbit",
+        "queue" => "--queue 128kB or --queue 200p",
+        "ecn-mark" => "--ecn-mark 30kB",
+        "jitter" => "--jitter 3ms",
+        "loss" => "--loss 2% or --loss after:1%,50%",
+        "reorder" => "--reorder 1%,5ms",
+        "duplicate" => "--duplicate 0.1%",
+        "mtu" => "--mtu 1500",
+        "middlebox" => "--middlebox strip-option:34",
+        _ => "--seed 1",
+    }
+}
+
+impl fmt::Display for LinkSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut flags: Vec<(&str, String)> = Vec::new();
+        for key in KEYS {
+            match *key {
+                "rtt" => flags.extend(self.shown_rtt().map(|rtt| ("rtt", rtt))),
+                "delay" if self.shown_rtt().is_some() => {}
+                "middlebox" => {
+                    flags.extend(self.shown_middleboxes().into_iter().map(|text| ("middlebox", text)))
+                }
+                "seed" => flags.extend(self.seed.map(|seed| ("seed", seed.to_string()))),
+                key => match (self.down.shown(key), self.up.shown(key)) {
+                    (Some(down), Some(up)) if down == up => flags.push((key, down)),
+                    (down, up) => {
+                        flags.extend(down.map(|text| (key, format!("down:{text}"))));
+                        flags.extend(up.map(|text| (key, format!("up:{text}"))));
+                    }
+                },
+            }
+        }
+        if flags.is_empty() {
+            // A transparent link; an empty text would be mistaken for a missing one.
+            flags.push(("rtt", String::from("0ms")));
+        }
+        for (index, (key, value)) in flags.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
+            let quote = if value.contains(char::is_whitespace) { "\"" } else { "" };
+            write!(f, "{space}--{key} {quote}{value}{quote}")?;
+        }
+        Ok(())
+    }
+}
+
+impl LinkSpec {
+    /// The delays as one round trip, if that reads back as the same two delays.
+    fn shown_rtt(&self) -> Option<String> {
+        let rtt = self.base_rtt();
+        let halves = self.down.delay == rtt / 2 && self.up.delay == rtt - rtt / 2;
+        (halves && !rtt.is_zero()).then(|| ShowDuration(rtt).to_string())
+    }
+
+    /// The middleboxes of both directions, each once, in an order that keeps both lists.
+    fn shown_middleboxes(&self) -> Vec<String> {
+        let mut shown = Vec::new();
+        let (mut down, mut up) = (self.down.middleboxes.as_slice(), self.up.middleboxes.as_slice());
+        loop {
+            match (down, up) {
+                ([], []) => return shown,
+                ([a, rest_down @ ..], [b, rest_up @ ..]) if a == b => {
+                    shown.push(a.to_string());
+                    (down, up) = (rest_down, rest_up);
+                }
+                ([a, rest @ ..], [] | [_, ..]) if up.is_empty() || !a.spans_both_ways() => {
+                    shown.push(format!("down:{a}"));
+                    down = rest;
+                }
+                ([] | [_, ..], [b, rest @ ..]) => {
+                    shown.push(format!("up:{b}"));
+                    up = rest;
+                }
+                ([_, ..], []) => return shown,
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.bytes, if self.silent { ",silent" } else { "" })
+    }
+}
+
+impl fmt::Display for Reorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", self.share, ShowDuration(self.by))
+    }
+}
+
+impl fmt::Display for RateSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RateSpec::Constant(rate) => rate.fmt(f),
+            RateSpec::Trace { path, opportunities: _ } => write!(f, "trace:{path}"),
+        }
+    }
+}
+
+impl fmt::Display for LossSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossSpec::Independent(p) => p.fmt(f),
+            LossSpec::After { p, q, gap } if *gap == LossSpec::BURST_GAP => write!(f, "after:{p},{q}"),
+            LossSpec::After { p, q, gap } => write!(f, "after:{p},{q},{}", ShowDuration(*gap)),
+            LossSpec::GilbertElliott { p, r, h, k } => write!(f, "ge:p={p},r={r},h={h},k={k}"),
+            LossSpec::Trace { path, lost: _ } => write!(f, "trace:{path}"),
+            LossSpec::Positions(ranges) => {
+                f.write_str("list:")?;
+                for (index, (first, last)) in ranges.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { "," };
+                    match first == last {
+                        true => write!(f, "{comma}{first}")?,
+                        false => write!(f, "{comma}{first}-{last}")?,
+                    }
+                }
+                Ok(())
+            }
+            LossSpec::Outage { from, to, every } => {
+                write!(f, "outage:{}..{}", ShowDuration(*from), ShowDuration(*to))?;
+                every.map_or(Ok(()), |every| write!(f, ",every={}", ShowDuration(every)))
+            }
+        }
+    }
+}
