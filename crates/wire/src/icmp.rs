@@ -302,6 +302,18 @@ mod tests {
     }
 
     #[test]
+    fn an_mtu_that_ipv4_cannot_say_is_the_largest_that_it_can() {
+        let mtus = ends().map(|(ip, from)| {
+            let bytes = error(from, &segment(&ip, 0), IcmpKind::PacketTooBig { mtu: 70_000 });
+            match crate::parse(&bytes, ChecksumCheck::Verify) {
+                Ok(Packet::Icmp(IcmpError { kind: IcmpKind::PacketTooBig { mtu }, .. })) => mtu,
+                other => panic!("{other:?}"),
+            }
+        });
+        assert_eq!(mtus, [65_535, 70_000]);
+    }
+
+    #[test]
     fn eight_bytes_of_the_segment_are_enough() {
         for (ip, from) in ends() {
             let offending = segment(&ip, 100);

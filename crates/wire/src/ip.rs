@@ -475,7 +475,8 @@ mod tests {
         let empty: (u8, &[u8]) = (60, &[0, 1, 4, 0, 0, 0, 0]);
         assert!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS])).is_ok());
         assert_eq!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS + 1])), Err(ParseError::UnsupportedExtension));
-        let too_long: (u8, &[u8]) = (60, &[200, 1, 4, 0, 0, 0, 0]);
+        // Sixteen bytes are announced, eight of the header and four after it are there.
+        let too_long: (u8, &[u8]) = (60, &[1, 1, 4, 0, 0, 0, 0]);
         assert_eq!(arrived(&v6_chain(&[too_long])), Err(ParseError::Truncated));
         assert_eq!(arrived(&packet(&V6(), 60, &[6, 0, 0])), Err(ParseError::Truncated));
     }

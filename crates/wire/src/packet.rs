@@ -342,6 +342,27 @@ mod tests {
     }
 
     #[test]
+    fn padding_of_the_link_is_not_payload() {
+        for ip in [ipv4(), ipv6()] {
+            let mut bytes = written(&ip, &data_header(), b"abc", ChecksumFill::Full);
+            bytes.extend([0; 9]);
+            let Ok(Packet::Tcp(segment)) = parse(&bytes, ChecksumCheck::Verify) else {
+                panic!("{bytes:02x?}")
+            };
+            assert_eq!(segment.payload, b"abc");
+        }
+    }
+
+    #[test]
+    fn header_length_is_unknown_where_the_data_offset_is_wrong() {
+        let mut bytes = written(&ipv4(), &data_header(), b"", ChecksumFill::Full);
+        for (offset, expected) in [(0x40, None), (0x50, Some(40)), (0x60, None)] {
+            bytes[32] = offset;
+            assert_eq!(header_len(&bytes), expected, "data offset {offset:02x}");
+        }
+    }
+
+    #[test]
     fn edited_packets_get_right_checksums() {
         for ip in [ipv4(), ipv6()] {
             let mut bytes = written(&ip, &data_header(), b"payload", ChecksumFill::Full);

@@ -548,12 +548,18 @@ mod tests {
     }
 
     #[test]
-    fn the_second_sack_block_goes_before_gentle_and_the_first_stays() {
-        // 10 + 18 + 8 + 12 = 48: the unknown option goes first, then Fast Open.
+    fn unknown_options_and_fast_open_go_before_gentle_and_two_sack_blocks() {
+        // 10 + 18 + 8 + 12 + 12 = 60: the unknown option goes first, then Fast Open.
         let options = stamped().ga(FAIL).blocks(2).other(99, 12).fo(10);
         let (area, dropped) = bytes(&options, false);
         assert_eq!(dropped, Dropped { unknown: 1, fast_open: true, ..Dropped::default() });
         assert_eq!(packed_len(&area), 36);
+    }
+
+    #[test]
+    fn the_second_sack_block_goes_before_a_signature() {
+        let (area, dropped) = bytes(&stamped().blocks(2).other(kind::MD5, 18), false);
+        assert_eq!((packed_len(&area), dropped), (38, Dropped { sack_blocks: 1, ..Dropped::default() }));
     }
 
     #[test]

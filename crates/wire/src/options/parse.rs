@@ -170,6 +170,12 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_sack_option_does_not_undo_another() {
+        let options = after_handshake(&[5, 10, 0, 0, 0, 9, 0, 0, 0, 12, 5, 2]);
+        assert_eq!(options.sack.as_slice(), [SackBlock { start: SeqNum(9), end: SeqNum(12) }]);
+    }
+
+    #[test]
     fn window_scales_above_14_are_taken_as_14() {
         // RFC 7323 2.3: "If a Window Scale option is received with a shift.cnt value larger than 14,
         // the TCP SHOULD log the error but MUST use 14 instead of the specified value."
