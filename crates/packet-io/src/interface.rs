@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -40,10 +41,18 @@ impl Interface {
         self.index
     }
 
+    /// Whether the interface is switched on.
+    pub fn is_up(&self) -> Result<bool, OpenError> {
+        let reply = self
+            .link()
+            .map_err(|error| OpenError::interface(&self.name, "does not tell its state", error))?;
+        let flags = reply.get(8..12).and_then(|flags| flags.try_into().ok()).map_or(0, i32::from_ne_bytes);
+        Ok(flags & libc::IFF_UP != 0)
+    }
+
     /// The MTU in bytes.
     pub fn mtu(&self) -> Result<usize, OpenError> {
-        let reply = Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange();
-        reply
+        self.link()
             .and_then(|reply| {
                 let attributes = reply.get(IFINFOMSG..).unwrap_or_default();
                 let mtu = attribute(attributes, IFLA_MTU).and_then(|value| value.try_into().ok());
@@ -51,6 +60,11 @@ impl Interface {
                     .ok_or_else(|| io::ErrorKind::InvalidData.into())
             })
             .map_err(|error| OpenError::interface(&self.name, "does not tell its MTU", error))
+    }
+
+    /// What the kernel says about the interface: struct ifinfomsg and attributes.
+    fn link(&self) -> io::Result<Vec<u8>> {
+        Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
     }
 
     /// Sets the MTU in bytes.
@@ -82,6 +96,7 @@ impl Interface {
     }
 
     /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already is no error.
+    /// On an interface that is up the kernel answers to the address when this returns.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection an IPv6
@@ -94,10 +109,13 @@ impl Interface {
             .attribute(IFA_LOCAL, &octets)
             .attribute(IFA_ADDRESS, &octets)
             .exchange()
-            .map(drop)
             .map_err(|error| {
                 OpenError::interface(&self.name, &format!("does not take address {address}/{prefix}"), error)
-            })
+            })?;
+        if address.is_ipv6() && self.is_up()? {
+            wait_until_local(address);
+        }
+        Ok(())
     }
 
     /// Routes `destination/prefix` to this interface, `via` a next hop if one is given. `0.0.0.0/0` and `::/0` are the
@@ -121,6 +139,22 @@ impl Interface {
     }
 }
 
+/// Linux adds the local route of an IPv6 address a moment after the address; a packet that comes before that is lost.
+fn wait_until_local(address: IpAddr) {
+    const ATTEMPTS: u32 = 500;
+    const PAUSE: Duration = Duration::from_millis(1);
+    for _ in 0..ATTEMPTS {
+        let (family, octets) = encode(address);
+        let header = [family, octets.len() as u8 * 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let route = Request::new(RTM_GETROUTE, 0).bytes(&header).attribute(RTA_DST, &octets).exchange();
+        // The type of the route that the kernel would use is the eighth byte of struct rtmsg.
+        if route.is_ok_and(|route| route.get(7) == Some(&RTN_LOCAL)) {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 fn encode(address: IpAddr) -> (u8, Vec<u8>) {
     match address {
         IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
@@ -133,6 +167,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_REPLACE: u16 = 0x100;
@@ -149,6 +184,7 @@ const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 /// Size of struct nlmsghdr.
 const NLMSGHDR: usize = 16;
 /// Size of struct ifinfomsg.
