@@ -6,25 +6,56 @@
 //! [`Stack::next_timeout`]. Four kinds of methods: commands, `on_*` (something happened), `poll_*`
 //! (drain until `None`) and questions.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use brisk_wire::ChecksumCheck;
+use hashbrown::HashMap;
 
 use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig};
-use crate::connection::{ConnStats, State};
+use crate::connection::{ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::{Duration, Instant};
 
+mod answers;
+mod arrive;
+mod challenge;
 mod conn_id;
+mod deadlines;
 mod demux;
+mod events;
+mod icmp;
+mod isn;
+mod keys;
+mod listener;
+mod open;
+mod ports;
+mod reset;
+mod settle;
 mod stats;
+mod syn_cookie;
+mod time_wait;
 
 pub use conn_id::{ConnId, ListenerId};
 pub use demux::FourTuple;
-pub use stats::StackStats;
+pub use stats::{Refusal, StackStats};
+
+use answers::Answers;
+use challenge::AnswerLimit;
+use conn_id::Slots;
+use deadlines::Deadlines;
+use demux::{Demux, KeyedHash};
+use events::EventQueue;
+use isn::SecretSource;
+use keys::Purpose;
+use listener::Listener;
+use ports::Ports;
+use settle::{Phase, Slot, with_env};
+use syn_cookie::CookieJar;
+use time_wait::TimeWaitTable;
 
 /// What the device knows of a packet that it hands in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,8 +95,32 @@ pub struct Transmit {
 pub struct Stack {
     config: StackConfig,
     stats: StackStats,
+    /// The latest time that anybody told.
+    clock: Instant,
+    /// Connections, whoever owns them.
+    slots: Slots<Slot>,
+    listeners: Slots<Listener>,
+    listening: HashMap<SocketAddr, ListenerId, KeyedHash>,
+    time_wait: TimeWaitTable,
+    /// Four-tuples of connections and TIME-WAITs.
+    demux: Demux,
+    deadlines: Deadlines,
+    /// Connections that may have something to send, each once.
+    to_transmit: VecDeque<ConnId>,
+    answers: Answers,
+    events: EventQueue,
+    probes: VecDeque<(ConnId, Instant, Probe)>,
+    /// Bytes that all buffers hold.
+    memory: usize,
+    memory_waiters: Vec<ConnId>,
+    secrets: SecretSource,
+    ports: Ports,
+    cookies: CookieJar,
+    challenges: AnswerLimit,
+    resets: AnswerLimit,
 }
 
+/// Life.
 impl Stack {
     /// A stack without connections. All chance (sequence numbers, ports, timestamp offsets, cookies)
     /// is derived from `seed`: hand in real entropy in production, a fixed seed in a test.
@@ -74,10 +129,35 @@ impl Stack {
     /// The first value of `config` that is out of its range.
     pub fn new(config: StackConfig, seed: u64) -> Result<Stack, ConfigError> {
         config.validate()?;
-        let _ = seed;
-        Ok(Stack { config, stats: StackStats::default() })
+        let hash = KeyedHash::new(seed);
+        let challenge_limit = config.challenge_acks_per_second;
+        Ok(Stack {
+            stats: StackStats::default(),
+            clock: Instant::ZERO,
+            slots: Slots::default(),
+            listeners: Slots::default(),
+            listening: HashMap::with_hasher(hash.clone()),
+            time_wait: TimeWaitTable::new(config.msl),
+            demux: Demux::with_hasher(hash.clone()),
+            deadlines: Deadlines::default(),
+            to_transmit: VecDeque::new(),
+            answers: Answers::default(),
+            events: EventQueue::new(hash),
+            probes: VecDeque::new(),
+            memory: 0,
+            memory_waiters: Vec::new(),
+            secrets: SecretSource::new(seed),
+            ports: Ports::new(&config.ephemeral_ports, seed),
+            cookies: CookieJar::new(seed),
+            challenges: AnswerLimit::new(challenge_limit, seed, Purpose::ChallengeLimit),
+            resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
+            config,
+        })
     }
+}
 
+/// Commands: opening and accepting.
+impl Stack {
     /// Starts an active open to `remote`. [`Event::Connected`] or [`Event::Closed`] follows.
     ///
     /// # Errors
@@ -88,7 +168,7 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> Result<ConnId, ConnectError> {
-        self.connect_with_data(remote, &[], config, now).map(|(id, _)| id)
+        self.open(remote, &[], config, now).map(|(id, _)| id)
     }
 
     /// Starts an active open with `data` queued behind the SYN. Answers how many bytes were taken.
@@ -102,62 +182,43 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> Result<(ConnId, usize), ConnectError> {
-        let _ = (data, config, now);
-        Err(ConnectError::TooMany(self.config.max_connections.min(remote.port().into())))
+        self.open(remote, data, config, now)
     }
 
     /// Opens a listener. Port 0 lets the stack choose one; an unspecified address listens on every
-    /// address of its family.
+    /// address of its family. A listener on one address goes before one on all of them.
     ///
     /// # Errors
     /// Why there can be no such listener.
     pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
-        let _ = config;
-        Err(ListenError::InUse(local))
+        self.open_listener(local, config)
     }
 
     /// Closes a listener. Connections that were not accepted are reset.
     pub fn close_listener(&mut self, listener: ListenerId, now: Instant) {
-        let _ = (listener, now);
+        self.drop_listener(listener, now);
     }
 
     /// The address and port of a listener.
     pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
-        let _ = listener;
-        None
+        self.listeners.at(listener).map(|at| at.addr)
     }
 
-    /// Takes the oldest connection that waits at the listener, with the address of its peer.
+    /// Takes the oldest connection that waits at the listener, with the address of its peer. If there is
+    /// something to read already, or the connection is over already, the events say so again.
     pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
-        let _ = listener;
-        None
+        self.take_accepted(listener)
     }
+}
 
+/// Commands: one connection.
+impl Stack {
     /// Puts bytes into the send buffer; answers how many fitted.
     ///
     /// # Errors
     /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`] follows.
     pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        let _ = (id, data, now);
-        Err(WriteError::NoConnection)
-    }
-
-    /// Takes received bytes; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`] follows.
-    pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let _ = (id, buffer, now);
-        Err(ReadError::NoConnection)
-    }
-
-    /// Copies received bytes without taking them; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// As [`Stack::read`].
-    pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
-        let _ = (id, buffer);
-        Err(ReadError::NoConnection)
+        self.write_within_memory(id, data, now, |slot, data| slot.connection.write(data, now))
     }
 
     /// Puts bytes into the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
@@ -165,8 +226,45 @@ impl Stack {
     /// # Errors
     /// As [`Stack::write`].
     pub fn write_urgent(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        let _ = (id, data, now);
-        Err(WriteError::NoConnection)
+        self.write_within_memory(id, data, now, |slot, data| slot.connection.write_urgent(data, now))
+    }
+
+    fn write_within_memory(
+        &mut self,
+        id: ConnId,
+        data: &[u8],
+        now: Instant,
+        write: impl FnOnce(&mut Slot, &[u8]) -> Result<usize, WriteError>,
+    ) -> Result<usize, WriteError> {
+        let left = self.memory_left();
+        let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
+        if left == 0 && !data.is_empty() && slot.connection.writable() > 0 {
+            self.wait_for_memory(id);
+            return Err(WriteError::WouldBlock);
+        }
+        let written = write(slot, data.get(..left).unwrap_or(data));
+        self.settle(id, now);
+        written
+    }
+
+    /// Takes received bytes; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`] follows.
+    pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
+        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        let read = slot.connection.read(buffer, now);
+        self.settle(id, now);
+        read
+    }
+
+    /// Copies received bytes without taking them; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Stack::read`].
+    pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
+        let clock = self.clock;
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.peek(buffer, clock)
     }
 
     /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
@@ -174,8 +272,7 @@ impl Stack {
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is none.
     pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
-        let _ = id;
-        Err(ReadError::NoConnection)
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.read_urgent()
     }
 
     /// Closes for writing: a FIN follows what is queued. Reading goes on (half close).
@@ -183,108 +280,96 @@ impl Stack {
     /// # Errors
     /// If the connection is over or the handle names none.
     pub fn shutdown(&mut self, id: ConnId, now: Instant) -> Result<(), WriteError> {
-        let _ = (id, now);
-        Err(WriteError::NoConnection)
+        let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
+        let closed = slot.connection.shutdown(now);
+        self.settle(id, now);
+        closed
     }
 
     /// Ends the connection at once with a reset. The handle stays valid until [`Stack::release`].
     pub fn abort(&mut self, id: ConnId, now: Instant) {
-        let _ = (id, now);
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.abort();
+            self.settle(id, now);
+        }
     }
 
     /// The application lets go. Unread data turns into a reset (RFC 9293 section 3.6.1); otherwise a
     /// FIN follows what is queued and the connection lives on by itself until it is done. The handle
     /// is invalid afterwards.
     pub fn release(&mut self, id: ConnId, now: Instant) {
-        let _ = (id, now);
+        if let Some(slot) = self.owned_mut(id) {
+            slot.phase = Phase::Released;
+            slot.connection.release(now);
+            self.settle(id, now);
+        }
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&mut self, id: ConnId, nodelay: bool) {
-        let _ = (id, nodelay);
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_nodelay(nodelay);
+            self.settle(id, self.clock);
+        }
     }
 
     /// Holds back segments that are not full (`true`), or lets them go.
     pub fn set_cork(&mut self, id: ConnId, cork: bool) {
-        let _ = (id, cork);
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_cork(cork);
+            self.settle(id, self.clock);
+        }
     }
 
-    /// Changes or ends keepalive.
+    /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
     pub fn set_keepalive(&mut self, id: ConnId, keepalive: Option<KeepaliveConfig>) {
-        let _ = (id, keepalive);
+        let clock = self.clock;
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_keepalive(keepalive, clock);
+            self.settle(id, clock);
+        }
     }
 
     /// Changes or removes the user timeout.
     pub fn set_user_timeout(&mut self, id: ConnId, timeout: Option<Duration>) {
-        let _ = (id, timeout);
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_user_timeout(timeout);
+            self.settle(id, self.clock);
+        }
     }
+}
 
+/// Questions.
+impl Stack {
     /// The local end of a connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        let _ = id;
-        None
+        self.owned(id).map(|slot| slot.connection.tuple().local)
     }
 
     /// The remote end of a connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        let _ = id;
-        None
+        self.owned(id).map(|slot| slot.connection.tuple().remote)
     }
 
-    /// The RFC 9293 state of a connection; `None` if the handle names none.
+    /// The RFC 9293 state of a connection; `None` if the handle names none. A connection whose handle
+    /// was not released goes on saying TIME-WAIT when that is over.
     pub fn state(&self, id: ConnId) -> Option<State> {
-        let _ = id;
-        None
+        self.owned(id).map(|slot| slot.connection.state())
     }
 
     /// What is known of one connection.
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        let _ = id;
-        None
+        self.owned(id).map(|slot| slot.connection.stats())
     }
 
     /// Bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
-        let _ = id;
-        0
+        self.owned(id).map_or(0, |slot| slot.connection.readable())
     }
 
     /// Bytes that [`Stack::write`] would take now.
     pub fn writable(&self, id: ConnId) -> usize {
-        let _ = id;
-        0
-    }
-
-    /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`].
-    pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
-        let _ = (packet, rx, now);
-    }
-
-    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        let _ = now;
-        out.clear();
-        None
-    }
-
-    /// The next thing that an application waits for.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        None
-    }
-
-    /// The next observation, if [`StackConfig::observe`] is set.
-    pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
-        None
-    }
-
-    /// When [`Stack::on_timeout`] is to be called next.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Runs every timer that is due.
-    pub fn on_timeout(&mut self, now: Instant) {
-        let _ = now;
+        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left()))
     }
 
     /// Counters over all connections.
@@ -292,13 +377,133 @@ impl Stack {
         &self.stats
     }
 
+    /// What the stack was made with.
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
     /// Connections that exist now, half-open ones and TIME-WAIT included.
     pub fn connections(&self) -> usize {
-        0
+        self.demux.len()
     }
 
     /// Bytes that the send and receive buffers of all connections hold now.
     pub fn memory(&self) -> usize {
-        0
+        self.memory
+    }
+
+    /// The connection that the application holds under this handle.
+    fn owned(&self, id: ConnId) -> Option<&Slot> {
+        self.slots.at(id).filter(|slot| slot.phase == Phase::Owned)
+    }
+
+    fn owned_mut(&mut self, id: ConnId) -> Option<&mut Slot> {
+        self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned)
+    }
+
+    /// What a connection must know of the host.
+    fn host(&self) -> Host {
+        Host { mtu: self.config.mtu, granularity: self.config.granularity }
+    }
+
+    fn partial_checksum(&self) -> bool {
+        self.config.max_super_segment > 0
+    }
+}
+
+/// What the driver does.
+impl Stack {
+    /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`].
+    pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
+        self.clock = self.clock.max(now);
+        self.stats.packets_in += 1;
+        if let Err(reason) = self.receive(packet, rx, now) {
+            self.stats.refuse(reason);
+        }
+    }
+
+    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
+    /// TCP checksum is partial if the device takes super-segments ([`StackConfig::max_super_segment`]).
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        out.clear();
+        let partial_checksum = self.partial_checksum();
+        if self.answers.pop_into(out) {
+            self.stats.packets_out += 1;
+            let origin = Origin::Ack;
+            return Some(Transmit {
+                len: out.len(),
+                segment_size: None,
+                partial_checksum,
+                conn: None,
+                origin,
+            });
+        }
+        while let Some(id) = self.pop_listed() {
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+                slot.connection.poll_transmit(now, env, out)
+            });
+            let Some(built) = built else {
+                self.settle_quietly(id, now);
+                continue;
+            };
+            self.settle(id, now);
+            self.stats.packets_out += 1;
+            return Some(Transmit {
+                len: out.len(),
+                segment_size: built.segment_size,
+                partial_checksum,
+                conn: Some(id),
+                origin: built.origin,
+            });
+        }
+        None
+    }
+
+    /// The next thing that an application waits for.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        while let Some(event) = self.events.pop() {
+            let is_known = match event {
+                Event::Incoming(listener) => self.listeners.at(listener).is_some(),
+                Event::Connected(id) | Event::Readable(id) | Event::Writable(id) | Event::Closed(id, _) => {
+                    self.owned(id).is_some()
+                }
+            };
+            if is_known {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The next observation, if [`StackConfig::observe`] is set.
+    pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
+        self.probes.pop_front()
+    }
+
+    /// When [`Stack::on_timeout`] is to be called next.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let connections = self.deadlines.next();
+        match (connections, self.time_wait.next_timeout()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Runs every timer that is due, each connection once.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.clock = self.clock.max(now);
+        while let Some(entry) = self.time_wait.pop_expired(now) {
+            self.demux.remove(&entry.tuple);
+        }
+        let mut due = Vec::new();
+        while let Some(index) = self.deadlines.pop_due(now) {
+            due.push(index);
+        }
+        for index in due {
+            if let Some(id) = self.slots.key_at(index) {
+                self.drive(id, now, |connection, env| connection.on_timeout(now, env));
+            }
+        }
     }
 }

@@ -1,10 +1,212 @@
 //! Counters of the stack: what went through it, and what was refused and why.
 
+use brisk_wire::ParseError;
+
+/// Why a packet was not processed. Every packet that is handed in is either processed or counted under
+/// exactly one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// The packet ends before its headers say.
+    Truncated,
+    /// The IP version is neither 4 nor 6.
+    Version,
+    /// The IP header contradicts itself.
+    IpHeader,
+    /// An IP fragment.
+    Fragment,
+    /// The IPv4 header checksum is wrong.
+    IpChecksum,
+    /// An IPv6 extension header that cannot be skipped.
+    Extension,
+    /// The TCP data offset is below 5.
+    TcpHeader,
+    /// The TCP checksum is wrong.
+    TcpChecksum,
+    /// The ICMP checksum is wrong.
+    IcmpChecksum,
+    /// Neither TCP nor an ICMP error about TCP.
+    NotTcp,
+    /// The destination is not an address of this stack.
+    NotOurs,
+    /// The source is no address that a host can have, is our own end, or a port is 0.
+    BadSource,
+    /// An ICMP error about no connection of ours.
+    IcmpNoConnection,
+    /// An ICMP error that quotes a sequence number which is not outstanding (RFC 5927).
+    IcmpStale,
+    /// A reset for no connection.
+    StrayReset,
+    /// A segment for no connection and no listener; answered by a reset.
+    NoListener,
+    /// An acknowledgement at a listener that is no valid SYN cookie; answered by a reset.
+    NoHandshake,
+    /// A segment at a listener that is neither SYN nor ACK, or a SYN with FIN.
+    NotASyn,
+    /// A SYN while the half-open table of the listener is full and cookies are off or cannot help.
+    HalfOpenFull,
+    /// A SYN, or the end of a handshake, while the accept queue of the listener is full.
+    BacklogFull,
+    /// A SYN while the stack holds its maximum of connections.
+    TooManyConnections,
+    /// Data while the buffers of the stack hold their maximum.
+    OutOfMemory,
+    /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
+    InTimeWait,
+}
+
+impl Refusal {
+    /// Every reason.
+    pub const ALL: [Refusal; 23] = [
+        Refusal::Truncated,
+        Refusal::Version,
+        Refusal::IpHeader,
+        Refusal::Fragment,
+        Refusal::IpChecksum,
+        Refusal::Extension,
+        Refusal::TcpHeader,
+        Refusal::TcpChecksum,
+        Refusal::IcmpChecksum,
+        Refusal::NotTcp,
+        Refusal::NotOurs,
+        Refusal::BadSource,
+        Refusal::IcmpNoConnection,
+        Refusal::IcmpStale,
+        Refusal::StrayReset,
+        Refusal::NoListener,
+        Refusal::NoHandshake,
+        Refusal::NotASyn,
+        Refusal::HalfOpenFull,
+        Refusal::BacklogFull,
+        Refusal::TooManyConnections,
+        Refusal::OutOfMemory,
+        Refusal::InTimeWait,
+    ];
+
+    /// The name for metrics and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::Truncated => "truncated",
+            Refusal::Version => "ip_version",
+            Refusal::IpHeader => "ip_header",
+            Refusal::Fragment => "fragment",
+            Refusal::IpChecksum => "ip_checksum",
+            Refusal::Extension => "ip_extension",
+            Refusal::TcpHeader => "tcp_header",
+            Refusal::TcpChecksum => "tcp_checksum",
+            Refusal::IcmpChecksum => "icmp_checksum",
+            Refusal::NotTcp => "not_tcp",
+            Refusal::NotOurs => "not_ours",
+            Refusal::BadSource => "bad_source",
+            Refusal::IcmpNoConnection => "icmp_no_connection",
+            Refusal::IcmpStale => "icmp_stale",
+            Refusal::StrayReset => "stray_reset",
+            Refusal::NoListener => "no_listener",
+            Refusal::NoHandshake => "no_handshake",
+            Refusal::NotASyn => "not_a_syn",
+            Refusal::HalfOpenFull => "half_open_full",
+            Refusal::BacklogFull => "backlog_full",
+            Refusal::TooManyConnections => "too_many_connections",
+            Refusal::OutOfMemory => "out_of_memory",
+            Refusal::InTimeWait => "in_time_wait",
+        }
+    }
+}
+
+impl From<ParseError> for Refusal {
+    fn from(error: ParseError) -> Refusal {
+        match error {
+            ParseError::Truncated => Refusal::Truncated,
+            ParseError::Version => Refusal::Version,
+            ParseError::IpHeaderLength => Refusal::IpHeader,
+            ParseError::Fragment => Refusal::Fragment,
+            ParseError::IpChecksum => Refusal::IpChecksum,
+            ParseError::UnsupportedExtension => Refusal::Extension,
+            ParseError::TcpHeaderLength => Refusal::TcpHeader,
+            ParseError::TcpChecksum => Refusal::TcpChecksum,
+            ParseError::IcmpChecksum => Refusal::IcmpChecksum,
+        }
+    }
+}
+
 /// Counters over all connections of a stack since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StackStats {
-    /// Packets that the device handed in.
+    /// Packets that the device handed in; a coalesced one counts once.
     pub packets_in: u64,
     /// Packets handed to the device; a super-packet counts once.
     pub packets_out: u64,
+    /// Active opens.
+    pub active_opens: u64,
+    /// SYNs that began a half-open connection.
+    pub passive_opens: u64,
+    /// Handshakes that listeners completed, by cookie or not.
+    pub handshakes_completed: u64,
+    /// Half-open connections that ended without a complete handshake.
+    pub handshakes_failed: u64,
+    /// Resets that answered a segment for nobody.
+    pub resets_sent: u64,
+    /// Such resets that the limit suppressed.
+    pub resets_suppressed: u64,
+    /// Challenge ACKs that connections sent.
+    pub challenge_acks_sent: u64,
+    /// Challenge ACKs that the host-wide limit suppressed.
+    pub challenge_acks_suppressed: u64,
+    /// SYN-ACKs that carried a cookie.
+    pub syn_cookies_sent: u64,
+    /// Connections that a cookie brought back.
+    pub syn_cookies_accepted: u64,
+    /// Connections that went into TIME-WAIT.
+    pub time_waits: u64,
+    /// TIME-WAITs that a new connection over the same ends replaced.
+    pub time_waits_reused: u64,
+    /// TIME-WAITs that ended early to make room for a new connection.
+    pub time_waits_evicted: u64,
+    /// ICMP errors that a connection believed.
+    pub icmp_believed: u64,
+    /// Answers of the stack itself that were dropped because too many were waiting.
+    pub answers_dropped: u64,
+    /// Probes that were dropped because nobody took them.
+    pub probes_dropped: u64,
+    refused: [u64; Refusal::ALL.len()],
+}
+
+impl StackStats {
+    /// Packets that were refused for this reason.
+    pub fn refused(&self, reason: Refusal) -> u64 {
+        self.refused.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Packets that were refused for any reason.
+    pub fn refused_total(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
+    /// Every reason with its count.
+    pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
+        Refusal::ALL.into_iter().map(|reason| (reason, self.refused(reason)))
+    }
+
+    pub(crate) fn refuse(&mut self, reason: Refusal) {
+        if let Some(count) = self.refused.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_counter_and_a_name_of_its_own() {
+        let mut stats = StackStats::default();
+        for (index, reason) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index, "{reason:?} stands at its own place");
+            stats.refuse(reason);
+        }
+        assert!(stats.refusals().all(|(_, count)| count == 1));
+        assert_eq!(stats.refused_total(), Refusal::ALL.len() as u64);
+        let names: std::collections::BTreeSet<_> = Refusal::ALL.into_iter().map(Refusal::name).collect();
+        assert_eq!(names.len(), Refusal::ALL.len());
+    }
 }

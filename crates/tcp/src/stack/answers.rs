@@ -1,0 +1,86 @@
+//! Packets that the stack itself answers with: resets, SYN cookies, acknowledgements in TIME-WAIT.
+//!
+//! They belong to no connection, so nothing would send them again: they wait as finished packets in a
+//! short queue. If the device is so slow that the queue fills, further answers are dropped and counted.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use brisk_wire::{ChecksumFill, IpMeta, OptionProfile, TcpHeader};
+
+/// Answers that may wait.
+const CAPACITY: usize = 1024;
+/// Buffers that are kept for the next answers.
+const SPARE: usize = 64;
+
+/// The answers that wait to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    waiting: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Answers {
+    /// Queues a finished packet; false if there is no room.
+    pub(crate) fn push(&mut self, packet: Vec<u8>) -> bool {
+        if self.waiting.len() >= CAPACITY || packet.is_empty() {
+            self.recycle(packet);
+            return false;
+        }
+        self.waiting.push_back(packet);
+        true
+    }
+
+    /// Writes and queues a segment without payload; false if there is no room.
+    pub(crate) fn push_header(
+        &mut self,
+        ip: &IpMeta,
+        tcp: &TcpHeader,
+        fill: ChecksumFill,
+        profile: &OptionProfile,
+    ) -> bool {
+        let mut packet = self.buffer();
+        let written = brisk_wire::emit_with(ip, tcp, &[], fill, profile, &mut packet);
+        debug_assert!(written.is_ok(), "a header alone fits, and both ends are of one family");
+        self.push(packet)
+    }
+
+    /// An empty buffer for a packet.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Moves the oldest answer into `out`; false if there is none.
+    pub(crate) fn pop_into(&mut self, out: &mut Vec<u8>) -> bool {
+        let Some(packet) = self.waiting.pop_front() else { return false };
+        out.clear();
+        out.extend_from_slice(&packet);
+        self.recycle(packet);
+        true
+    }
+
+    fn recycle(&mut self, mut packet: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            packet.clear();
+            self.spare.push(packet);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_leave_in_order_and_the_queue_is_bounded() {
+        let mut answers = Answers::default();
+        let taken = (0..2 * CAPACITY).filter(|n| answers.push(std::vec![*n as u8])).count();
+        assert_eq!(taken, CAPACITY);
+        let mut out = Vec::new();
+        assert!(answers.pop_into(&mut out));
+        assert_eq!(out, [0]);
+        assert!(answers.pop_into(&mut out));
+        assert_eq!(out, [1]);
+        assert!(answers.push(std::vec![9]), "there is room again");
+    }
+}

@@ -1,0 +1,209 @@
+//! A packet comes in: whose is it?
+//!
+//! The packet is parsed, its ends are checked, and it goes to a connection, to a TIME-WAIT, to a
+//! listener or to nobody. Whatever is not processed leaves with the reason for which it was refused.
+
+use core::net::{IpAddr, SocketAddr};
+
+use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
+
+use super::conn_id::ConnId;
+use super::demux::{self, FourTuple, Target};
+use super::reset;
+use super::settle::Phase;
+use super::stats::Refusal;
+use super::time_wait::{TimeWaitEntry, TimeWaitVerdict};
+use super::{Rx, Stack};
+use crate::outcome::Arrived;
+use crate::time::Instant;
+
+impl Stack {
+    pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
+        match brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile)? {
+            Packet::Tcp(segment) => self.on_tcp(&segment, packet.len(), rx.segment_size, now),
+            Packet::Icmp(error) => self.on_icmp(&error, now),
+            Packet::Other { .. } => Err(Refusal::NotTcp),
+        }
+    }
+
+    fn on_tcp(
+        &mut self,
+        segment: &Segment<'_>,
+        wire_len: usize,
+        segment_size: Option<u16>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let tuple = self.ends_of(segment)?;
+        let arrived = Arrived {
+            seq: segment.tcp.seq,
+            ack: segment.tcp.ack,
+            flags: segment.tcp.flags,
+            window: segment.tcp.window,
+            urgent: segment.tcp.urgent,
+            options: &segment.tcp.options,
+            payload: segment.payload,
+            ecn: segment.ip.ecn,
+            segment_size: segment_size.map_or(segment.payload.len(), usize::from),
+        };
+        match self.demux.get(&tuple) {
+            Some(&Target::Connection(id)) => self.on_segment(id, &arrived, wire_len, now),
+            Some(&Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, now),
+            None => match self.listener_for(tuple.local) {
+                Some(listener) => {
+                    self.on_segment_in_listen(listener, tuple, segment, &arrived, now)?;
+                    self.count_first_arrival(&tuple, wire_len);
+                    Ok(())
+                }
+                None => self.answer_with_reset(segment, Refusal::NoListener, now),
+            },
+        }
+    }
+
+    /// The four-tuple of a segment, if both ends can be the ends of a connection of this stack.
+    fn ends_of(&self, segment: &Segment<'_>) -> Result<FourTuple, Refusal> {
+        let (src, dst) = (segment.ip.src, segment.ip.dst);
+        if !self.is_local(dst) || !demux::is_unicast(dst) {
+            return Err(Refusal::NotOurs);
+        }
+        let local = SocketAddr::new(dst, segment.tcp.dst_port);
+        let remote = SocketAddr::new(src, segment.tcp.src_port);
+        // An IPv4-mapped address does not belong on the wire, and would alias an IPv4 connection.
+        let is_mapped = |ip: IpAddr| ip.to_canonical() != ip;
+        let ports = local.port() != 0 && remote.port() != 0;
+        if !ports || !demux::is_unicast(src) || is_mapped(src) || is_mapped(dst) || local == remote {
+            return Err(Refusal::BadSource);
+        }
+        Ok(FourTuple { local, remote })
+    }
+
+    /// True if the stack answers to this address.
+    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
+        self.config.any_address || self.config.addresses.contains(&ip)
+    }
+
+    /// The packet that made a connection counts among those it received.
+    fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize) {
+        if let Some(&Target::Connection(id)) = self.demux.get(tuple)
+            && let Some(slot) = self.slots.at_mut(id)
+        {
+            slot.connection.count_arrival(wire_len);
+        }
+    }
+
+    fn on_segment(
+        &mut self,
+        id: ConnId,
+        arrived: &Arrived<'_>,
+        wire_len: usize,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let slot = self.slots.at(id).ok_or(Refusal::NoListener)?;
+        let ends_handshake =
+            arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN);
+        if let Phase::HalfOpen(listener) = slot.phase
+            && ends_handshake
+            && self.listeners.at(listener).is_some_and(|at| at.is_full())
+        {
+            return Err(Refusal::BacklogFull);
+        }
+        // Without memory for data the acknowledgement still counts: it may free some.
+        let no_memory = !arrived.payload.is_empty() && self.memory_left() == 0;
+        let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
+        let taken = if no_memory { &bare } else { arrived };
+        self.drive(id, now, |connection, env| {
+            connection.count_arrival(wire_len);
+            connection.on_segment(taken, now, env);
+        });
+        if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
+    }
+
+    fn on_segment_in_time_wait(
+        &mut self,
+        place: u32,
+        arrived: &Arrived<'_>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let entry = self.time_wait.entry(place).ok_or(Refusal::InTimeWait)?;
+        let tuple = entry.tuple;
+        match entry.judge(arrived) {
+            TimeWaitVerdict::Ignore => return Err(Refusal::InTimeWait),
+            TimeWaitVerdict::AckAndRestart => {
+                self.time_wait.restart(place, now);
+                self.acknowledge_in_time_wait(place, now);
+            }
+            TimeWaitVerdict::Ack => self.challenge_in_time_wait(place, now),
+            TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
+                Some(listener) => {
+                    self.on_syn(listener, tuple, arrived, Some(floor), now)?;
+                    self.time_wait.remove(place);
+                    self.stats.time_waits_reused += 1;
+                }
+                None => self.challenge_in_time_wait(place, now),
+            },
+        }
+        Ok(())
+    }
+
+    fn challenge_in_time_wait(&mut self, place: u32, now: Instant) {
+        let allowed = self.challenges.allows(now);
+        self.stats.challenge_acks_sent += u64::from(allowed);
+        self.stats.challenge_acks_suppressed += u64::from(!allowed);
+        if allowed {
+            self.acknowledge_in_time_wait(place, now);
+        }
+    }
+
+    fn acknowledge_in_time_wait(&mut self, place: u32, now: Instant) {
+        let Some(entry) = self.time_wait.entry_mut(place) else { return };
+        if entry.may_answer(now) {
+            let (ip, tcp) = time_wait_ack(entry, now);
+            self.answer(&ip, &tcp);
+        }
+    }
+
+    /// Refuses a segment for `reason` and answers it with a reset, unless it is one.
+    pub(super) fn answer_with_reset(
+        &mut self,
+        segment: &Segment<'_>,
+        reason: Refusal,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let (ip, tcp) = reset::reset_for(segment).ok_or(Refusal::StrayReset)?;
+        if self.resets.allows(now) {
+            self.stats.resets_sent += 1;
+            self.answer(&ip, &tcp);
+        } else {
+            self.stats.resets_suppressed += 1;
+        }
+        Err(reason)
+    }
+
+    fn answer(&mut self, ip: &IpMeta, tcp: &TcpHeader) {
+        let fill = if self.partial_checksum() { ChecksumFill::Partial } else { ChecksumFill::Full };
+        if !self.answers.push_header(ip, tcp, fill, &self.config.option_profile) {
+            self.stats.answers_dropped += 1;
+        }
+    }
+}
+
+/// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection in TIME-WAIT.
+fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
+    let numbers = entry.numbers;
+    let mut ip = IpMeta::new(entry.tuple.local.ip(), entry.tuple.remote.ip());
+    ip.hop_limit = entry.hop_limit;
+    ip.dscp = entry.dscp;
+    let mut tcp = TcpHeader {
+        src_port: entry.tuple.local.port(),
+        dst_port: entry.tuple.remote.port(),
+        seq: numbers.snd_nxt,
+        ack: numbers.rcv_nxt,
+        flags: Flags::ACK,
+        window: numbers.window,
+        ..TcpHeader::default()
+    };
+    tcp.options.timestamps = numbers.ts_recent.map(|echo| {
+        let value = ((now.as_micros() / 1000) as u32).wrapping_add(numbers.ts_offset);
+        TimestampOption { value, echo }
+    });
+    (ip, tcp)
+}

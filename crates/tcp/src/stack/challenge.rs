@@ -1,0 +1,64 @@
+//! Limits on answers that an attacker can provoke: challenge ACKs and resets, host-wide.
+//!
+//! RFC 5961 section 7 limits challenge ACKs. A fixed limit is itself a side channel: who exhausts it
+//! learns whether somebody else's packet was challenged too (CVE-2016-5696). The budget of every
+//! second is therefore drawn anew, uniformly from half to one and a half times the limit.
+
+use rand_chacha::ChaCha20Rng;
+
+use super::keys::{self, Purpose};
+use crate::time::{Duration, Instant};
+
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// So many answers per second, give or take half.
+#[derive(Debug)]
+pub(crate) struct AnswerLimit {
+    per_second: u32,
+    window_start: Option<Instant>,
+    left: u32,
+    chance: ChaCha20Rng,
+}
+
+impl AnswerLimit {
+    /// A limit of `per_second` answers; 0 allows none.
+    pub(crate) fn new(per_second: u32, seed: u64, purpose: Purpose) -> Self {
+        AnswerLimit { per_second, window_start: None, left: 0, chance: keys::stream(seed, purpose) }
+    }
+
+    /// True if one more answer may be sent now.
+    pub(crate) fn allows(&mut self, now: Instant) -> bool {
+        if self.window_start.is_none_or(|start| now.saturating_since(start) >= WINDOW) {
+            self.window_start = Some(now);
+            self.left = (self.per_second / 2).saturating_add(keys::below(&mut self.chance, self.per_second));
+            self.left = self.left.max(self.per_second.min(1));
+        }
+        let allowed = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn allowed_in_second(limit: &mut AnswerLimit, second: u64) -> usize {
+        (0..5000).filter(|n| limit.allows(Instant::from_micros(second * 1_000_000 + n))).count()
+    }
+
+    #[test]
+    fn the_budget_is_within_half_of_the_limit_and_never_the_same() {
+        let mut limit = AnswerLimit::new(1000, 1, Purpose::ChallengeLimit);
+        let budgets: BTreeSet<usize> = (0..20).map(|second| allowed_in_second(&mut limit, second)).collect();
+        assert!(budgets.iter().all(|budget| (500..1500).contains(budget)), "{budgets:?}");
+        assert!(budgets.len() > 15, "{budgets:?}");
+    }
+
+    #[test]
+    fn none_and_one_per_second_mean_what_they_say() {
+        assert_eq!(allowed_in_second(&mut AnswerLimit::new(0, 1, Purpose::ChallengeLimit), 0), 0);
+        assert_eq!(allowed_in_second(&mut AnswerLimit::new(1, 1, Purpose::ChallengeLimit), 0), 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! Which slot wakes next: one deadline per slot, exact and bounded.
+//!
+//! Nearly every acknowledgement moves a retransmission timer, so a heap with lazy deletion would fill
+//! with entries that nobody waits for. This is a four-ary heap that knows where each slot stands in
+//! it: moving a deadline costs a few swaps, and memory is one entry per slot. Equal deadlines are
+//! served in the order of their slots, so that two runs of a simulation agree.
+
+use alloc::vec::Vec;
+
+use crate::time::Instant;
+
+const ARITY: usize = 4;
+const NOWHERE: u32 = u32::MAX;
+
+/// The deadlines of slots `0..n`.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    heap: Vec<(Instant, u32)>,
+    /// Where each slot stands in `heap`.
+    place: Vec<u32>,
+}
+
+impl Deadlines {
+    /// Sets, moves or (`None`) removes the deadline of `slot`.
+    pub(crate) fn set(&mut self, slot: u32, at: Option<Instant>) {
+        match (self.place_of(slot), at) {
+            (None, None) => {}
+            (None, Some(at)) => self.add(slot, at),
+            (Some(place), None) => self.remove(place),
+            (Some(place), Some(at)) => {
+                if let Some(entry) = self.heap.get_mut(place)
+                    && entry.0 != at
+                {
+                    entry.0 = at;
+                    self.settle(place);
+                }
+            }
+        }
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.heap.first().map(|&(at, _)| at)
+    }
+
+    /// Takes the slot with the earliest deadline if that is not after `now`.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        let &(at, slot) = self.heap.first()?;
+        if at > now {
+            return None;
+        }
+        self.remove(0);
+        Some(slot)
+    }
+
+    /// The slot with the earliest deadline.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.heap.first().map(|&(_, slot)| slot)
+    }
+
+    fn place_of(&self, slot: u32) -> Option<usize> {
+        let place = *self.place.get(slot as usize)?;
+        (place != NOWHERE).then_some(place as usize)
+    }
+
+    fn add(&mut self, slot: u32, at: Instant) {
+        if self.place.len() <= slot as usize {
+            self.place.resize(slot as usize + 1, NOWHERE);
+        }
+        self.heap.push((at, slot));
+        let place = self.heap.len() - 1;
+        self.note(place);
+        self.settle(place);
+    }
+
+    fn remove(&mut self, place: usize) {
+        let (_, slot) = self.heap.swap_remove(place);
+        if let Some(entry) = self.place.get_mut(slot as usize) {
+            *entry = NOWHERE;
+        }
+        if place < self.heap.len() {
+            self.note(place);
+            self.settle(place);
+        }
+    }
+
+    /// Moves the entry at `place` to where its deadline belongs.
+    fn settle(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / ARITY;
+            if self.heap[parent] <= self.heap[place] {
+                break;
+            }
+            self.exchange(parent, place);
+            place = parent;
+        }
+        loop {
+            let first = place * ARITY + 1;
+            let children = first..(first + ARITY).min(self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.heap[child]) else { return };
+            if self.heap[place] <= self.heap[least] {
+                return;
+            }
+            self.exchange(place, least);
+            place = least;
+        }
+    }
+
+    fn exchange(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.note(a);
+        self.note(b);
+    }
+
+    fn note(&mut self, place: usize) {
+        let (_, slot) = self.heap[place];
+        self.place[slot as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::vec::Vec;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    #[test]
+    fn slots_wake_in_the_order_of_their_deadlines() {
+        let mut deadlines = Deadlines::default();
+        for (slot, us) in [(3, 30), (1, 10), (2, 20)] {
+            deadlines.set(slot, Some(at(us)));
+        }
+        assert_eq!(deadlines.next(), Some(at(10)));
+        assert_eq!(deadlines.pop_due(at(9)), None);
+        assert_eq!(deadlines.pop_due(at(25)), Some(1));
+        assert_eq!(deadlines.pop_due(at(25)), Some(2));
+        assert_eq!(deadlines.pop_due(at(25)), None);
+    }
+
+    #[test]
+    fn a_moved_deadline_leaves_nothing_behind() {
+        let mut deadlines = Deadlines::default();
+        for us in 1..1000 {
+            deadlines.set(0, Some(at(us)));
+        }
+        assert_eq!(deadlines.heap.len(), 1);
+        deadlines.set(0, None);
+        assert_eq!(deadlines.next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_sorted_map(steps in prop::collection::vec((0u32..20, prop::option::of(0u64..50)), 0..200)) {
+            let mut deadlines = Deadlines::default();
+            let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+            for (slot, us) in steps {
+                deadlines.set(slot, us.map(at));
+                match us {
+                    Some(us) => model.insert(slot, us),
+                    None => model.remove(&slot),
+                };
+                let least = model.iter().map(|(&slot, &us)| (us, slot)).min();
+                prop_assert_eq!(deadlines.next(), least.map(|(us, _)| at(us)));
+                prop_assert_eq!(deadlines.first(), least.map(|(_, slot)| slot));
+            }
+            let mut expected: Vec<(u64, u32)> = model.into_iter().map(|(slot, us)| (us, slot)).collect();
+            expected.sort_unstable();
+            for (us, slot) in expected {
+                prop_assert_eq!(deadlines.pop_due(at(us)), Some(slot));
+            }
+            prop_assert_eq!(deadlines.next(), None);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! ICMP errors (RFC 9293 section 3.9.2.2, RFC 5927).
+//!
+//! An error quotes the packet that it is about. The quoted ends must be those of a connection, and the
+//! connection must have the quoted sequence number outstanding; who cannot see the traffic cannot forge
+//! that. What the error then means depends on the state, and is the connection's to decide.
+
+use brisk_wire::IcmpError;
+
+use super::Stack;
+use super::demux::{FourTuple, Target};
+use super::stats::Refusal;
+use crate::time::Instant;
+
+impl Stack {
+    pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
+        let tuple = FourTuple { local: error.src, remote: error.dst };
+        let Some(&Target::Connection(id)) = self.demux.get(&tuple) else {
+            return Err(Refusal::IcmpNoConnection);
+        };
+        let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq));
+        if believed != Some(true) {
+            return Err(Refusal::IcmpStale);
+        }
+        self.stats.icmp_believed += 1;
+        Ok(())
+    }
+}

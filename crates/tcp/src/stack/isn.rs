@@ -1,0 +1,82 @@
+//! Initial sequence numbers and timestamp offsets (RFC 6528, RFC 7323 section 5.4).
+//!
+//! `ISS = clock / 4 us + SipHash-2-4(key, four-tuple)`: to an outsider unpredictable, to the same pair
+//! of ends increasing, so that a new connection over an old four-tuple starts above the old one. The
+//! timestamp offset is a hash of the four-tuple as well: connections tell nothing about one another,
+//! while a new incarnation continues the clock of the old, which is what lets it replace a TIME-WAIT
+//! (RFC 6191).
+
+use core::hash::{Hash, Hasher};
+
+use brisk_wire::SeqNum;
+use siphasher::sip::SipHasher24;
+
+use super::demux::FourTuple;
+use super::keys::{self, Key, Purpose};
+use crate::connection::Secrets;
+use crate::time::Instant;
+
+/// Draws what a connection needs that nobody else can guess.
+#[derive(Debug)]
+pub(crate) struct SecretSource {
+    isn_key: Key,
+    timestamp_key: Key,
+}
+
+impl SecretSource {
+    /// The source of a stack with this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        SecretSource {
+            isn_key: keys::key(&mut keys::stream(seed, Purpose::InitialSequence)),
+            timestamp_key: keys::key(&mut keys::stream(seed, Purpose::TimestampOffset)),
+        }
+    }
+
+    /// The secrets of a connection that begins now.
+    pub(crate) fn secrets(&self, tuple: &FourTuple, now: Instant) -> Secrets {
+        let clock = (now.as_micros() / 4) as u32;
+        let hash = hash_of(&self.isn_key, tuple) as u32;
+        Secrets { iss: SeqNum(clock.wrapping_add(hash)), ts_offset: self.timestamp_offset(tuple) }
+    }
+
+    /// The timestamp offset of a four-tuple.
+    pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
+        hash_of(&self.timestamp_key, tuple) as u32
+    }
+}
+
+fn hash_of(key: &Key, tuple: &FourTuple) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(key);
+    tuple.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(port: u16) -> FourTuple {
+        FourTuple {
+            local: core::net::SocketAddr::from(([10, 0, 0, 1], 80)),
+            remote: core::net::SocketAddr::from(([10, 0, 0, 2], port)),
+        }
+    }
+
+    #[test]
+    fn the_same_ends_get_increasing_numbers() {
+        let source = SecretSource::new(1);
+        let first = source.secrets(&tuple(5000), Instant::from_millis(1));
+        let later = source.secrets(&tuple(5000), Instant::from_millis(5));
+        assert_eq!(later.iss.since(first.iss), 1000, "one every four microseconds");
+        assert_eq!(later.ts_offset, first.ts_offset);
+    }
+
+    #[test]
+    fn other_ends_and_other_seeds_get_unrelated_numbers() {
+        let now = Instant::from_millis(1);
+        let one = SecretSource::new(1).secrets(&tuple(5000), now);
+        let other = SecretSource::new(1).secrets(&tuple(5001), now);
+        assert_ne!((one.iss, one.ts_offset), (other.iss, other.ts_offset));
+        assert_ne!(one, SecretSource::new(2).secrets(&tuple(5000), now));
+    }
+}

@@ -1,0 +1,373 @@
+//! Listeners: half-open connections, the accept queue, SYN cookies, and their limits.
+//!
+//! A SYN makes a half-open connection as long as the half-open table has room; beyond that it is
+//! answered by a cookie, or dropped. A handshake that completes moves its connection into the accept
+//! queue; while that is full, neither SYNs nor the ends of handshakes are taken, so that the peer tries
+//! again later (what Linux does).
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use brisk_wire::{Flags, Options, Segment, SeqNum};
+
+use super::conn_id::{ConnId, ListenerId};
+use super::demux::{self, FourTuple};
+use super::settle::{Phase, with_env};
+use super::stats::Refusal;
+use super::{Stack, syn_cookie};
+use crate::config::{ListenConfig, MechanismConfig, SynCookies, TcpConfig};
+use crate::connection::{Connection, CookieParams, Secrets};
+use crate::error::ListenError;
+use crate::event::Event;
+use crate::outcome::Arrived;
+use crate::time::Instant;
+
+/// MSS of a peer that names none: 536 over IPv4, 1220 over IPv6 (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: [u16; 2] = [536, 1220];
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Where it listens.
+    pub(crate) addr: SocketAddr,
+    tcp: Arc<TcpConfig>,
+    /// The same without mechanisms: nothing of what they would agree on survives a cookie.
+    cookie_tcp: Arc<TcpConfig>,
+    backlog: usize,
+    max_half_open: usize,
+    syn_cookies: SynCookies,
+    half_open: usize,
+    queue: VecDeque<ConnId>,
+    last_cookie: Option<Instant>,
+}
+
+/// What a listener does with a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Admission {
+    /// Keep a half-open connection.
+    Keep,
+    /// Answer with a cookie.
+    Cookie,
+    /// Drop it.
+    Refuse(Refusal),
+}
+
+impl Listener {
+    fn new(addr: SocketAddr, config: ListenConfig) -> Self {
+        let ListenConfig { tcp, backlog, max_half_open, syn_cookies } = config;
+        let cookie_tcp = TcpConfig { mechanisms: MechanismConfig::default(), ..tcp.clone() };
+        Listener {
+            addr,
+            tcp: Arc::new(tcp),
+            cookie_tcp: Arc::new(cookie_tcp),
+            backlog: backlog.max(1),
+            max_half_open,
+            syn_cookies,
+            half_open: 0,
+            queue: VecDeque::new(),
+            last_cookie: None,
+        }
+    }
+
+    fn admission(&self) -> Admission {
+        let full = self.half_open >= self.max_half_open;
+        match self.syn_cookies {
+            _ if self.is_full() => Admission::Refuse(Refusal::BacklogFull),
+            SynCookies::Always => Admission::Cookie,
+            SynCookies::UnderFlood if full => Admission::Cookie,
+            SynCookies::Off if full => Admission::Refuse(Refusal::HalfOpenFull),
+            SynCookies::UnderFlood | SynCookies::Off => Admission::Keep,
+        }
+    }
+
+    /// True while the accept queue takes nothing more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= self.backlog
+    }
+
+    /// A half-open connection ended without a handshake.
+    pub(crate) fn on_half_open_gone(&mut self) {
+        self.half_open = self.half_open.saturating_sub(1);
+    }
+
+    /// A half-open connection completed its handshake.
+    pub(crate) fn on_established(&mut self, id: ConnId) {
+        self.on_half_open_gone();
+        self.queue.push_back(id);
+    }
+
+    /// What of the SYN a cookie can keep.
+    fn cookie_params(&self, segment: &Arrived<'_>, is_v6: bool) -> CookieParams {
+        let options = segment.options;
+        let timestamps = self.tcp.timestamps && options.timestamps.is_some();
+        CookieParams {
+            mss: options.mss.filter(|&mss| mss > 0).unwrap_or(DEFAULT_MSS[usize::from(is_v6)]),
+            window_scale: options.window_scale.filter(|_| timestamps && self.tcp.window_scaling),
+            sack: timestamps && self.tcp.sack && options.sack_permitted,
+            timestamps,
+            ecn: timestamps && self.tcp.ecn && segment.flags.contains(Flags::ECE | Flags::CWR),
+        }
+    }
+}
+
+impl Stack {
+    pub(super) fn open_listener(
+        &mut self,
+        local: SocketAddr,
+        config: ListenConfig,
+    ) -> Result<ListenerId, ListenError> {
+        let mut addr = demux::canonical(local);
+        if !addr.ip().is_unspecified() && !self.is_local(addr.ip()) {
+            return Err(ListenError::NotLocal(addr.ip()));
+        }
+        if addr.port() == 0 {
+            let Stack { ports, listening, .. } = self;
+            let free = |port| !listening.contains_key(&SocketAddr::new(addr.ip(), port));
+            let port = ports.choose(addr.ip(), addr, free).ok_or(ListenError::NoPort)?;
+            addr.set_port(port);
+        }
+        if self.listening.contains_key(&addr) {
+            return Err(ListenError::InUse(addr));
+        }
+        let id: ListenerId = self.listeners.insert(Listener::new(addr, config));
+        self.listening.insert(addr, id);
+        Ok(id)
+    }
+
+    pub(super) fn drop_listener(&mut self, listener: ListenerId, now: Instant) {
+        let Some(gone) = self.listeners.remove(listener) else { return };
+        self.listening.remove(&gone.addr);
+        let orphans: alloc::vec::Vec<ConnId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| match slot.phase {
+                Phase::HalfOpen(at) | Phase::Queued(at) => at == listener,
+                Phase::Owned | Phase::Released => false,
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in orphans {
+            if let Some(slot) = self.slots.at_mut(id) {
+                slot.phase = Phase::Released;
+                slot.connection.abandon();
+                slot.connection.release(now);
+            }
+            self.settle(id, now);
+        }
+    }
+
+    pub(super) fn take_accepted(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
+        let queue = &mut self.listeners.at_mut(listener)?.queue;
+        while let Some(id) = queue.pop_front() {
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            slot.phase = Phase::Owned;
+            let remote = slot.connection.tuple().remote;
+            let pending = slot.connection.pending_events();
+            let closed = slot.connection.close_reason();
+            self.tell(id, pending);
+            if let Some(reason) = closed {
+                self.events.push(Event::Closed(id, reason));
+            }
+            return Some((id, remote));
+        }
+        None
+    }
+
+    /// The listener that an address belongs to: its own before one on every address of the family.
+    pub(super) fn listener_for(&self, local: SocketAddr) -> Option<ListenerId> {
+        let everywhere = match local.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let wildcard = SocketAddr::new(everywhere, local.port());
+        self.listening.get(&local).or_else(|| self.listening.get(&wildcard)).copied()
+    }
+
+    /// RFC 9293 section 3.10.7.2: a segment arrives in LISTEN.
+    pub(super) fn on_segment_in_listen(
+        &mut self,
+        listener: ListenerId,
+        tuple: FourTuple,
+        segment: &Segment<'_>,
+        arrived: &Arrived<'_>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        // "First, check for a RST: [...] should be ignored. Second, check for an ACK: any
+        // acknowledgment is bad if it arrives on a connection still in the LISTEN state."
+        if arrived.flags.contains(Flags::RST) {
+            return Err(Refusal::StrayReset);
+        }
+        if arrived.flags.contains(Flags::ACK) {
+            return match self.on_cookie(listener, tuple, arrived, now) {
+                Err(Refusal::NoHandshake) => self.answer_with_reset(segment, Refusal::NoHandshake, now),
+                verdict => verdict,
+            };
+        }
+        if !arrived.flags.contains(Flags::SYN) || arrived.flags.contains(Flags::FIN) {
+            return Err(Refusal::NotASyn);
+        }
+        self.on_syn(listener, tuple, arrived, None, now)
+    }
+
+    /// A SYN for a listener. `floor`: it replaces a TIME-WAIT, and the new initial sequence number must
+    /// not be below this.
+    pub(super) fn on_syn(
+        &mut self,
+        listener: ListenerId,
+        tuple: FourTuple,
+        syn: &Arrived<'_>,
+        floor: Option<SeqNum>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
+        match at.admission() {
+            Admission::Refuse(reason) => return Err(reason),
+            // A cookie cannot promise a sequence number above that of the old connection.
+            Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
+            Admission::Cookie => return self.send_cookie(listener, tuple, syn, now),
+            Admission::Keep => {}
+        }
+        let tcp = Arc::clone(&at.tcp);
+        if !self.make_room() {
+            return Err(Refusal::TooManyConnections);
+        }
+        let mut secrets = self.secrets.secrets(&tuple, now);
+        secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
+        let connection = Connection::accept(tuple, &tcp, secrets, self.host(), syn, now);
+        self.admit(listener, connection, &tcp, now);
+        self.stats.passive_opens += 1;
+        Ok(())
+    }
+
+    fn admit(&mut self, listener: ListenerId, connection: Connection, tcp: &TcpConfig, now: Instant) {
+        if let Some(at) = self.listeners.at_mut(listener) {
+            at.half_open += 1;
+        }
+        self.insert(connection, tcp, Phase::HalfOpen(listener), now);
+    }
+
+    /// Answers a SYN without keeping anything of it. The SYN-ACK is that of a connection which is made
+    /// for it and thrown away, so that it is the same as any other.
+    fn send_cookie(
+        &mut self,
+        listener: ListenerId,
+        tuple: FourTuple,
+        syn: &Arrived<'_>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let host = self.host();
+        let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
+        let tcp = Arc::clone(&at.cookie_tcp);
+        let params = at.cookie_params(syn, tuple.remote.is_ipv6());
+        let iss = self.cookies.bake(&tuple, syn.seq, &params, now).ok_or(Refusal::HalfOpenFull)?;
+        at.last_cookie = Some(now);
+        let offset = self.secrets.timestamp_offset(&tuple);
+        let secrets = Secrets { iss, ts_offset: syn_cookie::fold_into_offset(&params, offset, now) };
+        let options = Options {
+            mss: syn.options.mss,
+            window_scale: params.window_scale,
+            sack_permitted: params.sack,
+            timestamps: syn.options.timestamps.filter(|_| params.timestamps),
+            ..Options::default()
+        };
+        let flags = if params.ecn { syn.flags } else { syn.flags.without(Flags::ECE | Flags::CWR) };
+        let kept = Arrived { options: &options, flags, payload: &[], ..*syn };
+        let mut passing = Connection::accept(tuple, &tcp, secrets, host, &kept, now);
+        let mut packet = self.answers.buffer();
+        let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+            passing.poll_transmit(now, env, &mut packet)
+        });
+        let sent = self.answers.push(packet) && built.is_some();
+        self.stats.syn_cookies_sent += u64::from(sent);
+        self.stats.answers_dropped += u64::from(!sent);
+        Ok(())
+    }
+
+    /// An acknowledgement at a listener: perhaps it brings a cookie back.
+    fn on_cookie(
+        &mut self,
+        listener: ListenerId,
+        tuple: FourTuple,
+        ack: &Arrived<'_>,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let at = self.listeners.at(listener).ok_or(Refusal::NoListener)?;
+        let baking = at.last_cookie.is_some_and(|last| now.saturating_since(last) < syn_cookie::LIFETIME);
+        if !baking || ack.flags.contains(Flags::SYN) {
+            return Err(Refusal::NoHandshake);
+        }
+        let (irs, iss) = (ack.seq - 1, ack.ack - 1);
+        let echo = ack.options.timestamps.filter(|_| at.tcp.timestamps).map(|timestamps| timestamps.echo);
+        let params = self.cookies.check(&tuple, irs, iss, echo, now).ok_or(Refusal::NoHandshake)?;
+        if at.is_full() {
+            return Err(Refusal::BacklogFull);
+        }
+        let tcp = Arc::clone(&at.cookie_tcp);
+        if !self.make_room() {
+            return Err(Refusal::TooManyConnections);
+        }
+        let secrets = Secrets { iss, ts_offset: self.secrets.timestamp_offset(&tuple) };
+        let host = self.host();
+        let connection = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+            Connection::from_cookie(tuple, &tcp, secrets, host, ack, params, now, env)
+        });
+        self.stats.syn_cookies_accepted += 1;
+        self.admit(listener, connection, &tcp, now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(syn_cookies: SynCookies) -> Listener {
+        let config = ListenConfig { backlog: 1, max_half_open: 2, syn_cookies, ..ListenConfig::default() };
+        Listener::new(SocketAddr::from(([10, 0, 0, 1], 80)), config)
+    }
+
+    #[test]
+    fn a_full_half_open_table_bakes_cookies_or_refuses() {
+        for (cookies, at_rest, in_flood) in [
+            (SynCookies::Off, Admission::Keep, Admission::Refuse(Refusal::HalfOpenFull)),
+            (SynCookies::UnderFlood, Admission::Keep, Admission::Cookie),
+            (SynCookies::Always, Admission::Cookie, Admission::Cookie),
+        ] {
+            let mut listener = listener(cookies);
+            assert_eq!(listener.admission(), at_rest);
+            listener.half_open = 2;
+            assert_eq!(listener.admission(), in_flood);
+        }
+    }
+
+    #[test]
+    fn a_full_accept_queue_refuses_even_cookies() {
+        let mut listener = listener(SynCookies::Always);
+        listener.on_established(ConnId { index: 0, generation: 0 });
+        assert_eq!(listener.admission(), Admission::Refuse(Refusal::BacklogFull));
+    }
+
+    #[test]
+    fn without_timestamps_a_cookie_keeps_only_the_mss() {
+        let listener = listener(SynCookies::Always);
+        let options =
+            Options { mss: Some(1400), window_scale: Some(7), sack_permitted: true, ..Options::default() };
+        let syn = Arrived {
+            seq: SeqNum(1),
+            ack: SeqNum(0),
+            flags: Flags::SYN,
+            window: 1000,
+            urgent: 0,
+            options: &options,
+            payload: &[],
+            ecn: brisk_wire::Ecn::NotEct,
+            segment_size: 0,
+        };
+        let params = listener.cookie_params(&syn, false);
+        assert_eq!(
+            params,
+            CookieParams { mss: 1400, window_scale: None, sack: false, timestamps: false, ecn: false }
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! Active opens: which local address and port a connection gets.
+
+use alloc::sync::Arc;
+use core::net::{IpAddr, SocketAddr};
+
+use brisk_wire::SeqNum;
+
+use super::Stack;
+use super::conn_id::ConnId;
+use super::demux::{self, FourTuple, Target};
+use super::settle::Phase;
+use crate::config::ConnectConfig;
+use crate::connection::Connection;
+use crate::error::ConnectError;
+use crate::time::Instant;
+
+/// How a four-tuple can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Availability {
+    /// Nobody has it.
+    Free,
+    /// A TIME-WAIT has it that may be replaced, with an initial sequence number not below this one.
+    Reusable(SeqNum),
+    /// It is taken.
+    Taken,
+}
+
+impl Stack {
+    pub(super) fn open(
+        &mut self,
+        remote: SocketAddr,
+        data: &[u8],
+        config: &ConnectConfig,
+        now: Instant,
+    ) -> Result<(ConnId, usize), ConnectError> {
+        let remote = demux::canonical(remote);
+        if remote.port() == 0 || !demux::is_unicast(remote.ip()) {
+            return Err(ConnectError::BadDestination(remote));
+        }
+        let (tuple, floor) = self.choose_tuple(remote, config, now)?;
+        if let Some(&Target::TimeWait(place)) = self.demux.get(&tuple) {
+            self.end_time_wait(place);
+            self.stats.time_waits_reused += 1;
+        }
+        if !self.make_room() {
+            return Err(ConnectError::TooMany(self.config.max_connections));
+        }
+        let mut secrets = self.secrets.secrets(&tuple, now);
+        secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
+        let tcp = Arc::new(config.tcp.clone());
+        let connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
+        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        self.stats.active_opens += 1;
+        let taken = if data.is_empty() { 0 } else { self.write(id, data, now).unwrap_or(0) };
+        Ok((id, taken))
+    }
+
+    /// The ends of a new connection, and the least initial sequence number if they were used recently.
+    fn choose_tuple(
+        &mut self,
+        remote: SocketAddr,
+        config: &ConnectConfig,
+        now: Instant,
+    ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
+        let wanted = config.local.map(demux::canonical);
+        let ip = self.choose_address(wanted.map(|addr| addr.ip()), remote)?;
+        if let Some(port) = wanted.map(|addr| addr.port()).filter(|&port| port != 0) {
+            let tuple = FourTuple::new(SocketAddr::new(ip, port), remote);
+            return match self.availability(&tuple, now) {
+                Availability::Free => Ok((tuple, None)),
+                Availability::Reusable(floor) => Ok((tuple, Some(floor))),
+                Availability::Taken => Err(ConnectError::InUse { local: tuple.local, remote }),
+            };
+        }
+        self.choose_port(ip, remote, now)
+    }
+
+    fn choose_address(&self, wanted: Option<IpAddr>, remote: SocketAddr) -> Result<IpAddr, ConnectError> {
+        let same_family = |ip: &IpAddr| ip.is_ipv4() == remote.is_ipv4();
+        match wanted.filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if !self.is_local(ip) => Err(ConnectError::NotLocal(ip)),
+            Some(ip) if !same_family(&ip) => Err(ConnectError::NoAddress(remote)),
+            Some(ip) => Ok(ip),
+            None => {
+                let first = self.config.addresses.iter().copied().find(same_family);
+                first.ok_or(ConnectError::NoAddress(remote))
+            }
+        }
+    }
+
+    /// A free ephemeral port; if there is none, one whose TIME-WAIT may be replaced.
+    fn choose_port(
+        &mut self,
+        ip: IpAddr,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
+        // The ports leave the stack for the search, which asks the rest of the stack about each.
+        let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
+        let Stack { ports, demux, time_wait, listening, .. } = self;
+        let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
+        let free = |port| !is_listened(port) && !demux.contains_key(&tuple_of(port));
+        if let Some(port) = ports.choose(ip, remote, free) {
+            return Ok((tuple_of(port), None));
+        }
+        let floor_of = |port| match demux.get(&tuple_of(port)) {
+            Some(&Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
+            Some(Target::Connection(_)) | None => None,
+        };
+        let port =
+            ports.choose(ip, remote, |port| floor_of(port).is_some()).ok_or(ConnectError::NoPort(remote))?;
+        Ok((tuple_of(port), floor_of(port)))
+    }
+
+    fn availability(&self, tuple: &FourTuple, now: Instant) -> Availability {
+        match self.demux.get(tuple) {
+            None => Availability::Free,
+            Some(Target::Connection(_)) => Availability::Taken,
+            Some(&Target::TimeWait(place)) => {
+                let floor = self.time_wait.entry(place).and_then(|entry| entry.reusable_by_us(now));
+                floor.map_or(Availability::Taken, Availability::Reusable)
+            }
+        }
+    }
+}

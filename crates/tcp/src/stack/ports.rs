@@ -1,0 +1,115 @@
+//! Ephemeral ports: the double-hash algorithm of RFC 6056 section 3.3.4, with random increments.
+//!
+//! A hash of the ends says where towards a destination the search begins, a small table of counters
+//! how far it has come. An outsider who sees the ports used towards himself learns nothing of those
+//! used towards others, and a port is not used again before the others had their turn.
+
+use core::hash::{Hash, Hasher};
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+
+use rand_chacha::ChaCha20Rng;
+use siphasher::sip::SipHasher24;
+
+use super::keys::{self, Key, Purpose};
+
+/// Counters: RFC 6056 recommends at least ten; more keep destinations apart better.
+const COUNTERS: usize = 256;
+/// Largest random increment.
+const MAX_STEP: u32 = 8;
+
+/// Chooses ephemeral ports.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    first: u16,
+    count: u32,
+    offset_key: Key,
+    counter_key: Key,
+    counters: [u32; COUNTERS],
+    chance: ChaCha20Rng,
+}
+
+impl Ports {
+    /// Chooses from `range`, which is not empty.
+    pub(crate) fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
+        let mut chance = keys::stream(seed, Purpose::Ports);
+        Ports {
+            first: *range.start(),
+            count: u32::from(range.end().saturating_sub(*range.start())) + 1,
+            offset_key: keys::key(&mut chance),
+            counter_key: keys::key(&mut chance),
+            counters: [0; COUNTERS],
+            chance,
+        }
+    }
+
+    /// A port for a connection from `local` to `remote` that `is_free` agrees to; `None` if it refuses
+    /// every port of the range.
+    pub(crate) fn choose(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        mut is_free: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        let offset = hash(&self.offset_key, local, remote) as u32;
+        let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
+        *counter = counter.wrapping_add(1 + keys::below(&mut self.chance, MAX_STEP));
+        for _ in 0..self.count {
+            let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
+            if is_free(port) {
+                return Some(port);
+            }
+            *counter = counter.wrapping_add(1);
+        }
+        None
+    }
+}
+
+fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(key);
+    (local, remote).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const LOCAL: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn remote(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 1, last], 80))
+    }
+
+    #[test]
+    fn every_port_of_the_range_is_found_before_it_is_exhausted() {
+        let mut ports = Ports::new(&(40_000..=40_099), 1);
+        let mut used = BTreeSet::new();
+        for _ in 0..100 {
+            let port = ports.choose(LOCAL, remote(1), |port| !used.contains(&port)).expect("a port is free");
+            assert!((40_000..=40_099).contains(&port));
+            assert!(used.insert(port));
+        }
+        assert_eq!(ports.choose(LOCAL, remote(1), |port| !used.contains(&port)), None);
+    }
+
+    #[test]
+    fn a_range_of_one_port_and_the_highest_port_work() {
+        let mut ports = Ports::new(&(65_535..=65_535), 1);
+        assert_eq!(ports.choose(LOCAL, remote(1), |_| true), Some(65_535));
+    }
+
+    #[test]
+    fn destinations_do_not_tell_of_one_another() {
+        let first_ports = |seed| {
+            let mut ports = Ports::new(&(32_768..=60_999), seed);
+            (1..=20).map(|n| ports.choose(LOCAL, remote(n), |_| true).expect("free")).collect::<BTreeSet<_>>()
+        };
+        let chosen = first_ports(1);
+        assert_eq!(chosen.len(), 20, "no clustering");
+        assert!(chosen.iter().next_back().expect("some") - chosen.iter().next().expect("some") > 5000);
+        assert_eq!(chosen, first_ports(1));
+        assert_ne!(chosen, first_ports(2));
+    }
+}

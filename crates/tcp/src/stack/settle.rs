@@ -1,0 +1,302 @@
+//! After a connection was touched: what follows for the rest of the stack.
+//!
+//! Whatever happened to a connection (a segment, a call, a timer, a transmission), the same things
+//! follow, in one place: its memory is counted, its events are passed on, its deadline is noted, it is
+//! put on the list of those that may have something to send, and if it is over it makes way, to
+//! TIME-WAIT or to nothing.
+
+use alloc::boxed::Box;
+
+use super::Stack;
+use super::challenge::AnswerLimit;
+use super::conn_id::{ConnId, ListenerId};
+use super::demux::Target;
+use super::stats::StackStats;
+use crate::config::{StackConfig, TcpConfig};
+use crate::connection::{Connection, Env, Events};
+use crate::event::{Event, Probe};
+use crate::time::Instant;
+
+/// Probes that may wait for the observer.
+const PROBE_CAPACITY: usize = 65_536;
+
+/// Whose a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// A listener's, in the middle of the handshake.
+    HalfOpen(ListenerId),
+    /// A listener's, waiting for `accept`.
+    Queued(ListenerId),
+    /// The application's.
+    Owned,
+    /// Nobody's: it finishes by itself.
+    Released,
+}
+
+/// A connection and what the stack knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) connection: Box<Connection>,
+    pub(crate) phase: Phase,
+    hop_limit: u8,
+    dscp: u8,
+    /// Bytes of its buffers that the stack has counted.
+    memory: usize,
+    /// It is on the list of those that may have something to send.
+    listed: bool,
+    /// Packets of its four-tuple reach it.
+    reachable: bool,
+    /// A write was refused because the memory of the stack is used up.
+    waits_for_memory: bool,
+}
+
+/// Calls `f` with what a connection may ask of the stack.
+pub(crate) fn with_env<R>(
+    config: &StackConfig,
+    challenges: &mut AnswerLimit,
+    stats: &mut StackStats,
+    f: impl FnOnce(&mut Env<'_>) -> R,
+) -> R {
+    let mut challenge = |now| {
+        let allowed = challenges.allows(now);
+        stats.challenge_acks_sent += u64::from(allowed);
+        stats.challenge_acks_suppressed += u64::from(!allowed);
+        allowed
+    };
+    f(&mut Env {
+        challenge: &mut challenge,
+        super_segment: config.max_super_segment,
+        partial_checksum: config.max_super_segment > 0,
+    })
+}
+
+impl Stack {
+    /// Takes in a new connection. The caller has made room.
+    pub(super) fn insert(
+        &mut self,
+        mut connection: Connection,
+        tcp: &TcpConfig,
+        phase: Phase,
+        now: Instant,
+    ) -> ConnId {
+        if self.config.observe {
+            connection.observe();
+        }
+        let tuple = connection.tuple();
+        let id = self.slots.insert(Slot {
+            connection: Box::new(connection),
+            hop_limit: tcp.hop_limit,
+            dscp: tcp.dscp,
+            phase,
+            memory: 0,
+            listed: false,
+            reachable: true,
+            waits_for_memory: false,
+        });
+        self.demux.insert(tuple, Target::Connection(id));
+        self.settle(id, now);
+        id
+    }
+
+    /// Makes room for one more connection: a TIME-WAIT that has least left to wait goes first. False if
+    /// the stack is full of connections.
+    pub(super) fn make_room(&mut self) -> bool {
+        while self.slots.len() + self.time_wait.len() >= self.config.max_connections {
+            if !self.evict_time_wait() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn evict_time_wait(&mut self) -> bool {
+        let Some(entry) = self.time_wait.evict() else { return false };
+        self.demux.remove(&entry.tuple);
+        self.stats.time_waits_evicted += 1;
+        true
+    }
+
+    /// Ends a TIME-WAIT because a new connection takes its four-tuple.
+    pub(super) fn end_time_wait(&mut self, place: u32) {
+        if let Some(entry) = self.time_wait.remove(place) {
+            self.demux.remove(&entry.tuple);
+        }
+    }
+
+    /// Lets `f` act on a connection, with what it may ask of the stack, and does what follows.
+    pub(super) fn drive<R>(
+        &mut self,
+        id: ConnId,
+        now: Instant,
+        f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
+    ) -> Option<R> {
+        let slot = self.slots.at_mut(id)?;
+        let result =
+            with_env(&self.config, &mut self.challenges, &mut self.stats, |env| f(&mut slot.connection, env));
+        self.settle(id, now);
+        Some(result)
+    }
+
+    /// A connection was touched: passes on what follows, and looks whether it has something to send.
+    pub(super) fn settle(&mut self, id: ConnId, now: Instant) {
+        self.settle_quietly(id, now);
+        if let Some(slot) = self.slots.at_mut(id)
+            && !slot.listed
+        {
+            slot.listed = true;
+            self.to_transmit.push_back(id);
+        }
+    }
+
+    /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
+    pub(super) fn settle_quietly(&mut self, id: ConnId, now: Instant) {
+        self.clock = self.clock.max(now);
+        self.count_memory(id);
+        self.take_probes(id, now);
+        self.take_events(id);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if slot.connection.is_done() {
+            return self.retire(id, now);
+        }
+        let deadline = slot.connection.next_timeout();
+        self.deadlines.set(id.index, deadline);
+    }
+
+    /// The next connection that may have something to send.
+    pub(super) fn pop_listed(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.to_transmit.pop_front() {
+            if let Some(slot) = self.slots.at_mut(id) {
+                slot.listed = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn count_memory(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let held = slot.connection.memory();
+        self.memory = self.memory.saturating_sub(slot.memory).saturating_add(held);
+        slot.memory = held;
+        self.wake_memory_waiters();
+    }
+
+    /// A write found the memory used up: the writer hears when there is some again.
+    pub(super) fn wait_for_memory(&mut self, id: ConnId) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && !slot.waits_for_memory
+        {
+            slot.waits_for_memory = true;
+            self.memory_waiters.push(id);
+        }
+    }
+
+    fn wake_memory_waiters(&mut self) {
+        if self.memory_waiters.is_empty() || self.memory_left() == 0 {
+            return;
+        }
+        for id in core::mem::take(&mut self.memory_waiters) {
+            if let Some(slot) = self.slots.at_mut(id) {
+                slot.waits_for_memory = false;
+                self.events.push(Event::Writable(id));
+            }
+        }
+    }
+
+    /// Bytes that buffers may still take.
+    pub(super) fn memory_left(&self) -> usize {
+        self.config.max_buffer_bytes.saturating_sub(self.memory)
+    }
+
+    fn take_probes(&mut self, id: ConnId, now: Instant) {
+        if !self.config.observe {
+            return;
+        }
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        for probe in slot.connection.take_probes() {
+            self.note_probe(id, now, probe);
+        }
+    }
+
+    fn note_probe(&mut self, id: ConnId, now: Instant, probe: Probe) {
+        if self.probes.len() < PROBE_CAPACITY {
+            self.probes.push_back((id, now, probe));
+        } else {
+            self.stats.probes_dropped += 1;
+        }
+    }
+
+    fn take_events(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let events = slot.connection.take_events();
+        match slot.phase {
+            Phase::Owned => {
+                let reason = slot.connection.close_reason();
+                self.tell(id, events);
+                if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
+                    self.events.push(Event::Closed(id, reason));
+                }
+            }
+            Phase::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
+                slot.phase = Phase::Queued(listener);
+                if let Some(at) = self.listeners.at_mut(listener) {
+                    at.on_established(id);
+                }
+                self.stats.handshakes_completed += 1;
+                self.events.push(Event::Incoming(listener));
+            }
+            Phase::HalfOpen(listener) if events.contains(Events::CLOSED) => {
+                slot.phase = Phase::Released;
+                if let Some(at) = self.listeners.at_mut(listener) {
+                    at.on_half_open_gone();
+                }
+                self.stats.handshakes_failed += 1;
+            }
+            // Who accepts it is told then what there is to do.
+            Phase::HalfOpen(_) | Phase::Queued(_) | Phase::Released => {}
+        }
+    }
+
+    /// Queues events of a connection for the application.
+    pub(super) fn tell(&mut self, id: ConnId, events: Events) {
+        if events.contains(Events::CONNECTED) {
+            self.events.push(Event::Connected(id));
+        }
+        if events.contains(Events::READABLE) {
+            self.events.push(Event::Readable(id));
+        }
+        if events.contains(Events::WRITABLE) {
+            self.events.push(Event::Writable(id));
+        }
+    }
+
+    /// A connection is over: its four-tuple goes to TIME-WAIT or is free, its slot is free as soon as
+    /// the application has let go.
+    fn retire(&mut self, id: ConnId, now: Instant) {
+        self.deadlines.set(id.index, None);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let tuple = slot.connection.tuple();
+        let remains = slot.connection.time_wait();
+        let (hop_limit, dscp) = (slot.hop_limit, slot.dscp);
+        if core::mem::take(&mut slot.reachable) {
+            match remains {
+                Some(numbers) => {
+                    let place = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
+                    self.demux.insert(tuple, Target::TimeWait(place));
+                    self.stats.time_waits += 1;
+                }
+                None => {
+                    self.demux.remove(&tuple);
+                }
+            }
+        }
+        if slot.phase == Phase::Released {
+            self.memory = self.memory.saturating_sub(slot.memory);
+            self.slots.remove(id);
+            self.wake_memory_waiters();
+        }
+        while self.slots.len() + self.time_wait.len() > self.config.max_connections && self.evict_time_wait()
+        {
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! SYN cookies: a handshake that costs no memory until it completes (RFC 4987 section 3.6).
+//!
+//! When the half-open table is full, what a SYN said is not kept but sent out, inside the sequence
+//! number of the SYN-ACK, and comes back in the acknowledgement. The design is our own:
+//!
+//! ```text
+//! ISS     31      27 26   24 23                               0
+//!        +----------+-------+----------------------------------+
+//!        | epoch    | MSS   | SipHash-2-4(key, four-tuple, IRS, |
+//!        | mod 32   | index | epoch, MSS index, TS bits)       |
+//!        +----------+-------+----------------------------------+
+//!        \-- xor 8 bits of another hash --/
+//! TSval   5    4    3         0   (low six bits; only if the peer offered timestamps)
+//!        +----+----+-----------+
+//!        |ECN |SACK| wscale, 15 = none
+//!        +----+----+-----------+
+//! ```
+//!
+//! An epoch lasts 64 s; a cookie is good in its own and in the next. The bits in the timestamp are
+//! under the hash as well, so a peer that changes them has made no valid cookie. Without timestamps a
+//! connection from a cookie has neither window scaling nor SACK nor ECN. A blind guess succeeds with
+//! 16 of 2^32 (eight MSS values, two epochs), and only while cookies are being sent.
+
+use core::hash::{Hash, Hasher};
+
+use brisk_wire::SeqNum;
+use siphasher::sip::SipHasher24;
+
+use super::demux::FourTuple;
+use super::keys::{self, Key, Purpose};
+use crate::connection::CookieParams;
+use crate::time::{Duration, Instant};
+
+/// How long an epoch lasts.
+const EPOCH: Duration = Duration::from_secs(64);
+/// For how long after the last cookie an acknowledgement may be one: its own epoch and the next.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(128);
+/// What the MSS of the peer is rounded down to.
+const MSS_TABLE: [u16; 8] = [256, 536, 1220, 1360, 1400, 1440, 1460, 8960];
+const TIMESTAMP_BITS: u32 = 0x3f;
+const NO_SCALE: u8 = 15;
+
+/// Makes and checks cookies.
+#[derive(Debug)]
+pub(crate) struct CookieJar {
+    mac_key: Key,
+    mask_key: Key,
+}
+
+impl CookieJar {
+    /// The jar of the stack with this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut chance = keys::stream(seed, Purpose::SynCookies);
+        CookieJar { mac_key: keys::key(&mut chance), mask_key: keys::key(&mut chance) }
+    }
+
+    /// The initial sequence number that keeps `params` for the SYN with sequence number `irs`; `None` if
+    /// the peer's MSS is below what a cookie can express.
+    pub(crate) fn bake(
+        &self,
+        tuple: &FourTuple,
+        irs: SeqNum,
+        params: &CookieParams,
+        now: Instant,
+    ) -> Option<SeqNum> {
+        let index = MSS_TABLE.iter().rposition(|&mss| mss <= params.mss)?;
+        let epoch = epoch_at(now);
+        let head = (((epoch as u8) & 31) << 3) | index as u8;
+        let mac = self.mac(tuple, irs, epoch, index, timestamp_bits(params));
+        Some(SeqNum(u32::from(head ^ self.mask(tuple, irs)) << 24 | mac))
+    }
+
+    /// What the cookie `iss` kept, if it is one of ours for this peer and not too old. `echo` is the
+    /// echoed timestamp of the acknowledgement.
+    pub(crate) fn check(
+        &self,
+        tuple: &FourTuple,
+        irs: SeqNum,
+        iss: SeqNum,
+        echo: Option<u32>,
+        now: Instant,
+    ) -> Option<CookieParams> {
+        let head = (iss.0 >> 24) as u8 ^ self.mask(tuple, irs);
+        let index = usize::from(head & 7);
+        let current = epoch_at(now);
+        let age = (current as u8).wrapping_sub(head >> 3) & 31;
+        let epoch = current.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+        let bits = echo.map(|echo| (echo & TIMESTAMP_BITS) as u8);
+        if self.mac(tuple, irs, epoch, index, bits) != iss.0 & 0x00ff_ffff {
+            return None;
+        }
+        Some(unfold(*MSS_TABLE.get(index)?, bits))
+    }
+
+    fn mac(&self, tuple: &FourTuple, irs: SeqNum, epoch: u64, index: usize, bits: Option<u8>) -> u32 {
+        let mut hasher = SipHasher24::new_with_key(&self.mac_key);
+        (tuple, irs.0, epoch, index as u8, bits).hash(&mut hasher);
+        (hasher.finish() & 0x00ff_ffff) as u32
+    }
+
+    fn mask(&self, tuple: &FourTuple, irs: SeqNum) -> u8 {
+        let mut hasher = SipHasher24::new_with_key(&self.mask_key);
+        (tuple, irs.0).hash(&mut hasher);
+        hasher.finish() as u8
+    }
+}
+
+/// The timestamp offset that makes the clock show `params` in its low bits now: the clock is set back by
+/// at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
+pub(crate) fn fold_into_offset(params: &CookieParams, offset: u32, now: Instant) -> u32 {
+    let Some(bits) = timestamp_bits(params) else { return offset };
+    let value = ((now.as_micros() / 1000) as u32).wrapping_add(offset);
+    offset.wrapping_sub(value.wrapping_sub(u32::from(bits)) & TIMESTAMP_BITS)
+}
+
+fn epoch_at(now: Instant) -> u64 {
+    now.as_micros() / EPOCH.as_micros() as u64
+}
+
+fn timestamp_bits(params: &CookieParams) -> Option<u8> {
+    params.timestamps.then(|| {
+        let scale = params.window_scale.map_or(NO_SCALE, |scale| scale.min(14));
+        scale | u8::from(params.sack) << 4 | u8::from(params.ecn) << 5
+    })
+}
+
+fn unfold(mss: u16, bits: Option<u8>) -> CookieParams {
+    let Some(bits) = bits else {
+        return CookieParams { mss, window_scale: None, sack: false, timestamps: false, ecn: false };
+    };
+    CookieParams {
+        mss,
+        window_scale: Some(bits & 15).filter(|&scale| scale != NO_SCALE),
+        sack: bits & 16 != 0,
+        timestamps: true,
+        ecn: bits & 32 != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::SocketAddr;
+
+    const FULL: CookieParams =
+        CookieParams { mss: 1460, window_scale: Some(7), sack: true, timestamps: true, ecn: false };
+
+    fn tuple(port: u16) -> FourTuple {
+        FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], port)))
+    }
+
+    fn echo_of(params: &CookieParams, now: Instant) -> Option<u32> {
+        let offset = fold_into_offset(params, 12_345, now);
+        params.timestamps.then(|| ((now.as_micros() / 1000) as u32).wrapping_add(offset))
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn a_cookie_brings_back_what_the_syn_said() {
+        let jar = CookieJar::new(1);
+        for params in [
+            FULL,
+            CookieParams { window_scale: None, sack: false, ..FULL },
+            CookieParams { ecn: true, window_scale: Some(14), ..FULL },
+            CookieParams { mss: 536, window_scale: None, sack: false, timestamps: false, ecn: false },
+        ] {
+            let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000)).expect("expressible");
+            let echo = echo_of(&params, at(1000));
+            assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(1001)), Some(params));
+        }
+    }
+
+    #[test]
+    fn the_mss_is_rounded_down_and_never_up() {
+        let jar = CookieJar::new(1);
+        let back = |mss| {
+            let params = CookieParams { mss, ..FULL };
+            let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000))?;
+            jar.check(&tuple(1), SeqNum(77), iss, echo_of(&params, at(1000)), at(1000))
+                .map(|params| params.mss)
+        };
+        assert_eq!(back(1459), Some(1440));
+        assert_eq!(back(65_495), Some(8960));
+        assert_eq!(back(255), None, "no cookie can say so little");
+    }
+
+    #[test]
+    fn a_cookie_lasts_its_epoch_and_the_next() {
+        let jar = CookieJar::new(1);
+        let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(64)).expect("expressible");
+        let echo = echo_of(&FULL, at(64));
+        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 127)).is_some());
+        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 128)).is_none());
+        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 64 * 32)).is_none(), "the epoch wrapped");
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_one_peer_one_syn_and_its_own_options() {
+        let jar = CookieJar::new(1);
+        let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(1000)).expect("expressible");
+        let echo = echo_of(&FULL, at(1000));
+        assert_eq!(jar.check(&tuple(2), SeqNum(77), iss, echo, at(1000)), None);
+        assert_eq!(jar.check(&tuple(1), SeqNum(78), iss, echo, at(1000)), None);
+        assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, echo.map(|echo| echo ^ 1), at(1000)), None);
+        assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, None, at(1000)), None);
+        assert_eq!(CookieJar::new(2).check(&tuple(1), SeqNum(77), iss, echo, at(1000)), None);
+    }
+
+    #[test]
+    fn blind_guesses_fail() {
+        let jar = CookieJar::new(1);
+        let guessed = (0..200_000u32)
+            .filter(|guess| {
+                jar.check(&tuple(1), SeqNum(77), SeqNum(guess.wrapping_mul(2_654_435_761)), None, at(1000))
+                    .is_some()
+            })
+            .count();
+        assert!(guessed <= 1, "{guessed}");
+    }
+
+    #[test]
+    fn the_clock_is_set_back_by_less_than_64_ms() {
+        for millis in 0..200 {
+            let now = Instant::from_millis(1_000_000 + millis);
+            let back = 12_345u32.wrapping_sub(fold_into_offset(&FULL, 12_345, now));
+            assert!(back < 64, "{back}");
+        }
+    }
+}
