@@ -153,7 +153,7 @@ impl SeqRanges {
         let mut known = 0;
         while let Some(own) = self.ranges.get(to).filter(|own| own.start.le(range.end)) {
             merged = SeqRange::new(merged.start.min(own.start), merged.end.max(own.end));
-            known += own.len();
+            known = own.len().saturating_add(known);
             to += 1;
         }
         let added = merged.len().saturating_sub(known);
@@ -178,7 +178,8 @@ impl SeqRanges {
         let mut removed = 0;
         let (mut left, mut right) = (SeqRange::default(), SeqRange::default());
         while let Some(own) = self.ranges.get(to).filter(|own| own.start.lt(range.end)) {
-            removed += own.intersection(&range).map_or(0, |common| common.len());
+            let common = own.intersection(&range).map_or(0, |common| common.len());
+            removed = common.saturating_add(removed);
             if own.start.lt(range.start) {
                 left = SeqRange::new(own.start, range.start);
             }
@@ -204,11 +205,11 @@ impl SeqRanges {
         let mut removed = 0;
         while let Some(first) = self.ranges.front_mut().filter(|first| first.start.lt(seq)) {
             if seq.lt(first.end) {
-                removed += seq.since(first.start);
+                removed = seq.since(first.start).saturating_add(removed);
                 first.start = seq;
                 break;
             }
-            removed += first.len();
+            removed = first.len().saturating_add(removed);
             self.ranges.pop_front();
         }
         self.bytes = self.bytes.saturating_sub(removed);
@@ -228,5 +229,168 @@ impl SeqRanges {
     /// Empties the set and gives its memory back.
     pub fn clear(&mut self) {
         *self = SeqRanges::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SPACE: u32 = 200;
+
+    fn range(base: u32, from: u32, to: u32) -> SeqRange {
+        SeqRange::new(SeqNum(base) + from, SeqNum(base) + to)
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let mut set = SeqRanges::new();
+        assert_eq!(set.insert(range(0, 10, 20)), 10);
+        assert_eq!(set.insert(range(0, 30, 40)), 10);
+        assert_eq!(set.len(), 2);
+        assert_eq!(set.insert(range(0, 15, 30)), 10);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [range(0, 10, 40)]);
+        assert_eq!(set.bytes(), 30);
+    }
+
+    #[test]
+    fn taking_out_the_middle_leaves_both_ends() {
+        let mut set = SeqRanges::new();
+        set.insert(range(u32::MAX - 5, 0, 20));
+        assert_eq!(set.remove(range(u32::MAX - 5, 5, 10)), 5);
+        let expected = [range(u32::MAX - 5, 0, 5), range(u32::MAX - 5, 10, 20)];
+        assert_eq!(set.iter().collect::<Vec<_>>(), expected);
+        assert_eq!((set.first(), set.last()), (Some(expected[0]), Some(expected[1])));
+    }
+
+    #[test]
+    fn empty_and_reversed_ranges_change_nothing() {
+        let mut set = SeqRanges::new();
+        assert_eq!(set.insert(range(0, 5, 5)), 0);
+        assert_eq!(set.insert(range(0, 9, 5)), 0);
+        assert_eq!(set.remove(range(0, 9, 5)), 0);
+        assert!(set.is_empty() && set.covers(&range(0, 5, 5)));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(u32, u32),
+        Remove(u32, u32),
+        RemoveBefore(u32),
+        PopFirst,
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            6 => (0..SPACE, 0u32..40).prop_map(|(from, len)| Change::Insert(from, len)),
+            3 => (0..SPACE, 0u32..40).prop_map(|(from, len)| Change::Remove(from, len)),
+            1 => (0..SPACE / 2).prop_map(Change::RemoveBefore),
+            1 => Just(Change::PopFirst),
+        ]
+    }
+
+    /// The set as one flag per sequence number.
+    struct Bitmap(Vec<bool>);
+
+    impl Bitmap {
+        fn set(&mut self, from: u32, to: u32, value: bool) -> u32 {
+            let mut changed = 0;
+            for flag in &mut self.0[from as usize..to.min(SPACE) as usize] {
+                changed += u32::from(*flag != value);
+                *flag = value;
+            }
+            changed
+        }
+
+        fn runs(&self, of: bool) -> Vec<(u32, u32)> {
+            let mut runs: Vec<(u32, u32)> = Vec::new();
+            for (at, _) in self.0.iter().enumerate().filter(|(_, flag)| **flag == of) {
+                let at = at as u32;
+                match runs.last_mut() {
+                    Some(last) if last.1 == at => last.1 += 1,
+                    _ => runs.push((at, at + 1)),
+                }
+            }
+            runs
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_set_agrees_with_a_bitmap(base: u32, changes in prop::collection::vec(change(), 1..60)) {
+            let mut set = SeqRanges::new();
+            let mut model = Bitmap(std::vec![false; SPACE as usize]);
+            for change in changes {
+                match change {
+                    Change::Insert(from, len) => {
+                        let to = (from + len).min(SPACE);
+                        prop_assert_eq!(set.insert(range(base, from, to)), model.set(from, to, true));
+                    }
+                    Change::Remove(from, len) => {
+                        let to = (from + len).min(SPACE);
+                        prop_assert_eq!(set.remove(range(base, from, to)), model.set(from, to, false));
+                    }
+                    Change::RemoveBefore(to) => {
+                        prop_assert_eq!(set.remove_before(SeqNum(base) + to), model.set(0, to, false));
+                    }
+                    Change::PopFirst => {
+                        let first = model.runs(true).first().copied();
+                        prop_assert_eq!(set.pop_first(), first.map(|(from, to)| range(base, from, to)));
+                        if let Some((from, to)) = first {
+                            model.set(from, to, false);
+                        }
+                    }
+                }
+                let expected: Vec<_> = model.runs(true).iter().map(|&(from, to)| range(base, from, to)).collect();
+                prop_assert_eq!(set.iter().collect::<Vec<_>>(), expected);
+                prop_assert_eq!(set.bytes(), model.0.iter().filter(|flag| **flag).count() as u32);
+                let gaps: Vec<_> = model.runs(false).iter().map(|&(from, to)| range(base, from, to)).collect();
+                prop_assert_eq!(set.gaps(range(base, 0, SPACE)).collect::<Vec<_>>(), gaps);
+            }
+        }
+
+        #[test]
+        fn questions_agree_with_a_bitmap(
+            base: u32,
+            inserts in prop::collection::vec((0..SPACE, 1u32..30), 0..12),
+            from in 0..SPACE,
+            len in 0u32..60,
+        ) {
+            let mut set = SeqRanges::new();
+            let mut model = Bitmap(std::vec![false; SPACE as usize]);
+            for (from, len) in inserts {
+                let to = (from + len).min(SPACE);
+                set.insert(range(base, from, to));
+                model.set(from, to, true);
+            }
+            let to = (from + len).min(SPACE);
+            let asked = range(base, from, to);
+            let flags = &model.0[from as usize..to as usize];
+            prop_assert_eq!(set.covers(&asked), flags.iter().all(|flag| *flag));
+            prop_assert_eq!(set.intersects(&asked), flags.iter().any(|flag| *flag));
+            prop_assert_eq!(set.contains(asked.start), model.0[from as usize]);
+            let missing: u32 = set.gaps(asked).map(|gap| gap.len()).sum();
+            prop_assert_eq!(missing as usize, flags.iter().filter(|flag| !**flag).count());
+        }
+
+        #[test]
+        fn ranges_from_all_over_sequence_space_do_not_panic(
+            ranges in prop::collection::vec((any::<u32>(), any::<u32>()), 0..40),
+        ) {
+            let mut set = SeqRanges::new();
+            for (index, (start, end)) in ranges.into_iter().enumerate() {
+                let range = SeqRange::new(SeqNum(start), SeqNum(end));
+                match index % 4 {
+                    0 | 1 => { set.insert(range); }
+                    2 => { set.remove(range); }
+                    _ => { set.remove_before(SeqNum(start)); }
+                }
+                let _ = (set.covers(&range), set.intersects(&range), set.gaps(range).count());
+            }
+        }
     }
 }

@@ -85,15 +85,14 @@ impl PathMtu {
     }
 
     /// A router says that packets above `mtu` do not pass; the caller has checked that it quotes a
-    /// segment that is in flight. Returns true if the MTU shrank. RFC 1191 section 3: a host "MUST
-    /// NOT reduce its estimate of the Path MTU below 68 octets"; below the family's minimum nothing
-    /// is believed, because only an attack or a fault names such sizes.
+    /// segment that is in flight. Returns true if the MTU shrank. Below the
+    /// minimum of the family nothing is believed: only an attack or a fault names such sizes.
     pub(crate) fn on_icmp(&mut self, mtu: u32) -> bool {
         let mtu = mtu.max(self.min.min(self.local));
         if let Some(search) = &mut self.search
             && mtu < search.high
         {
-            search.high = mtu.max(search.low.min(mtu));
+            search.high = mtu;
             search.low = search.low.min(mtu);
             if search.probe.is_some_and(|probe| probe.size > mtu) {
                 search.probe = None;

@@ -104,8 +104,8 @@ impl SendQueue {
     }
 
     /// The application pushes: the last byte written so far ends a message. Called at the end of each
-    /// write that is not corked. RFC 9293 3.9.1: "a TCP implementation MUST NOT buffer data
-    /// indefinitely at the sender" and "MUST set the PSH bit in the last buffered segment" (MUST-60).
+    /// write that is not corked. RFC 9293 3.9.1: a sender "MUST set the PSH bit in the last
+    /// buffered segment (i.e., when there is no more queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
         // A mark that nothing was sent up to yet is no longer the end of what is buffered.
         while self.pushes.back().is_some_and(|push| push.gt(self.sent)) {

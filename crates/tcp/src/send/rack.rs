@@ -95,8 +95,8 @@ impl Rack {
     fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Duration>, now: Instant) {
         let rtt = now.saturating_since(segment.sent_at);
         if segment.retransmitted {
-            // "If (Segment.retransmitted is TRUE) AND (ACK.ts_option.echo_reply < Segment.xmit_ts)",
-            // or "RTT < min_RTT": the acknowledgement is for the original.
+            // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the
+            // original was delivered, and says nothing about the retransmission.
             let older = echoed_rtt.is_some_and(|echoed| echoed > rtt + TIMESTAMP_TICK);
             if older || rtt < self.min_rtt {
                 return;
@@ -180,7 +180,7 @@ impl Rack {
         self.deadline = None;
     }
 
-    /// Recovery ended. RFC 8985 step 4: the widened window persists "for 16 loss recoveries".
+    /// Recovery ended: one of those for which a widened window persists (step 4) has passed.
     pub(crate) fn on_recovery_exit(&mut self) {
         self.in_recovery = false;
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
@@ -191,7 +191,7 @@ impl Rack {
     }
 
     /// RFC 8985 section 6.3, upon RTO expiration: the first outstanding segment is lost, and every
-    /// other "IF ... Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - Now() <= 0".
+    /// other for which "Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - Now() <= 0".
     pub(crate) fn on_rto(&mut self, board: &Scoreboard, now: Instant) -> LostRanges {
         self.deadline = None;
         let wait = self.rtt + self.reo_wnd(board.sacked_segments());

@@ -23,11 +23,15 @@ pub(crate) struct Recovery {
     recovery_point: SeqNum,
     /// SND.NXT at the most recent reduction of any kind.
     cut_high: SeqNum,
+    /// SND.NXT when loss was last answered; "recover" of RFC 6582.
+    recover: SeqNum,
     /// SND.UNA when the episode began, while that may still be undone.
     undo_marker: Option<SeqNum>,
     /// Bytes retransmitted in the episode and not reported as duplicates.
     undo_retrans: u32,
     first_retransmit: Option<Instant>,
+    /// Both ends use SACK.
+    sack: bool,
     /// A first timeout is being judged by F-RTO.
     frto: bool,
     /// SND.UNA moved since the last timeout.
@@ -42,12 +46,20 @@ impl Recovery {
             una: iss,
             recovery_point: iss,
             cut_high: iss,
+            recover: iss,
+            sack: false,
             undo_marker: None,
             undo_retrans: 0,
             first_retransmit: None,
             frto: false,
             progressed: false,
         }
+    }
+
+    /// Whether both ends use SACK. Without it F-RTO is off: a cumulative acknowledgement that follows
+    /// a timeout may cover data that was received long before, which proves nothing.
+    pub(crate) fn set_sack(&mut self, sack: bool) {
+        self.sack = sack;
     }
 
     /// The state.
@@ -72,7 +84,7 @@ impl Recovery {
     /// SACK. RFC 6582 3.2 step 2: only if "the Cumulative Acknowledgment field covers more than
     /// 'recover'"; else they may be echoes of our own needless retransmissions.
     pub(crate) fn may_fast_retransmit(&self) -> bool {
-        !self.reducing() && self.una.gt(self.recovery_point)
+        !self.in_recovery() && self.una.gt(self.recover)
     }
 
     /// A transmission left: retransmissions in an episode are what an undo must see refuted.
@@ -95,9 +107,10 @@ impl Recovery {
     /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
     /// marked lost and calls [`Recovery::undo`].
     pub(crate) fn spurious(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
-        self.undo_marker?;
+        let marker = self.undo_marker?;
         if let Some(dsack) = ack.dsack
             && dsack.of == DsackOf::Retransmit
+            && dsack.range.end.gt(marker)
             && self.undo_retrans > 0
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
@@ -202,15 +215,26 @@ impl Recovery {
         if first {
             self.start_undo();
         }
-        self.frto = first;
+        self.frto = first && self.sack;
         self.progressed = false;
         self.state = CongestionState::Loss;
-        (self.recovery_point, self.cut_high) = (nxt, nxt);
+        self.set_points(nxt);
         first
     }
 
-    /// The peer echoes congestion experienced on an acknowledgement of `ack`. RFC 3168 6.1.2: react
-    /// "at most once every window of data".
+    /// Segments became too large for the path and are sent again in pieces, which is no sign of
+    /// congestion (RFC 1191 section 6.4): a repair without a reduction.
+    pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
+        if !self.reducing() {
+            self.state = CongestionState::Loss;
+            self.progressed = true;
+            (self.recovery_point, self.recover) = (nxt, nxt);
+            self.forbid_undo();
+        }
+    }
+
+    /// The peer echoes congestion experienced on an acknowledgement of `ack`. RFC 3168 6.1.2:
+    /// "TCP should not react to congestion indications more than once every window of data".
     pub(crate) fn on_ecn(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() {
             self.forbid_undo();
@@ -238,7 +262,7 @@ impl Recovery {
 
     fn enter_recovery(&mut self, nxt: SeqNum) -> Episode {
         self.state = CongestionState::Recovery;
-        (self.recovery_point, self.cut_high) = (nxt, nxt);
+        self.set_points(nxt);
         self.frto = false;
         self.start_undo();
         Episode::Entered
@@ -247,7 +271,7 @@ impl Recovery {
     /// The reduction under way serves a loss too; it just has something to repair now.
     fn repair_within_cwr(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Recovery;
-        (self.recovery_point, self.cut_high) = (nxt, nxt);
+        self.set_points(nxt);
         self.forbid_undo();
     }
 
@@ -259,6 +283,10 @@ impl Recovery {
         (self.recovery_point, self.cut_high) = (nxt, nxt);
         self.forbid_undo();
         Episode::Entered
+    }
+
+    fn set_points(&mut self, nxt: SeqNum) {
+        (self.recovery_point, self.cut_high, self.recover) = (nxt, nxt, nxt);
     }
 
     fn start_undo(&mut self) {

@@ -53,8 +53,7 @@ impl Rto {
         self.backoffs = self.backoffs.saturating_add(1);
     }
 
-    /// Forgets the backoff. Call it with the first new round-trip sample (RFC 6298 section 5: "the
-    /// backed-off RTO ... until a new sample") or when new data is acknowledged.
+    /// Forgets the backoff: a new round-trip sample tells the timeout anew (Karn's algorithm).
     pub(crate) fn reset_backoff(&mut self) {
         self.backoffs = 0;
     }

@@ -143,8 +143,9 @@ impl SendWindow {
         self.persist = Some(now + self.persist_interval(rto));
     }
 
-    /// An acknowledgement arrived while probing. RFC 9293: "A TCP implementation MUST allow the
-    /// connection to stay open" as long as the probes are answered (MUST-37).
+    /// An acknowledgement arrived while probing. RFC 9293: "As long as the receiving TCP peer continues
+    /// to send acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+    /// connection to stay open" (MUST-37).
     pub(crate) fn on_probe_answered(&mut self) {
         self.unanswered = 0;
     }
