@@ -129,3 +129,117 @@ impl HyStart {
 fn rtt_thresh(last_round_min: Duration) -> Duration {
     (last_round_min / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Rounds of ten segments of one sequence number each; the next ten leave with the last
+    /// acknowledgement.
+    struct Rounds {
+        hystart: HyStart,
+        una: SeqNum,
+        nxt: SeqNum,
+    }
+
+    impl Rounds {
+        const PER_ROUND: u32 = 10;
+
+        fn new() -> Self {
+            Rounds { hystart: HyStart::new(), una: SeqNum(0), nxt: SeqNum(Self::PER_ROUND) }
+        }
+
+        fn ack(&mut self, rtt: Option<Duration>) -> Phase {
+            self.una += 1;
+            if self.una == self.nxt {
+                self.nxt += Self::PER_ROUND;
+            }
+            self.hystart.on_ack(rtt, self.una, self.nxt)
+        }
+
+        /// Acknowledges `count` segments with the same round-trip time.
+        fn acks(&mut self, count: u32, rtt: Duration) -> Phase {
+            (0..count).map(|_| self.ack(Some(rtt))).last().unwrap_or(self.hystart.phase())
+        }
+    }
+
+    fn conservative(baseline: Duration, rounds: u32) -> Phase {
+        Phase::Conservative { baseline, rounds }
+    }
+
+    /// RFC 9406 section 4.2: "RttThresh = max(MIN_RTT_THRESH, min(lastRoundMinRTT / MIN_RTT_DIVISOR,
+    /// MAX_RTT_THRESH))".
+    #[test]
+    fn the_threshold_is_an_eighth_within_its_bounds() {
+        assert_eq!(rtt_thresh(10 * MS), 4 * MS);
+        assert_eq!(rtt_thresh(80 * MS), 10 * MS);
+        assert_eq!(rtt_thresh(400 * MS), 16 * MS);
+    }
+
+    #[test]
+    fn a_steady_round_trip_time_stays_in_slow_start() {
+        let mut rounds = Rounds::new();
+        for _ in 0..20 {
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, 80 * MS), Phase::SlowStart);
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, 89 * MS), Phase::SlowStart, "below the threshold");
+        }
+        assert_eq!(rounds.hystart.growth(1_000), 1_000);
+    }
+
+    /// "if (currentRoundMinRTT >= (lastRoundMinRTT + RttThresh)) cssBaselineMinRtt = currentRoundMinRTT;
+    /// exit slow start and enter CSS", once N_RTT_SAMPLE samples are there.
+    #[test]
+    fn a_rise_over_a_round_enters_conservative_slow_start() {
+        let mut rounds = Rounds::new();
+        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        assert_eq!(rounds.acks(7, 90 * MS), Phase::SlowStart, "seven samples do not tell");
+        assert_eq!(rounds.acks(1, 90 * MS), conservative(90 * MS, 0));
+        assert_eq!(rounds.hystart.growth(1_000), 250, "CSS_GROWTH_DIVISOR");
+    }
+
+    #[test]
+    fn one_low_sample_in_the_round_keeps_slow_start() {
+        let mut rounds = Rounds::new();
+        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        rounds.acks(1, 81 * MS);
+        assert_eq!(rounds.acks(9, 200 * MS), Phase::SlowStart);
+    }
+
+    #[test]
+    fn acknowledgements_without_a_sample_do_not_count() {
+        let mut rounds = Rounds::new();
+        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        rounds.acks(7, 90 * MS);
+        assert_eq!(rounds.ack(None), Phase::SlowStart);
+        assert_eq!(rounds.acks(1, 90 * MS), conservative(90 * MS, 0));
+    }
+
+    /// "If the transition into CSS happens in the middle of a round, that partial round counts toward
+    /// the limit" of CSS_ROUNDS.
+    #[test]
+    fn conservative_slow_start_ends_after_five_rounds() {
+        let mut rounds = Rounds::new();
+        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        for round in 1..CSS_ROUNDS {
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, 95 * MS), conservative(95 * MS, round));
+        }
+        assert_eq!(rounds.acks(Rounds::PER_ROUND - 1, 95 * MS), conservative(95 * MS, CSS_ROUNDS - 1));
+        assert_eq!(rounds.acks(1, 95 * MS), Phase::Done);
+        assert_eq!(rounds.hystart.growth(1_000), 0);
+    }
+
+    /// "if (currentRoundMinRTT < cssBaselineMinRtt) cssBaselineMinRtt = infinity; resume slow start
+    /// including HyStart++".
+    #[test]
+    fn a_round_trip_time_that_falls_back_resumes_slow_start() {
+        let mut rounds = Rounds::new();
+        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        rounds.acks(Rounds::PER_ROUND, 95 * MS);
+        assert_eq!(rounds.acks(7, 94 * MS), conservative(95 * MS, 1));
+        assert_eq!(rounds.acks(1, 94 * MS), Phase::SlowStart);
+        rounds.acks(2, 94 * MS);
+        assert_eq!(rounds.acks(8, 120 * MS), conservative(120 * MS, 0), "and HyStart++ goes on");
+    }
+}

@@ -291,3 +291,297 @@ impl AckPolicy {
         ato.min(most).min(self.delack_max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seq_ranges::SeqRange;
+
+    const MSS: u32 = 1000;
+    const WND: u32 = 64_000;
+    const RTO: Duration = Duration::from_millis(250);
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// A receiver with its policy; arrivals are in order unless said otherwise.
+    struct Receiver {
+        policy: AckPolicy,
+        rcv_nxt: SeqNum,
+        srtt: Option<Duration>,
+    }
+
+    impl Receiver {
+        fn with_delack_max(millis: u64) -> Self {
+            let mut policy = AckPolicy::new(Duration::from_millis(millis), MSS, WND);
+            policy.start(SeqNum(1));
+            Receiver { policy, rcv_nxt: SeqNum(1), srtt: None }
+        }
+
+        /// One that has left quick mode: everything so far was acknowledged, the last of it at `ms(0)`.
+        fn settled(delack_max: u64) -> Self {
+            let mut receiver = Receiver::with_delack_max(delack_max);
+            for _ in 0..QUICK_MAX {
+                receiver.data(MSS, ms(0));
+                receiver.ack();
+            }
+            assert_eq!(receiver.data(100, ms(0)), Owed::At(ms(delack_max.min(40))), "quick mode is over");
+            receiver.ack();
+            receiver
+        }
+
+        fn arrive(&mut self, kind: ArrivalKind, len: u32, push: bool, now: Instant) -> Owed {
+            let advanced = match kind {
+                ArrivalKind::InOrder | ArrivalKind::FillsHole => len,
+                ArrivalKind::Empty | ArrivalKind::OutOfOrder | ArrivalKind::Duplicate => 0,
+            };
+            self.rcv_nxt += advanced;
+            let nothing = SeqRange::new(self.rcv_nxt, self.rcv_nxt);
+            let arrival =
+                Arrival { kind, advanced, store: nothing, duplicate: None, block: None, fin_reached: false };
+            self.policy.on_data(&arrival, &self.segment(len.min(MSS), push), now);
+            self.policy.owed()
+        }
+
+        fn segment(&self, segment_size: u32, push: bool) -> Received {
+            Received { segment_size, push, rcv_nxt: self.rcv_nxt, rcv_wnd: WND, srtt: self.srtt, rto: RTO }
+        }
+
+        /// `len` bytes in order, in segments of at most `MSS`; less than that is the end of a write.
+        fn data(&mut self, len: u32, now: Instant) -> Owed {
+            self.arrive(ArrivalKind::InOrder, len, len < MSS, now)
+        }
+
+        fn ack(&mut self) {
+            self.policy.on_ack_sent(self.rcv_nxt);
+        }
+    }
+
+    #[test]
+    fn the_first_sixteen_acknowledgements_are_not_delayed() {
+        let mut receiver = Receiver::with_delack_max(40);
+        for i in 0..16 {
+            assert_eq!(receiver.data(MSS, ms(i)), Owed::Now, "segment {i}");
+            receiver.ack();
+        }
+        assert_eq!(receiver.data(MSS, ms(16)), Owed::At(ms(56)));
+    }
+
+    #[test]
+    fn quick_mode_lasts_for_half_a_window_of_segments() {
+        let mut policy = AckPolicy::new(Duration::from_millis(40), MSS, 10_000);
+        let mut count = 0;
+        let mut rcv_nxt = SeqNum(0);
+        loop {
+            rcv_nxt += MSS;
+            let nothing = SeqRange::new(rcv_nxt, rcv_nxt);
+            let arrival = Arrival {
+                kind: ArrivalKind::InOrder,
+                advanced: MSS,
+                store: nothing,
+                duplicate: None,
+                block: None,
+                fin_reached: false,
+            };
+            let segment =
+                Received { segment_size: MSS, push: false, rcv_nxt, rcv_wnd: 10_000, srtt: None, rto: RTO };
+            policy.on_data(&arrival, &segment, ms(0));
+            if policy.owed() != Owed::Now {
+                break;
+            }
+            policy.on_ack_sent(rcv_nxt);
+            count += 1;
+        }
+        assert_eq!(count, 5);
+    }
+
+    /// RFC 9293 section 3.8.6.3: "in a stream of full-sized segments, there SHOULD be an ACK for at
+    /// least every second segment".
+    #[test]
+    fn every_second_full_sized_segment_is_acknowledged_at_once() {
+        let mut receiver = Receiver::settled(40);
+        assert_eq!(receiver.data(MSS, ms(10)), Owed::At(ms(50)));
+        assert_eq!(receiver.data(MSS, ms(11)), Owed::Now);
+        receiver.ack();
+        assert_eq!(receiver.policy.owed(), Owed::Nothing);
+        assert_eq!(receiver.data(MSS, ms(12)), Owed::At(ms(52)));
+    }
+
+    #[test]
+    fn a_super_segment_counts_as_its_segments() {
+        let mut receiver = Receiver::settled(40);
+        assert_eq!(receiver.data(2 * MSS, ms(10)), Owed::Now);
+        assert_eq!(receiver.policy.rcv_mss(), MSS);
+    }
+
+    #[test]
+    fn an_acknowledgement_that_is_owed_now_stays_owed_until_it_is_sent() {
+        let mut receiver = Receiver::settled(40);
+        receiver.data(2 * MSS, ms(10));
+        assert_eq!(receiver.data(10, ms(11)), Owed::Now);
+        assert_eq!(receiver.policy.next_timeout(), None);
+        receiver.ack();
+        assert_eq!(receiver.policy.owed(), Owed::Nothing);
+    }
+
+    /// RFC 5681 section 4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
+    #[test]
+    fn what_is_out_of_order_is_acknowledged_at_once() {
+        for kind in [ArrivalKind::OutOfOrder, ArrivalKind::FillsHole, ArrivalKind::Duplicate] {
+            let mut receiver = Receiver::settled(40);
+            assert_eq!(receiver.arrive(kind, 100, false, ms(10)), Owed::Now, "{kind:?}");
+        }
+        let mut receiver = Receiver::settled(40);
+        assert_eq!(receiver.arrive(ArrivalKind::Empty, 0, false, ms(10)), Owed::Nothing);
+    }
+
+    #[test]
+    fn a_duplicate_part_and_a_fin_are_acknowledged_at_once() {
+        let plain = |receiver: &Receiver| Arrival {
+            kind: ArrivalKind::InOrder,
+            advanced: 100,
+            store: SeqRange::with_len(receiver.rcv_nxt, 100),
+            duplicate: None,
+            block: None,
+            fin_reached: false,
+        };
+        let mut receiver = Receiver::settled(40);
+        let duplicate = Some(SeqRange::new(receiver.rcv_nxt - 50, receiver.rcv_nxt));
+        let segment = receiver.segment(150, true);
+        receiver.policy.on_data(&Arrival { duplicate, ..plain(&receiver) }, &segment, ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::Now);
+
+        let mut receiver = Receiver::settled(40);
+        let fin = Arrival { fin_reached: true, advanced: 0, ..plain(&receiver) };
+        receiver.policy.on_data(&fin, &receiver.segment(0, false), ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::Now);
+    }
+
+    /// RFC 9293 section 3.8.6.3: "the delay MUST be less than 0.5 seconds".
+    #[test]
+    fn a_delayed_acknowledgement_falls_due_at_its_deadline() {
+        let mut receiver = Receiver::settled(40);
+        receiver.data(100, ms(10));
+        receiver.policy.on_timeout(RTO, ms(49));
+        assert_eq!(receiver.policy.owed(), Owed::At(ms(50)));
+        assert_eq!(receiver.policy.next_timeout(), Some(ms(50)));
+        receiver.policy.on_timeout(RTO, ms(50));
+        assert_eq!(receiver.policy.owed(), Owed::Now);
+    }
+
+    #[test]
+    fn no_delay_is_longer_than_the_configured_one() {
+        let mut receiver = Receiver::settled(10);
+        assert_eq!(receiver.data(100, ms(10)), Owed::At(ms(20)));
+        let mut receiver = Receiver::with_delack_max(0);
+        receiver.policy.on_data_sent(ms(0));
+        assert_eq!(receiver.data(100, ms(1)), Owed::Now);
+    }
+
+    #[test]
+    fn a_deadline_is_not_put_off_by_further_data() {
+        let mut receiver = Receiver::settled(40);
+        receiver.data(100, ms(10));
+        assert_eq!(receiver.data(100, ms(30)), Owed::At(ms(50)));
+        assert_eq!(receiver.data(100, ms(41)), Owed::Now, "about to leave anyway: it covers this one too");
+    }
+
+    #[test]
+    fn the_delay_follows_the_time_between_arrivals() {
+        let mut receiver = Receiver::settled(500);
+        // A delayed acknowledgement that was sent in vain doubles the delay.
+        receiver.data(100, ms(10));
+        receiver.policy.on_timeout(RTO, ms(50));
+        receiver.ack();
+        // 35 ms after the arrival before: ato = 80/2 + 35.
+        assert_eq!(receiver.data(100, ms(45)), Owed::At(ms(45 + 75)));
+        receiver.ack();
+        // Arrivals without gap bring it back towards 40 ms: 75/2 + 20.
+        let due = Instant::from_micros(46_000 + 57_500);
+        assert_eq!(receiver.data(100, ms(46)), Owed::At(due));
+        receiver.ack();
+        receiver.srtt = Some(Duration::from_millis(3));
+        assert_eq!(receiver.data(100, ms(47)), Owed::At(ms(47 + 40)), "no longer than a round trip or 40 ms");
+    }
+
+    #[test]
+    fn a_long_gap_brings_quick_mode_back() {
+        let mut receiver = Receiver::settled(40);
+        assert_eq!(receiver.data(MSS, ms(250)), Owed::At(ms(290)));
+        receiver.ack();
+        assert_eq!(receiver.data(MSS, ms(501)), Owed::Now, "longer than the retransmission timeout");
+    }
+
+    #[test]
+    fn an_answer_within_the_delay_ends_quick_mode() {
+        let mut receiver = Receiver::with_delack_max(40);
+        assert_eq!(receiver.data(100, ms(0)), Owed::Now);
+        receiver.policy.on_data_sent(ms(5));
+        receiver.ack();
+        assert_eq!(receiver.data(100, ms(20)), Owed::At(ms(60)), "the answer will carry it");
+        receiver.policy.on_timeout(RTO, ms(60));
+        receiver.ack();
+        assert_eq!(receiver.data(100, ms(70)), Owed::Now, "no answer came: quick mode again");
+    }
+
+    #[test]
+    fn data_long_after_the_last_arrival_is_no_answer() {
+        let mut receiver = Receiver::with_delack_max(40);
+        receiver.data(100, ms(0));
+        receiver.ack();
+        receiver.policy.on_data_sent(ms(40));
+        assert_eq!(receiver.data(100, ms(50)), Owed::Now);
+    }
+
+    #[test]
+    fn a_duplicate_brings_quick_mode_back_even_to_an_interactive_connection() {
+        let mut receiver = Receiver::with_delack_max(40);
+        receiver.data(100, ms(0));
+        receiver.policy.on_data_sent(ms(5));
+        receiver.ack();
+        receiver.arrive(ArrivalKind::Duplicate, 100, false, ms(6));
+        receiver.ack();
+        assert_eq!(receiver.data(100, ms(7)), Owed::Now);
+    }
+
+    #[test]
+    fn reading_everything_after_a_push_sends_the_acknowledgement() {
+        let mut receiver = Receiver::settled(40);
+        receiver.arrive(ArrivalKind::InOrder, 100, true, ms(10));
+        receiver.policy.on_read(50, false, receiver.rcv_nxt);
+        assert_eq!(receiver.policy.owed(), Owed::At(ms(50)), "something is left to read");
+        receiver.policy.on_read(50, true, receiver.rcv_nxt);
+        assert_eq!(receiver.policy.owed(), Owed::Now);
+        receiver.ack();
+        receiver.policy.on_read(0, true, receiver.rcv_nxt);
+        assert_eq!(receiver.policy.owed(), Owed::Nothing, "nothing is owed");
+    }
+
+    #[test]
+    fn an_interactive_reader_waits_for_its_own_answer() {
+        let mut receiver = Receiver::settled(40);
+        receiver.policy.on_data_sent(ms(1));
+        receiver.arrive(ArrivalKind::InOrder, 100, true, ms(10));
+        receiver.policy.on_read(100, true, receiver.rcv_nxt);
+        assert_eq!(receiver.policy.owed(), Owed::At(ms(50)));
+        receiver.arrive(ArrivalKind::InOrder, 100, true, ms(11));
+        receiver.policy.on_read(100, true, receiver.rcv_nxt);
+        assert_eq!(receiver.policy.owed(), Owed::Now, "two writes without an answer");
+    }
+
+    #[test]
+    fn the_segment_size_is_learned_from_the_largest_and_from_repeated_smaller_ones() {
+        let mut receiver = Receiver::with_delack_max(40);
+        assert_eq!(receiver.policy.rcv_mss(), 536);
+        receiver.data(MSS, ms(0));
+        assert_eq!(receiver.policy.rcv_mss(), MSS);
+        receiver.data(600, ms(0));
+        assert_eq!(receiver.policy.rcv_mss(), MSS, "once may be the end of a write");
+        receiver.data(600, ms(0));
+        assert_eq!(receiver.policy.rcv_mss(), 600, "twice is the path");
+        receiver.arrive(ArrivalKind::InOrder, 200, true, ms(0));
+        receiver.arrive(ArrivalKind::InOrder, 200, true, ms(0));
+        assert_eq!(receiver.policy.rcv_mss(), 600, "small and pushed is the end of a write");
+    }
+}
