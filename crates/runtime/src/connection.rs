@@ -81,6 +81,16 @@ impl Connection {
         Poll::Pending
     }
 
+    /// Ready once the connection is over.
+    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.shared.lock();
+        if inner.waiting(self.id).closed.is_some() || inner.check_driver().is_err() {
+            return Poll::Ready(());
+        }
+        inner.waiting(self.id).writers.add(cx);
+        Poll::Pending
+    }
+
     pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));

@@ -6,6 +6,8 @@
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`split`] | its two halves |
 //! | [`listener`] | [`TcpListener`] |
+//! | [`memory`] | two endpoints joined by an emulated link |
+//! | [`prefix`] | an address with the length of its network |
 //! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
 //!
 //! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an [`Endpoint`], which is a
@@ -18,16 +20,20 @@ mod driver;
 pub mod endpoint;
 mod error;
 pub mod listener;
+pub mod memory;
+pub mod prefix;
 mod shared;
 pub mod socket;
 pub mod split;
 pub mod stream;
 
+pub use brisk_packet_io::DeviceSpec;
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;
 pub use listener::TcpListener;
+pub use prefix::Prefix;
 pub use socket::TcpSocket;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-pub use stream::TcpStream;
+pub use stream::{StreamHandle, TcpStream};

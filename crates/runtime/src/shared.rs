@@ -226,14 +226,21 @@ impl Wakers {
 mod tests {
     use super::*;
 
+    struct Task;
+
+    impl std::task::Wake for Task {
+        fn wake(self: std::sync::Arc<Self>) {}
+    }
+
     #[test]
     fn a_task_that_polls_again_waits_once() {
         let mut wakers = Wakers::default();
-        let cx = Context::from_waker(Waker::noop());
-        wakers.add(&cx);
-        wakers.add(&cx);
+        let (one, other) = (Waker::from(std::sync::Arc::new(Task)), Waker::from(std::sync::Arc::new(Task)));
+        wakers.add(&Context::from_waker(&one));
+        wakers.add(&Context::from_waker(&one));
+        wakers.add(&Context::from_waker(&other));
         let mut woken = Vec::new();
         wakers.take_into(&mut woken);
-        assert_eq!(woken.len(), 1);
+        assert_eq!(woken.len(), 2);
     }
 }

@@ -98,6 +98,11 @@ impl TcpStream {
         self.connection.stats()
     }
 
+    /// A second handle, to look at the connection while something else owns the stream.
+    pub fn handle(&self) -> StreamHandle {
+        StreamHandle { connection: self.connection.clone() }
+    }
+
     /// Splits into halves that borrow the stream.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf::new(&self.connection), WriteHalf::new(&self.connection))
@@ -106,6 +111,38 @@ impl TcpStream {
     /// Splits into halves that different tasks can own. Dropping the write half closes for writing.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         (OwnedReadHalf::new(self.connection.clone()), OwnedWriteHalf::new(self.connection))
+    }
+}
+
+/// A second handle to the connection of a [`TcpStream`]. The connection is let go when all its handles are dropped; one
+/// that is held therefore keeps an orderly close from happening by dropping the stream.
+#[derive(Clone, Debug)]
+pub struct StreamHandle {
+    connection: Arc<Connection>,
+}
+
+impl StreamHandle {
+    /// As [`TcpStream::stats`].
+    pub fn stats(&self) -> Option<ConnStats> {
+        self.connection.stats()
+    }
+
+    /// Closes for writing; reading goes on.
+    ///
+    /// # Errors
+    /// If the connection was reset or lost.
+    pub fn shutdown(&self) -> io::Result<()> {
+        self.connection.shutdown()
+    }
+
+    /// As [`TcpStream::abort`].
+    pub fn abort(&self) {
+        self.connection.abort();
+    }
+
+    /// Waits until the connection is over: both sides have closed and all is acknowledged, or it failed.
+    pub async fn closed(&self) {
+        poll_fn(|cx| self.connection.poll_closed(cx)).await;
     }
 }
 

@@ -1,0 +1,219 @@
+//! Two endpoints over an emulated link in memory: data both ways, closing, refusing, giving up.
+
+use std::io;
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_runtime::{Endpoint, TcpListener, TcpStream, memory};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const SEED: u64 = 7;
+
+/// Bytes that tell their place: a missing, doubled or swapped segment shows.
+fn pattern(len: usize, salt: u32) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 24) as u8).collect()
+}
+
+/// FNV-1a: differs if any byte differs.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn link(text: &str) -> LinkSpec {
+    LinkSpec::parse(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn pair(a: &Endpoint, b: &Endpoint) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(b, "10.0.0.2:0".parse().unwrap()).unwrap();
+    let (client, accepted) = tokio::join!(a.connect(listener.local_addr()), listener.accept());
+    (client.unwrap(), accepted.unwrap().0)
+}
+
+async fn exchange(stream: TcpStream, out: Vec<u8>) -> Vec<u8> {
+    let (mut read, mut write) = stream.into_split();
+    let writing = async move {
+        write.write_all(&out).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let mut received = Vec::new();
+    let (_, read) = tokio::join!(writing, read.read_to_end(&mut received));
+    read.unwrap();
+    received
+}
+
+async fn ten_megabytes_both_ways(spec: &str) {
+    let (a, b) = memory::network(&link(spec), SEED).unwrap();
+    let (client, server) = pair(&a, &b).await;
+    let (up, down) = (pattern(10_000_000, 1), pattern(10_000_000, 2));
+    let (sums, stats) = ((checksum(&up), checksum(&down)), client.handle());
+    let (at_client, at_server) = tokio::join!(exchange(client, up), exchange(server, down));
+    assert_eq!((at_server.len(), at_client.len()), (10_000_000, 10_000_000), "seed {SEED}");
+    assert_eq!((checksum(&at_server), checksum(&at_client)), sums, "seed {SEED}");
+    println!("{spec}: {:?}", stats.stats().map(|stats| stats.counters));
+}
+
+#[tokio::test]
+async fn ten_megabytes_go_both_ways_over_a_clean_link() {
+    ten_megabytes_both_ways("").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_megabytes_go_both_ways_over_a_lossy_link() {
+    ten_megabytes_both_ways("--rtt 20ms --loss 1% --reorder 1%,3ms --duplicate 0.5%").await;
+}
+
+#[tokio::test]
+async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
+    let (a, b) = memory::network(&link("--rtt 4ms --rate 100mbit --loss 2%"), SEED).unwrap();
+    let (client, server) = pair(&a, &b).await;
+    let data = pattern(1_000_000, 3);
+    let (answer, echo) = tokio::join!(exchange(client, data.clone()), exchange(server, data.clone()));
+    assert!(answer == data && echo == data, "seed {SEED}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_port_refuses() {
+    let (a, _b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let error = a.connect("10.0.0.2:81".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_there_times_out() {
+    let (a, _b) = memory::network(&link("--loss 100%"), SEED).unwrap();
+    let error = a.connect("10.0.0.2:80".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_closed_stream_still_receives() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    client.write_all(b"question").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut question = String::new();
+    server.read_to_string(&mut question).await.unwrap();
+    assert_eq!(question, "question");
+    server.write_all(b"answer").await.unwrap();
+    drop(server);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "answer");
+    let error = client.write_all(b"more").await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_is_a_reset_for_the_peer() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (client, mut server) = pair(&a, &b).await;
+    client.abort();
+    let error = server.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_with_zero_linger_is_a_reset_and_without_a_close() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (client, mut server) = pair(&a, &b).await;
+    drop(client);
+    assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0);
+    let (client, mut server) = pair(&a, &b).await;
+    client.set_linger(Some(Duration::ZERO));
+    drop(client);
+    assert_eq!(server.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peek_leaves_the_bytes_where_they_are() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    client.write_all(b"abc").await.unwrap();
+    let mut seen = [0; 8];
+    assert_eq!(server.peek(&mut seen).await.unwrap(), 3);
+    let mut read = [0; 3];
+    server.read_exact(&mut read).await.unwrap();
+    assert_eq!(&read, b"abc");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_does_not_read_stops_the_writer() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    let data = pattern(30_000_000, 4);
+    let writing = tokio::spawn(async move {
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+        checksum(&data)
+    });
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(!writing.is_finished(), "30 MB cannot be buffered");
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).await.unwrap();
+    assert_eq!(checksum(&received), writing.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_behind_the_syn_arrives_without_waiting_for_the_handshake() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (stream, taken) = a.connect_with_data(listener.local_addr(), b"early", &Default::default()).unwrap();
+    assert_eq!(taken, 5);
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut early = [0; 5];
+    server.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"early");
+    stream.connected().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipv6_works_as_ipv4_does() {
+    let (a, b) = memory::network(&link("--rtt 10ms --loss 5%"), SEED).unwrap();
+    let listener = TcpListener::bind(&b, "[fd00::2]:80".parse().unwrap()).unwrap();
+    let (client, accepted) = tokio::join!(a.connect(listener.local_addr()), listener.accept());
+    let (server, peer) = accepted.unwrap();
+    assert!(peer.is_ipv6());
+    let data = pattern(300_000, 5);
+    let (answer, echo) =
+        tokio::join!(exchange(client.unwrap(), data.clone()), exchange(server, data.clone()));
+    assert!(answer == data && echo == data, "seed {SEED}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_short_connections_leave_nothing_behind() {
+    let (a, b) = memory::builders(&link("--rtt 10ms --loss 1%"), SEED);
+    let msl = Duration::from_secs(1);
+    let (a, b) = (a.msl(msl).build().unwrap(), b.msl(msl).build().unwrap());
+    let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let address = listener.local_addr();
+    let serving = tokio::spawn(async move {
+        for _ in 0..1000 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut request = [0; 4];
+                stream.read_exact(&mut request).await.unwrap();
+                stream.write_all(&request).await.unwrap();
+            });
+        }
+    });
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..1000_u32 {
+        let a = a.clone();
+        clients.spawn(async move {
+            let mut stream = a.connect(address).await.unwrap();
+            stream.write_all(&i.to_be_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, i.to_be_bytes(), "seed {SEED}");
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    serving.await.unwrap();
+    a.wait_idle().await;
+    b.wait_idle().await;
+    assert_eq!((a.connections(), b.connections()), (0, 0));
+}
