@@ -2,8 +2,8 @@
 //!
 //! After a reduction the window grows along a cubic curve of the time since, flat around the size at
 //! which congestion was met, so that growth does not depend on the round-trip time. Where Reno would
-//! have grown further, its estimate is followed instead (section 4.3). The controller counts bytes,
-//! microseconds and thousandths of nothing: every fraction is a remainder that is carried over.
+//! have grown further, its estimate is followed instead (section 4.3). The controller counts bytes
+//! and microseconds; a fraction of a byte is a remainder that is carried to the next acknowledgement.
 
 use super::hystart::{HyStart, Phase};
 use super::reno::SLOW_START_BURST;
@@ -53,9 +53,9 @@ struct Epoch {
     plateau: u32,
     /// W_est: what Reno would have, bytes.
     w_est: u32,
-    /// Carry of W_est, in units of 1/(17 * cwnd) bytes... kept as numerator.
+    /// Remainder of the growth of W_est.
     w_est_carry: u64,
-    /// Carry of the cubic growth, numerator over cwnd.
+    /// Remainder of the growth along the curve.
     carry: u64,
 }
 
@@ -97,7 +97,8 @@ impl Cubic {
         let phase =
             if first { self.hystart.on_ack(acked.rtt, acked.una, acked.nxt) } else { Phase::SlowStart };
         if phase == Phase::Done {
-            // RFC 9406 section 4.2: "enter congestion avoidance by setting ssthresh to current cwnd".
+            // RFC 9406 section 4.2: "If CSS_ROUNDS rounds are complete, enter congestion avoidance by
+            // setting the ssthresh to the current cwnd."
             self.curve.ssthresh = self.cwnd;
             return acked.bytes;
         }
@@ -114,12 +115,12 @@ impl Cubic {
 
     /// Sections 4.2 to 4.5.
     fn congestion_avoidance(&mut self, bytes: u32, acked: &Acked) {
+        if self.curve.epoch.is_none() {
+            self.begin_epoch(acked.now);
+        }
+        let Some(epoch) = &mut self.curve.epoch else { return };
         let (cwnd, mss) = (self.cwnd, self.mss);
-        let prior = self.curve.cwnd_prior;
-        let rtt = acked.srtt.or(acked.rtt).unwrap_or(Duration::ZERO);
-        let begin = self.begin(acked.now);
-        let epoch = self.curve.epoch.get_or_insert(begin);
-        epoch.grow_estimate(bytes, cwnd, prior, mss);
+        epoch.grow_estimate(bytes, cwnd, self.curve.cwnd_prior, mss);
         let t = acked.now.saturating_since(epoch.start);
         if epoch.w_cubic(t, mss) < epoch.w_est {
             // Section 4.3: in the Reno-friendly region "cwnd SHOULD be set to W_est".
@@ -127,6 +128,7 @@ impl Cubic {
             return;
         }
         // Sections 4.4 and 4.5: towards what the curve gives one round trip from now, at most by half.
+        let rtt = acked.srtt.or(acked.rtt).unwrap_or(Duration::ZERO);
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
         let growth = epoch.carry / u64::from(cwnd);
@@ -134,17 +136,30 @@ impl Cubic {
         self.cwnd = cwnd.saturating_add(growth as u32);
     }
 
-    /// The stage that begins now (section 4.2).
-    fn begin(&self, now: Instant) -> Epoch {
-        let flat = self.curve.flat || self.curve.w_max <= self.cwnd;
-        let plateau = if flat { self.cwnd } else { self.curve.w_max };
-        Epoch {
+    /// A stage begins (section 4.2).
+    fn begin_epoch(&mut self, now: Instant) {
+        if self.curve.flat || self.curve.w_max < self.cwnd {
+            self.curve.w_max = self.cwnd;
+        }
+        self.curve.flat = false;
+        self.curve.epoch = Some(Epoch {
             start: now,
-            k: k_micros(plateau - self.cwnd, self.mss),
-            plateau,
+            k: k_micros(self.curve.w_max - self.cwnd, self.mss),
+            plateau: self.curve.w_max,
             w_est: self.cwnd,
             w_est_carry: 0,
             carry: 0,
+        });
+    }
+
+    /// Section 5.8: time in which the window was not the limit does not count for t, nor does a pause
+    /// of more than a round trip, in which nothing was in flight.
+    fn skip_unused_time(&mut self, acked: &Acked) {
+        let since = acked.now.saturating_since(self.last_ack.unwrap_or(acked.now));
+        self.last_ack = Some(acked.now);
+        let used = if acked.cwnd_limited { acked.srtt.unwrap_or(since) } else { Duration::ZERO };
+        if let Some(epoch) = &mut self.curve.epoch {
+            epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
         }
     }
 
@@ -221,16 +236,10 @@ impl CongestionController for Cubic {
     }
 
     fn on_ack(&mut self, acked: &Acked) {
-        let since = acked.now.saturating_since(self.last_ack.unwrap_or(acked.now));
-        self.last_ack = Some(acked.now);
+        self.skip_unused_time(acked);
         let bytes = if self.in_slow_start() { self.slow_start(acked) } else { acked.bytes };
-        if acked.cwnd_limited {
-            if bytes > 0 && !self.in_slow_start() {
-                self.congestion_avoidance(bytes, acked);
-            }
-        } else if let Some(epoch) = &mut self.curve.epoch {
-            // Section 4.2: t excludes the time in which the window was not the limit (section 5.8).
-            epoch.start = (epoch.start + since).min(acked.now);
+        if acked.cwnd_limited && bytes > 0 && !self.in_slow_start() {
+            self.congestion_avoidance(bytes, acked);
         }
     }
 
@@ -254,8 +263,13 @@ impl CongestionController for Cubic {
     }
 
     fn on_idle(&mut self, _now: Instant, restart: u32) {
-        self.cwnd = self.cwnd.min(restart.max(self.mss));
-        self.curve.epoch = None;
+        let restart = restart.max(self.mss);
+        if restart < self.cwnd {
+            // RFC 2861 section 3: what was known of the path is remembered in ssthresh.
+            self.curve.ssthresh = self.curve.ssthresh.max(self.cwnd - self.cwnd / 4);
+            self.curve.epoch = None;
+            self.cwnd = restart;
+        }
     }
 
     fn undo(&mut self, _now: Instant) {
@@ -263,5 +277,383 @@ impl CongestionController for Cubic {
             self.cwnd = self.cwnd.max(cwnd);
             self.curve = curve;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brisk_wire::SeqNum;
+    use std::vec::Vec;
+
+    const MSS: u32 = 1448;
+
+    /// A connection that sends whole windows and hears of every second segment.
+    struct Flow {
+        cubic: Cubic,
+        now: Instant,
+        una: SeqNum,
+    }
+
+    impl Flow {
+        fn new(cubic: Cubic) -> Self {
+            Flow { cubic, now: Instant::from_millis(1_000), una: SeqNum(0) }
+        }
+
+        /// In congestion avoidance after a reduction from `w_max` segments.
+        fn after_congestion(w_max: u32) -> Self {
+            let mut cubic = Cubic::new(MSS, 10 * MSS, true);
+            cubic.set_cwnd(w_max * MSS);
+            let ssthresh = cubic.on_congestion(Instant::from_millis(1_000));
+            cubic.set_cwnd(ssthresh);
+            Flow::new(cubic)
+        }
+
+        fn acked(&self, bytes: u32, rtt: Duration) -> Acked {
+            Acked {
+                now: self.now,
+                bytes,
+                rtt: Some(rtt),
+                srtt: Some(rtt),
+                min_rtt: Some(rtt),
+                una: self.una,
+                nxt: self.una + self.cubic.cwnd(),
+                in_flight_before: self.cubic.cwnd(),
+                cwnd_limited: true,
+            }
+        }
+
+        fn ack(&mut self, bytes: u32, rtt: Duration) {
+            self.una += bytes;
+            let acked = self.acked(bytes, rtt);
+            self.cubic.on_ack(&acked);
+        }
+
+        /// One round trip: a window of acknowledgements, spread evenly. Calls `each` after every one.
+        fn round(&mut self, rtt: Duration, mut each: impl FnMut(&Flow, u32)) {
+            let acks = (self.cubic.cwnd() / (2 * MSS)).max(1);
+            for _ in 0..acks {
+                self.now += rtt / acks;
+                self.ack(2 * MSS, rtt);
+                each(self, 2 * MSS);
+            }
+        }
+    }
+
+    /// RFC 9438 in floating point, in segments and seconds, as it is printed.
+    struct Reference {
+        cwnd: f64,
+        w_max: f64,
+        k: f64,
+        start: Option<f64>,
+        w_est: f64,
+        cwnd_prior: f64,
+    }
+
+    impl Reference {
+        const C: f64 = 0.4;
+        const BETA: f64 = 0.7;
+
+        /// Just after a reduction from `w_max`.
+        fn after_congestion(w_max: f64) -> Self {
+            let cwnd = w_max * Self::BETA;
+            let k = ((w_max - cwnd) / Self::C).cbrt();
+            Reference { cwnd, w_max, k, start: None, w_est: cwnd, cwnd_prior: w_max }
+        }
+
+        fn w_cubic(&self, t: f64) -> f64 {
+            Self::C * (t - self.k).powi(3) + self.w_max
+        }
+
+        fn on_ack(&mut self, segments: f64, now: f64, rtt: f64) {
+            let t = now - *self.start.get_or_insert(now);
+            let alpha = if self.w_est >= self.cwnd_prior {
+                1.0
+            } else {
+                3.0 * (1.0 - Self::BETA) / (1.0 + Self::BETA)
+            };
+            self.w_est += alpha * segments / self.cwnd;
+            if self.w_cubic(t) < self.w_est {
+                self.cwnd = self.cwnd.max(self.w_est);
+            } else {
+                let target = self.w_cubic(t + rtt).clamp(self.cwnd, 1.5 * self.cwnd);
+                self.cwnd += segments * (target - self.cwnd) / self.cwnd;
+            }
+        }
+    }
+
+    /// Runs both for `seconds` and demands that they never differ by a segment.
+    fn follows_the_rfc(w_max: u32, rtt: Duration, seconds: u64) -> Flow {
+        let mut flow = Flow::after_congestion(w_max);
+        let mut reference = Reference::after_congestion(f64::from(w_max));
+        let end = flow.now + Duration::from_secs(seconds);
+        while flow.now < end {
+            flow.round(rtt, |flow, bytes| {
+                let now = flow.now.as_micros() as f64 / 1e6;
+                reference.on_ack(f64::from(bytes) / f64::from(MSS), now, rtt.as_secs_f64());
+                let cwnd = f64::from(flow.cubic.cwnd()) / f64::from(MSS);
+                assert!((cwnd - reference.cwnd).abs() < 1.0, "{cwnd} at {now} s, not {}", reference.cwnd);
+            });
+        }
+        flow
+    }
+
+    #[test]
+    fn the_window_follows_the_formulae_of_rfc_9438() {
+        for (w_max, millis) in [(10, 100), (100, 20), (100, 100), (500, 200), (2000, 50), (10_000, 100)] {
+            follows_the_rfc(w_max, Duration::from_millis(millis), 20);
+        }
+    }
+
+    /// Section 4.3: on short paths W_est grows faster than the curve: 9/17 segments per round trip until
+    /// the old window is reached, one after that.
+    #[test]
+    fn on_short_paths_it_is_as_fast_as_reno() {
+        let rtt = Duration::from_millis(5);
+        let flow = follows_the_rfc(40, rtt, 3);
+        let rounds_to_w_max = 12.0 * 17.0 / 9.0;
+        let expected = 40.0 + 600.0 - rounds_to_w_max;
+        let cwnd = f64::from(flow.cubic.cwnd()) / f64::from(MSS);
+        assert!((cwnd / expected - 1.0).abs() < 0.05, "{cwnd}, not {expected}");
+    }
+
+    /// Section 4.2: the window is back at W_max after K, having been concave, and convex from there.
+    #[test]
+    fn the_plateau_is_reached_after_k() {
+        let rtt = Duration::from_millis(100);
+        let mut flow = Flow::after_congestion(1_000);
+        let k = (300.0f64 / 0.4).cbrt();
+        let mut sizes = Vec::new();
+        let start = flow.now;
+        while flow.now.saturating_since(start) < Duration::from_secs_f64(2.0 * k) {
+            flow.round(rtt, |_, _| ());
+            sizes.push(flow.cubic.cwnd() / MSS);
+        }
+        let at_k = sizes[(k / 0.1) as usize];
+        assert!((995..=1_005).contains(&at_k), "{at_k} segments after {k} s");
+        let growth = |round: usize| sizes[round + 5] - sizes[round];
+        assert!(growth(0) > growth(40) && growth(80) < growth(170), "concave, then convex");
+    }
+
+    /// Section 4.6: "ssthresh = cwnd * beta_cubic", at least two segments.
+    #[test]
+    fn congestion_multiplies_by_seven_tenths() {
+        let mut cubic = Cubic::new(1_000, 100_000, true);
+        assert_eq!(cubic.on_congestion(Instant::ZERO), 70_000);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (100_000, 70_000), "PRR brings the window down");
+        cubic.set_cwnd(2_000);
+        assert_eq!(cubic.on_congestion(Instant::ZERO), 2_000);
+    }
+
+    /// Section 4.7: "W_max = cwnd * (1 + beta_cubic) / 2" if cwnd has not reached the last W_max.
+    #[test]
+    fn fast_convergence_gives_room_to_newcomers() {
+        let mut cubic = Cubic::new(1_000, 100_000, true);
+        cubic.on_congestion(Instant::ZERO);
+        assert_eq!(cubic.curve.w_max, 100_000);
+        cubic.set_cwnd(80_000);
+        cubic.on_congestion(Instant::ZERO);
+        assert_eq!((cubic.curve.w_max, cubic.curve.cwnd_prior), (68_000, 80_000));
+        cubic.set_cwnd(90_000);
+        cubic.on_congestion(Instant::ZERO);
+        assert_eq!(cubic.curve.w_max, 90_000, "beyond the last W_max: no less than the window");
+    }
+
+    /// Section 4.8: after a timeout "K is set to 0, and W_max is set to the congestion window size at the
+    /// beginning of the current congestion avoidance stage".
+    #[test]
+    fn after_a_timeout_the_curve_starts_flat() {
+        let mut flow = Flow::new(Cubic::new(MSS, 100 * MSS, true));
+        flow.cubic.on_timeout(flow.now, 100 * MSS, true);
+        assert_eq!((flow.cubic.cwnd(), flow.cubic.ssthresh()), (MSS, 70 * MSS));
+        let rtt = Duration::from_millis(100);
+        while flow.cubic.in_slow_start() {
+            flow.round(rtt, |_, _| ());
+        }
+        flow.round(rtt, |_, _| ());
+        let epoch = flow.cubic.curve.epoch.expect("in congestion avoidance");
+        assert_eq!((epoch.k, epoch.plateau), (0, 70 * MSS));
+    }
+
+    /// RFC 5681 section 3.1: for further timeouts of the same data "the value of ssthresh is held
+    /// constant".
+    #[test]
+    fn further_timeouts_leave_ssthresh() {
+        let mut cubic = Cubic::new(1_000, 100_000, true);
+        cubic.on_timeout(Instant::ZERO, 100_000, true);
+        cubic.on_timeout(Instant::ZERO, 1_000, false);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (1_000, 70_000));
+        cubic.undo(Instant::ZERO);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (100_000, u32::MAX));
+    }
+
+    /// Section 4.9: a spurious reduction restores what was in force, the curve included.
+    #[test]
+    fn undo_restores_the_window_and_the_curve() {
+        let rtt = Duration::from_millis(100);
+        let mut flow = Flow::after_congestion(100);
+        for _ in 0..10 {
+            flow.round(rtt, |_, _| ());
+        }
+        let before = flow.cubic.clone();
+        let ssthresh = flow.cubic.on_congestion(flow.now);
+        flow.cubic.set_cwnd(ssthresh);
+        flow.cubic.undo(flow.now);
+        assert_eq!((flow.cubic.cwnd(), flow.cubic.ssthresh()), (before.cwnd(), before.ssthresh()));
+        let (restored, epoch) = (flow.cubic.curve, before.curve.epoch.expect("in congestion avoidance"));
+        assert_eq!(restored.w_max, before.curve.w_max);
+        assert_eq!(restored.epoch.map(|epoch| (epoch.start, epoch.k)), Some((epoch.start, epoch.k)));
+        flow.cubic.undo(flow.now);
+        assert_eq!(flow.cubic.cwnd(), before.cwnd(), "once");
+    }
+
+    #[test]
+    fn slow_start_grows_by_the_bytes_acknowledged() {
+        let mut flow = Flow::new(Cubic::new(1_000, 10_000, true));
+        flow.ack(10_000, Duration::from_millis(50));
+        assert_eq!(flow.cubic.cwnd(), 20_000);
+        flow.ack(500, Duration::from_millis(50));
+        assert_eq!(flow.cubic.cwnd(), 20_500);
+    }
+
+    #[test]
+    fn one_acknowledgement_grows_an_unpaced_window_by_a_super_segment_at_most() {
+        let mut unpaced = Flow::new(Cubic::new(1_000, 200_000, false));
+        unpaced.ack(200_000, Duration::from_millis(50));
+        assert_eq!(unpaced.cubic.cwnd(), 200_000 + SLOW_START_BURST);
+        let mut jumbo = Flow::new(Cubic::new(9_000, 200_000, false));
+        jumbo.ack(200_000, Duration::from_millis(50));
+        assert_eq!(jumbo.cubic.cwnd(), 200_000 + L * 9_000, "L = 8 segments if these are more");
+        let mut paced = Flow::new(Cubic::new(1_000, 200_000, true));
+        paced.ack(200_000, Duration::from_millis(50));
+        assert_eq!(paced.cubic.cwnd(), 400_000);
+    }
+
+    #[test]
+    fn slow_start_ends_at_ssthresh_and_the_rest_goes_to_congestion_avoidance() {
+        let mut flow = Flow::after_congestion(100);
+        flow.cubic.set_cwnd(69 * MSS);
+        flow.ack(40 * MSS, Duration::from_millis(100));
+        assert!(!flow.cubic.in_slow_start());
+        assert!(flow.cubic.cwnd() > 70 * MSS && flow.cubic.cwnd() < 75 * MSS);
+    }
+
+    /// RFC 9406: a rising round-trip time ends the first slow start without a loss; W_max is then the
+    /// window at that point (RFC 9438 section 4.10).
+    #[test]
+    fn hystart_ends_slow_start_before_a_loss() {
+        let mut flow = Flow::new(Cubic::new(MSS, 20 * MSS, true));
+        let mut rtt = Duration::from_millis(50);
+        let mut conservative = 0;
+        for round in 0..20 {
+            if !flow.cubic.in_slow_start() {
+                break;
+            }
+            if round >= 3 {
+                rtt += Duration::from_millis(10);
+            }
+            let before = flow.cubic.cwnd();
+            flow.round(rtt, |_, _| ());
+            if matches!(flow.cubic.hystart.phase(), Phase::Conservative { .. }) {
+                conservative += 1;
+            } else if round < 3 {
+                assert_eq!(flow.cubic.cwnd(), before + before / (2 * MSS) * 2 * MSS, "doubles");
+            }
+        }
+        assert!((4..=5).contains(&conservative), "{conservative} rounds of conservative slow start");
+        assert!(flow.cubic.ssthresh() < u32::MAX && flow.cubic.before.is_none(), "and no reduction");
+        flow.round(rtt, |_, _| ());
+        let epoch = flow.cubic.curve.epoch.expect("in congestion avoidance");
+        assert_eq!((epoch.k, epoch.plateau), (0, flow.cubic.ssthresh()));
+    }
+
+    /// RFC 9406 section 4.3: "An implementation SHOULD use HyStart++ only for the initial slow start".
+    #[test]
+    fn later_slow_starts_ignore_the_round_trip_time() {
+        let mut flow = Flow::new(Cubic::new(MSS, 100 * MSS, true));
+        flow.cubic.on_timeout(flow.now, 100 * MSS, true);
+        let mut rtt = Duration::from_millis(50);
+        for _ in 0..5 {
+            rtt += Duration::from_millis(30);
+            flow.round(rtt, |_, _| ());
+        }
+        assert_eq!(flow.cubic.hystart.phase(), Phase::SlowStart);
+    }
+
+    /// RFC 7661: a window that is not used is not grown.
+    #[test]
+    fn the_window_does_not_grow_while_it_is_not_the_limit() {
+        for mut flow in [Flow::new(Cubic::new(MSS, 10 * MSS, true)), Flow::after_congestion(100)] {
+            let before = flow.cubic.cwnd();
+            flow.now += Duration::from_millis(100);
+            let acked = Acked { cwnd_limited: false, ..flow.acked(5 * MSS, Duration::from_millis(100)) };
+            flow.cubic.on_ack(&acked);
+            assert_eq!(flow.cubic.cwnd(), before);
+        }
+    }
+
+    /// RFC 9438 section 5.8: after a period in which the application did not use the window, CUBIC goes on
+    /// where it was.
+    #[test]
+    fn unused_time_does_not_move_the_curve() {
+        let rtt = Duration::from_millis(100);
+        let mut steady = Flow::after_congestion(1_000);
+        let mut pausing = Flow::after_congestion(1_000);
+        for round in 0..40 {
+            steady.round(rtt, |_, _| ());
+            if round == 10 {
+                for _ in 0..100 {
+                    pausing.now += rtt;
+                    let acked = Acked { cwnd_limited: false, ..pausing.acked(MSS, rtt) };
+                    pausing.cubic.on_ack(&acked);
+                }
+            }
+            if round == 20 {
+                pausing.now += Duration::from_secs(30);
+            }
+            pausing.round(rtt, |_, _| ());
+        }
+        let (a, b) = (steady.cubic.cwnd(), pausing.cubic.cwnd());
+        assert!(a.abs_diff(b) < 10 * MSS, "{a} and {b}");
+    }
+
+    #[test]
+    fn idleness_restarts_slow_start_towards_what_was_known() {
+        let mut cubic = Cubic::new(1_000, 10_000, true);
+        cubic.on_congestion(Instant::ZERO);
+        cubic.set_cwnd(40_000);
+        cubic.on_idle(Instant::ZERO, 10_000);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (10_000, 30_000));
+        cubic.on_idle(Instant::ZERO, 50_000);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (10_000, 30_000), "never grows the window");
+    }
+
+    #[test]
+    fn extreme_inputs_do_not_panic() {
+        let mut flow = Flow::new(Cubic::new(0, 0, true));
+        flow.ack(u32::MAX, Duration::ZERO);
+        flow.ack(u32::MAX, Duration::ZERO);
+        flow.cubic.on_congestion(flow.now);
+        flow.cubic.set_mss(65_535);
+        flow.now += Duration::from_secs(1_000_000);
+        for _ in 0..10 {
+            flow.ack(u32::MAX, Duration::from_secs(100_000));
+            flow.now += Duration::from_secs(100_000);
+        }
+        flow.cubic.set_cwnd(0);
+        flow.cubic.on_congestion(flow.now);
+        flow.ack(1, Duration::ZERO);
+        assert!(flow.cubic.cwnd() >= 65_535);
+    }
+
+    #[test]
+    fn the_cube_root_is_exact() {
+        for n in [0, 1, 7, 8, 26, 27, 1_000_000, 999_999_999_999_999_999, 1_000_000_000_000_000_000] {
+            let root = u128::from(cube_root(n));
+            assert!(root.pow(3) <= n && (root + 1).pow(3) > n, "{n}");
+        }
+        let largest = u128::from(u32::MAX) * C.1 * MICROS_CUBED / C.0;
+        let root = u128::from(cube_root(largest));
+        assert!(root.pow(3) <= largest && (root + 1).pow(3) > largest);
     }
 }

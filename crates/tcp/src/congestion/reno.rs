@@ -71,10 +71,12 @@ impl CongestionController for Reno {
             }
             bytes -= grown;
         }
-        // RFC 5681 section 3.1: "increase cwnd by SMSS after cwnd bytes of new data are acknowledged".
+        // RFC 5681 section 3.1: "When the number of bytes acknowledged reaches cwnd, then cwnd can be
+        // incremented by up to SMSS bytes."
         self.bytes_acked = self.bytes_acked.saturating_add(bytes);
-        while self.bytes_acked >= self.cwnd {
-            self.bytes_acked -= self.cwnd;
+        if self.bytes_acked >= self.cwnd {
+            // One acknowledgement may cover more than a window only after the window shrank.
+            self.bytes_acked = (self.bytes_acked - self.cwnd).min(self.cwnd);
             self.cwnd = self.cwnd.saturating_add(self.mss);
         }
     }
@@ -97,8 +99,13 @@ impl CongestionController for Reno {
     }
 
     fn on_idle(&mut self, _now: Instant, restart: u32) {
-        self.cwnd = self.cwnd.min(restart.max(self.mss));
-        self.bytes_acked = 0;
+        let restart = restart.max(self.mss);
+        if restart < self.cwnd {
+            // RFC 2861 section 3: what was known of the path is remembered in ssthresh.
+            self.ssthresh = self.ssthresh.max(self.cwnd - self.cwnd / 4);
+            self.cwnd = restart;
+            self.bytes_acked = 0;
+        }
     }
 
     fn undo(&mut self, _now: Instant) {
@@ -106,5 +113,133 @@ impl CongestionController for Reno {
             self.cwnd = self.cwnd.max(cwnd);
             self.ssthresh = self.ssthresh.max(ssthresh);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brisk_wire::SeqNum;
+
+    const MSS: u32 = 1_000;
+
+    fn acked(bytes: u32) -> Acked {
+        Acked {
+            now: Instant::ZERO,
+            bytes,
+            rtt: None,
+            srtt: None,
+            min_rtt: None,
+            una: SeqNum(0),
+            nxt: SeqNum(0),
+            in_flight_before: 0,
+            cwnd_limited: true,
+        }
+    }
+
+    /// In congestion avoidance with a window of `segments`.
+    fn avoiding(segments: u32) -> Reno {
+        let mut reno = Reno::new(MSS, 2 * segments * MSS);
+        let ssthresh = reno.on_congestion(Instant::ZERO);
+        reno.set_cwnd(ssthresh);
+        reno
+    }
+
+    #[test]
+    fn slow_start_doubles_the_window_per_round_trip() {
+        let mut reno = Reno::new(MSS, 10 * MSS);
+        for _ in 0..5 {
+            reno.on_ack(&acked(2 * MSS));
+        }
+        assert_eq!(reno.cwnd(), 20 * MSS);
+    }
+
+    /// RFC 5681 section 3.1: congestion avoidance grows by about one segment per round trip.
+    #[test]
+    fn congestion_avoidance_grows_by_a_segment_per_window_acknowledged() {
+        let mut reno = avoiding(10);
+        assert!(!reno.in_slow_start());
+        for _ in 0..9 {
+            reno.on_ack(&acked(MSS));
+        }
+        assert_eq!(reno.cwnd(), 10 * MSS);
+        reno.on_ack(&acked(MSS));
+        assert_eq!(reno.cwnd(), 11 * MSS);
+        for _ in 0..11 {
+            reno.on_ack(&acked(MSS));
+        }
+        assert_eq!(reno.cwnd(), 12 * MSS);
+    }
+
+    #[test]
+    fn slow_start_ends_at_ssthresh_and_the_rest_counts_for_congestion_avoidance() {
+        let mut reno = avoiding(10);
+        reno.set_cwnd(9 * MSS);
+        reno.on_ack(&acked(3 * MSS));
+        assert_eq!((reno.cwnd(), reno.bytes_acked), (10 * MSS, 2 * MSS));
+    }
+
+    /// RFC 5681 equation 4: "ssthresh = max (FlightSize / 2, 2*SMSS)".
+    #[test]
+    fn congestion_halves_the_window_down_to_two_segments() {
+        let mut reno = Reno::new(MSS, 10 * MSS);
+        assert_eq!(reno.on_congestion(Instant::ZERO), 5 * MSS);
+        assert_eq!(reno.cwnd(), 10 * MSS, "PRR brings the window down");
+        reno.set_cwnd(MSS);
+        assert_eq!(reno.on_congestion(Instant::ZERO), 2 * MSS);
+    }
+
+    /// RFC 5681 section 3.1: upon a timeout "cwnd MUST be set to no more than the loss window, LW, which
+    /// equals 1 full-sized segment"; for the same segment again "the value of ssthresh is held constant".
+    #[test]
+    fn a_timeout_leaves_one_segment_and_lowers_ssthresh_once() {
+        let mut reno = Reno::new(MSS, 10 * MSS);
+        reno.on_timeout(Instant::ZERO, 10 * MSS, true);
+        reno.on_timeout(Instant::ZERO, MSS, false);
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (MSS, 5 * MSS));
+    }
+
+    #[test]
+    fn undo_restores_window_and_ssthresh_once() {
+        let mut reno = Reno::new(MSS, 10 * MSS);
+        reno.on_timeout(Instant::ZERO, 10 * MSS, true);
+        reno.undo(Instant::ZERO);
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (10 * MSS, u32::MAX));
+        reno.set_cwnd(4 * MSS);
+        reno.undo(Instant::ZERO);
+        assert_eq!(reno.cwnd(), 4 * MSS);
+    }
+
+    #[test]
+    fn the_window_does_not_grow_while_it_is_not_the_limit() {
+        let mut reno = Reno::new(MSS, 10 * MSS);
+        reno.on_ack(&Acked { cwnd_limited: false, ..acked(5 * MSS) });
+        assert_eq!(reno.cwnd(), 10 * MSS);
+    }
+
+    #[test]
+    fn idleness_restarts_slow_start_towards_what_was_known() {
+        let mut reno = avoiding(40);
+        reno.on_idle(Instant::ZERO, 10 * MSS);
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (10 * MSS, 40 * MSS));
+    }
+
+    #[test]
+    fn a_larger_segment_raises_the_least_window() {
+        let mut reno = Reno::new(MSS, MSS);
+        reno.set_mss(9_000);
+        assert_eq!(reno.cwnd(), 9_000);
+    }
+
+    #[test]
+    fn extreme_inputs_do_not_panic() {
+        let mut reno = Reno::new(0, 0);
+        for _ in 0..4 {
+            reno.on_ack(&acked(u32::MAX));
+        }
+        reno.on_congestion(Instant::ZERO);
+        reno.set_cwnd(u32::MAX);
+        reno.on_ack(&acked(u32::MAX));
+        assert_eq!(reno.cwnd(), u32::MAX);
     }
 }
