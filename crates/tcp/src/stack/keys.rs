@@ -45,7 +45,7 @@ pub(crate) fn key(rng: &mut ChaCha20Rng) -> Key {
 
 /// Draws a number below `bound`; 0 if `bound` is 0. The bias is below 2^-32.
 pub(crate) fn below(rng: &mut ChaCha20Rng, bound: u32) -> u32 {
-    ((rng.next_u64() >> 32) * u64::from(bound) >> 32) as u32
+    (((rng.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
 }
 
 #[cfg(test)]

@@ -1,0 +1,9 @@
+//! Two stacks over a virtual wire: what the peers of a brisk stack see of it.
+
+mod closing;
+mod handshake;
+mod harness;
+mod hostile;
+mod limits;
+mod silence;
+mod transfer;
