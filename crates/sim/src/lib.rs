@@ -1,1 +1,41 @@
-//! Under construction.
+//! Discrete-event simulation: brisk stacks, applications and links on one virtual clock.
+//!
+//! A [`World`] is a path with hosts at its two sides. A host is a [`brisk_tcp::Stack`] with
+//! [`application`]s; the path is one [`brisk_link::Link`] or a chain of them. Time jumps from event to
+//! event, so a minute of an idle link costs nothing, and every run with the same seed gives the same
+//! packets at the same microseconds.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`world`] | the path, the hosts and the event loop |
+//! | [`application`] | what runs on a host: request and response, bulk, idle |
+//! | [`transaction`] | one short transfer and what it cost: the unit of every comparison |
+//! | [`trace`] | what happened and why, as JSON lines |
+//! | [`pcapng`] | what crossed a point of the path, as a packet capture |
+//!
+//! ```
+//! use brisk_link::LinkSpec;
+//! use brisk_sim::transaction::{TransactionSpec, transaction};
+//!
+//! let link = LinkSpec::parse("--rtt 200ms").unwrap();
+//! let result = transaction(&TransactionSpec::new(&link, 5_000), 1).unwrap();
+//! // One round trip for the handshake, one for request and response.
+//! assert_eq!(result.completion.unwrap().as_millis(), 400);
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod application;
+mod content;
+pub mod host;
+pub mod pcapng;
+mod schedule;
+pub mod seeds;
+pub mod trace;
+pub mod transaction;
+pub mod world;
+
+pub use application::Application;
+pub use host::{AppId, HostId, HostView};
+pub use transaction::{TransactionResult, TransactionSpec, transaction};
+pub use world::{Side, World};

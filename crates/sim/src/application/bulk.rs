@@ -1,0 +1,236 @@
+//! Bulk transfer: one side writes as much as goes, the other reads it all.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use brisk_tcp::config::{ConnectConfig, ListenConfig};
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::error::{CloseReason, ConnectError, ListenError, ReadError, WriteError};
+use brisk_tcp::{ConnId, Event};
+use brisk_wire::Instant;
+
+use super::Application;
+use crate::content;
+use crate::host::HostView;
+
+/// How much a [`BulkSender`] sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Amount {
+    /// So many bytes.
+    Bytes(u64),
+    /// All that goes until this time.
+    Until(Instant),
+}
+
+/// Connects, writes the given amount, closes.
+#[derive(Debug)]
+pub struct BulkSender {
+    remote: SocketAddr,
+    config: ConnectConfig,
+    amount: Amount,
+    connection: Option<ConnId>,
+    sent: u64,
+    over: bool,
+    failed: Option<ConnectError>,
+    closed: Option<(Instant, CloseReason)>,
+    stats: Option<ConnStats>,
+}
+
+impl BulkSender {
+    /// A sender that has not begun.
+    pub fn new(remote: SocketAddr, config: ConnectConfig, amount: Amount) -> BulkSender {
+        BulkSender {
+            remote,
+            config,
+            amount,
+            connection: None,
+            sent: 0,
+            over: false,
+            failed: None,
+            closed: None,
+            stats: None,
+        }
+    }
+
+    /// Bytes written so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The connection, while it is open.
+    pub fn connection(&self) -> Option<ConnId> {
+        self.connection
+    }
+
+    /// When and why the connection ended.
+    pub fn closed(&self) -> Option<(Instant, CloseReason)> {
+        self.closed
+    }
+
+    /// Why there was no connection, if so.
+    pub fn failed(&self) -> Option<ConnectError> {
+        self.failed
+    }
+
+    /// The connection as it was when it ended.
+    pub fn stats(&self) -> Option<&ConnStats> {
+        self.stats.as_ref()
+    }
+
+    fn left(&self, now: Instant) -> u64 {
+        match self.amount {
+            Amount::Bytes(amount) => amount - self.sent,
+            Amount::Until(end) if now < end => u64::MAX,
+            Amount::Until(_) => 0,
+        }
+    }
+
+    fn write(&mut self, host: &mut HostView<'_>) {
+        let Some(id) = self.connection.filter(|_| !self.over) else { return };
+        loop {
+            let left = self.left(host.now);
+            if left == 0 {
+                self.over = true;
+                // If it fails the connection is over, and its event says so.
+                let _ = host.stack.shutdown(id, host.now);
+                return;
+            }
+            match host.stack.write(id, content::from(self.sent, left), host.now) {
+                Ok(taken) => self.sent += taken as u64,
+                Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
+                Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
+            }
+        }
+    }
+
+    /// Takes the peer's end of stream, so that the connection can finish.
+    fn read(&mut self, host: &mut HostView<'_>) {
+        if let Some(id) = self.connection {
+            while host.read(id).is_ok_and(|bytes| !bytes.is_empty()) {}
+        }
+    }
+}
+
+impl Application for BulkSender {
+    fn start(&mut self, host: &mut HostView<'_>) {
+        match host.connect(self.remote, &[], &self.config) {
+            Ok((id, _)) => {
+                self.connection = Some(id);
+                self.write(host);
+            }
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
+        match event {
+            Event::Connected(_) | Event::Writable(_) => self.write(host),
+            Event::Readable(_) => self.read(host),
+            Event::Closed(id, reason) => {
+                self.stats = host.stack.conn_stats(id);
+                self.closed = Some((host.now, reason));
+                self.connection = None;
+                host.release(id);
+            }
+            Event::Incoming(_) => {}
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        match self.amount {
+            Amount::Until(end) if !self.over && self.connection.is_some() => Some(end),
+            Amount::Until(_) | Amount::Bytes(_) => None,
+        }
+    }
+
+    fn on_wake(&mut self, host: &mut HostView<'_>) {
+        self.write(host);
+    }
+
+    fn is_done(&self) -> bool {
+        self.closed.is_some() || self.failed.is_some()
+    }
+}
+
+/// What arrived on one connection of a [`Sink`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// Bytes read.
+    pub received: u64,
+    /// True if a byte was not the one that was sent.
+    pub corrupted: bool,
+    /// When the end of the stream was read.
+    pub ended: Option<Instant>,
+}
+
+/// Accepts connections and reads all they bring.
+#[derive(Debug)]
+pub struct Sink {
+    local: SocketAddr,
+    config: ListenConfig,
+    refused: Option<ListenError>,
+    open: BTreeMap<ConnId, usize>,
+    flows: Vec<Flow>,
+}
+
+impl Sink {
+    /// A sink at `local`.
+    pub fn new(local: SocketAddr, config: ListenConfig) -> Sink {
+        Sink { local, config, refused: None, open: BTreeMap::new(), flows: Vec::new() }
+    }
+
+    /// What arrived, in the order in which the connections were accepted.
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// Why the listener could not be opened, if so.
+    pub fn refused(&self) -> Option<ListenError> {
+        self.refused
+    }
+
+    fn read(&mut self, id: ConnId, host: &mut HostView<'_>) {
+        let Some(flow) = self.open.get(&id).and_then(|index| self.flows.get_mut(*index)) else { return };
+        loop {
+            let now = host.now;
+            match host.read(id) {
+                Ok([]) => {
+                    flow.ended = Some(now);
+                    break;
+                }
+                Ok(bytes) => {
+                    flow.corrupted |= !content::matches(flow.received, bytes);
+                    flow.received += bytes.len() as u64;
+                }
+                Err(ReadError::WouldBlock) => return,
+                Err(ReadError::NoConnection | ReadError::Closed(_)) => break,
+            }
+        }
+        self.open.remove(&id);
+        host.release(id);
+    }
+}
+
+impl Application for Sink {
+    fn start(&mut self, host: &mut HostView<'_>) {
+        self.refused = host.listen(self.local, self.config.clone()).err();
+    }
+
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
+        match event {
+            Event::Incoming(listener) => {
+                while let Some((id, _)) = host.accept(listener) {
+                    self.open.insert(id, self.flows.len());
+                    self.flows.push(Flow { received: 0, corrupted: false, ended: None });
+                    self.read(id, host);
+                }
+            }
+            Event::Readable(id) | Event::Closed(id, _) => self.read(id, host),
+            Event::Connected(_) | Event::Writable(_) => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,338 @@
+//! The side that asks: exchanges one after the other, on one connection or on a fresh one each.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use brisk_tcp::config::ConnectConfig;
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::error::{CloseReason, ConnectError, ReadError, WriteError};
+use brisk_tcp::{ConnId, Event};
+use brisk_wire::Instant;
+
+use super::Application;
+use super::exchange::Exchange;
+use crate::content;
+use crate::host::HostView;
+
+/// Which connection an exchange uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Connections {
+    /// A fresh one for each exchange; the exchange begins with `connect`.
+    Fresh,
+    /// The same for all; the first exchange begins with `connect`.
+    Kept,
+    /// The same for all, opened beforehand: the first exchange begins this long after the handshake.
+    Established(Duration),
+}
+
+/// What a client is to do.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// Where to.
+    pub server: SocketAddr,
+    /// How its connections are configured.
+    pub connect: ConnectConfig,
+    /// Which connections it uses.
+    pub connections: Connections,
+    /// Bytes that the server says first on every connection; the client waits for them.
+    pub greeting: u64,
+    /// The exchanges, in order.
+    pub exchanges: Vec<Exchange>,
+}
+
+/// What became of one exchange.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// When `connect` was called, or the request written if the connection was open already.
+    pub started: Instant,
+    /// When the first byte of the response was read.
+    pub first_byte: Option<Instant>,
+    /// When the last byte of the response was read; `None` if that never happened.
+    pub finished: Option<Instant>,
+    /// Why it failed, if it did.
+    pub failed: Option<Failed>,
+    /// The connection at the end of the exchange.
+    pub stats: Option<ConnStats>,
+}
+
+/// Why an exchange failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failed {
+    /// The connection could not be started.
+    Connect(ConnectError),
+    /// The connection ended before the response was complete.
+    Closed(CloseReason),
+    /// The server closed before the response was complete.
+    EndOfStream,
+    /// A byte arrived that the server did not send.
+    Corrupted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Before the next exchange, which begins at this time.
+    Pausing(Instant),
+    /// Until the handshake is over, for [`Connections::Established`].
+    Opening,
+    /// Waiting for what the server says first.
+    Greeted { received: u64 },
+    /// The request is on its way, or the response is.
+    Asking { received: u64 },
+    /// Nothing is left to do.
+    Done,
+}
+
+/// Carries out a [`ClientPlan`].
+#[derive(Debug)]
+pub struct Client {
+    plan: ClientPlan,
+    phase: Phase,
+    next: usize,
+    connection: Option<ConnId>,
+    request: Vec<u8>,
+    written: usize,
+    outcomes: Vec<Outcome>,
+}
+
+impl Client {
+    /// A client that has done nothing yet.
+    pub fn new(plan: ClientPlan) -> Client {
+        Client {
+            plan,
+            phase: Phase::Pausing(Instant::ZERO),
+            next: 0,
+            connection: None,
+            request: Vec::new(),
+            written: 0,
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// What became of the exchanges that began, in order; the last one may still be under way.
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// True once every exchange is complete or has failed.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// The connection in use.
+    pub fn connection(&self) -> Option<ConnId> {
+        self.connection
+    }
+
+    /// Goes to the next exchange: at once if it has no pause.
+    fn proceed(&mut self, host: &mut HostView<'_>) {
+        let Some(exchange) = self.plan.exchanges.get(self.next).copied() else {
+            self.phase = Phase::Done;
+            self.let_go(host);
+            return;
+        };
+        if exchange.pause > Duration::ZERO {
+            self.phase = Phase::Pausing(host.now + exchange.pause);
+        } else {
+            self.begin(host);
+        }
+    }
+
+    /// Begins the next exchange.
+    fn begin(&mut self, host: &mut HostView<'_>) {
+        let Some(exchange) = self.plan.exchanges.get(self.next) else { return };
+        exchange.encode(&mut self.request);
+        self.written = 0;
+        self.outcomes.push(Outcome {
+            started: host.now,
+            first_byte: None,
+            finished: None,
+            failed: None,
+            stats: None,
+        });
+        if self.connection.is_some() {
+            self.phase = Phase::Asking { received: 0 };
+            self.write(host);
+            return;
+        }
+        let early = if self.plan.greeting > 0 { &[] } else { &self.request[..] };
+        match host.connect(self.plan.server, early, &self.plan.connect) {
+            Ok((id, taken)) => {
+                self.connection = Some(id);
+                self.written = taken;
+                self.phase = match self.plan.greeting {
+                    0 => Phase::Asking { received: 0 },
+                    _ => Phase::Greeted { received: 0 },
+                };
+            }
+            Err(error) => self.fail(Failed::Connect(error), host),
+        }
+    }
+
+    /// Opens the connection before the first exchange.
+    fn open(&mut self, host: &mut HostView<'_>) {
+        match host.connect(self.plan.server, &[], &self.plan.connect) {
+            Ok((id, _)) => {
+                self.connection = Some(id);
+                self.phase = Phase::Opening;
+            }
+            Err(error) => self.fail(Failed::Connect(error), host),
+        }
+    }
+
+    /// Writes what is left of the request, once it is its turn.
+    fn write(&mut self, host: &mut HostView<'_>) {
+        let (Some(id), Phase::Asking { .. }) = (self.connection, self.phase) else { return };
+        while self.written < self.request.len() {
+            match host.stack.write(id, &self.request[self.written..], host.now) {
+                Ok(taken) => self.written += taken,
+                // A connection that is over says so by its event.
+                Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
+                Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
+            }
+        }
+    }
+
+    fn read(&mut self, host: &mut HostView<'_>) {
+        while let Some(id) = self.connection
+            && matches!(self.phase, Phase::Greeted { .. } | Phase::Asking { .. })
+        {
+            let (len, intact) = match host.read(id) {
+                Ok([]) => return self.fail(Failed::EndOfStream, host),
+                Ok(bytes) => (bytes.len() as u64, content::matches(self.offset(), bytes)),
+                Err(ReadError::WouldBlock | ReadError::NoConnection) => return,
+                Err(ReadError::Closed(reason)) => return self.fail(Failed::Closed(reason), host),
+            };
+            match intact {
+                true => self.received(len, host),
+                false => self.fail(Failed::Corrupted, host),
+            }
+        }
+    }
+
+    fn offset(&self) -> u64 {
+        match self.phase {
+            Phase::Greeted { received } | Phase::Asking { received } => received,
+            Phase::Pausing(_) | Phase::Opening | Phase::Done => 0,
+        }
+    }
+
+    fn received(&mut self, len: u64, host: &mut HostView<'_>) {
+        match self.phase {
+            Phase::Greeted { received } if received + len < self.plan.greeting => {
+                self.phase = Phase::Greeted { received: received + len };
+            }
+            Phase::Greeted { .. } => {
+                self.phase = Phase::Asking { received: 0 };
+                self.write(host);
+            }
+            Phase::Asking { received } => {
+                let received = received + len;
+                self.phase = Phase::Asking { received };
+                if let Some(outcome) = self.outcomes.last_mut() {
+                    outcome.first_byte.get_or_insert(host.now);
+                }
+                if self.plan.exchanges.get(self.next).is_some_and(|exchange| received >= exchange.response) {
+                    self.complete(host);
+                }
+            }
+            Phase::Pausing(_) | Phase::Opening | Phase::Done => {}
+        }
+    }
+
+    fn complete(&mut self, host: &mut HostView<'_>) {
+        let stats = self.connection.and_then(|id| host.stack.conn_stats(id));
+        if let Some(outcome) = self.outcomes.last_mut() {
+            outcome.finished = Some(host.now);
+            outcome.stats = stats;
+            let took = host.now - outcome.started;
+            host.note(|| format!("exchange complete after {} us", took.as_micros()));
+        }
+        self.next += 1;
+        if self.plan.connections == Connections::Fresh {
+            self.let_go(host);
+        }
+        self.proceed(host);
+    }
+
+    /// Gives the present exchange up and goes on with the next.
+    fn fail(&mut self, why: Failed, host: &mut HostView<'_>) {
+        host.note(|| format!("exchange failed: {why:?}"));
+        let stats = self.connection.and_then(|id| host.stack.conn_stats(id));
+        match self.outcomes.last_mut() {
+            Some(outcome) if outcome.finished.is_none() && outcome.failed.is_none() => {
+                outcome.failed = Some(why);
+                outcome.stats = stats;
+            }
+            _ => self.outcomes.push(Outcome {
+                started: host.now,
+                first_byte: None,
+                finished: None,
+                failed: Some(why),
+                stats,
+            }),
+        }
+        self.next += 1;
+        self.let_go(host);
+        self.proceed(host);
+    }
+
+    fn let_go(&mut self, host: &mut HostView<'_>) {
+        if let Some(id) = self.connection.take() {
+            host.release(id);
+        }
+    }
+}
+
+impl Application for Client {
+    fn start(&mut self, host: &mut HostView<'_>) {
+        match self.plan.connections {
+            Connections::Established(_) => self.open(host),
+            Connections::Fresh | Connections::Kept => self.proceed(host),
+        }
+    }
+
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
+        match event {
+            Event::Connected(_) => {
+                if let (Phase::Opening, Connections::Established(settle)) =
+                    (self.phase, self.plan.connections)
+                {
+                    self.phase = Phase::Pausing(host.now + settle);
+                } else {
+                    self.write(host);
+                }
+            }
+            Event::Readable(_) => self.read(host),
+            Event::Writable(_) => self.write(host),
+            Event::Closed(id, reason) if self.connection == Some(id) => {
+                // What came before the end can still be read.
+                self.read(host);
+                if self.connection == Some(id) {
+                    match self.phase {
+                        Phase::Pausing(_) => self.let_go(host),
+                        Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } => {
+                            self.fail(Failed::Closed(reason), host);
+                        }
+                        Phase::Done => self.let_go(host),
+                    }
+                }
+            }
+            Event::Closed(..) | Event::Incoming(_) => {}
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Pausing(until) => Some(until),
+            Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } | Phase::Done => None,
+        }
+    }
+
+    fn on_wake(&mut self, host: &mut HostView<'_>) {
+        self.begin(host);
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_over()
+    }
+}

@@ -1,0 +1,43 @@
+//! What runs on a host: small state machines that are told of events and act on the stack.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use brisk_tcp::Event;
+use brisk_wire::Instant;
+
+use crate::host::HostView;
+
+pub mod bulk;
+pub mod client;
+pub mod exchange;
+pub mod idle;
+pub mod server;
+
+pub use bulk::{Amount, BulkSender, Sink};
+pub use client::{Client, ClientPlan, Connections, Outcome};
+pub use exchange::Exchange;
+pub use idle::Idle;
+pub use server::Server;
+
+/// A program on a host of the simulation.
+pub trait Application: Any + Debug {
+    /// Its time to begin has come.
+    fn start(&mut self, host: &mut HostView<'_>);
+
+    /// Something happened to a connection or listener that it opened or accepted.
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>);
+
+    /// When it wants [`Application::on_wake`] to be called.
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The time of [`Application::next_wake`] has come.
+    fn on_wake(&mut self, host: &mut HostView<'_>) {
+        let _ = host;
+    }
+
+    /// True once it will do nothing more by itself. Servers are always done.
+    fn is_done(&self) -> bool;
+}

@@ -1,0 +1,259 @@
+//! The side that answers: reads requests, thinks, writes responses; may greet first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use brisk_tcp::config::ListenConfig;
+use brisk_tcp::error::{ListenError, ReadError, WriteError};
+use brisk_tcp::{ConnId, Event, ListenerId};
+use brisk_wire::Instant;
+
+use super::Application;
+use super::exchange::{Exchange, HEADER};
+use crate::content;
+use crate::host::HostView;
+
+/// Answers every request as the request asks (see [`Exchange`]), on any number of connections.
+#[derive(Debug)]
+pub struct Server {
+    local: SocketAddr,
+    config: ListenConfig,
+    greeting: u64,
+    listener: Option<ListenerId>,
+    refused: Option<ListenError>,
+    connections: BTreeMap<ConnId, Serving>,
+    received: u64,
+    sent: u64,
+    corrupted: bool,
+}
+
+impl Server {
+    /// A server at `local`.
+    pub fn new(local: SocketAddr, config: ListenConfig) -> Server {
+        Server {
+            local,
+            config,
+            greeting: 0,
+            listener: None,
+            refused: None,
+            connections: BTreeMap::new(),
+            received: 0,
+            sent: 0,
+            corrupted: false,
+        }
+    }
+
+    /// Lets the server speak first: `bytes` on every new connection, as SMTP and SSH do.
+    pub fn speaks_first(mut self, bytes: u64) -> Server {
+        self.greeting = bytes;
+        self
+    }
+
+    /// The connections that are open now.
+    pub fn connections(&self) -> impl Iterator<Item = ConnId> {
+        self.connections.keys().copied()
+    }
+
+    /// Bytes received on all connections.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes written on all connections.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// True if a byte arrived that no client sent.
+    pub fn corrupted(&self) -> bool {
+        self.corrupted
+    }
+
+    /// Why the listener could not be opened, if so.
+    pub fn refused(&self) -> Option<ListenError> {
+        self.refused
+    }
+
+    fn accept(&mut self, listener: ListenerId, host: &mut HostView<'_>) {
+        while let Some((id, remote)) = host.accept(listener) {
+            host.note(|| format!("accepted {remote}"));
+            let phase = match self.greeting {
+                0 => Phase::Reading,
+                length => Phase::Writing { offset: 0, length },
+            };
+            self.connections.insert(id, Serving { phase, ..Serving::default() });
+            self.advance(id, host);
+        }
+    }
+
+    /// Does all that a connection can do now.
+    fn advance(&mut self, id: ConnId, host: &mut HostView<'_>) {
+        let Some(serving) = self.connections.get_mut(&id) else { return };
+        loop {
+            let progress = match serving.phase {
+                Phase::Reading => serving.read(id, host, &mut self.received, &mut self.corrupted),
+                Phase::Thinking { until, response } if until <= host.now => {
+                    serving.phase = Phase::Writing { offset: 0, length: response };
+                    Progress::On
+                }
+                Phase::Thinking { .. } => Progress::Waits,
+                Phase::Writing { .. } => serving.write(id, host, &mut self.sent),
+            };
+            match progress {
+                Progress::On => {}
+                Progress::Waits => return,
+                Progress::Over => {
+                    self.connections.remove(&id);
+                    host.release(id);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Application for Server {
+    fn start(&mut self, host: &mut HostView<'_>) {
+        match host.listen(self.local, self.config.clone()) {
+            Ok(listener) => self.listener = Some(listener),
+            Err(error) => self.refused = Some(error),
+        }
+    }
+
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
+        match event {
+            Event::Incoming(listener) => self.accept(listener, host),
+            Event::Connected(id) | Event::Readable(id) | Event::Writable(id) => self.advance(id, host),
+            Event::Closed(id, _) => {
+                self.connections.remove(&id);
+                host.release(id);
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        self.connections.values().filter_map(Serving::wakes).min()
+    }
+
+    fn on_wake(&mut self, host: &mut HostView<'_>) {
+        let due = |serving: &Serving| serving.wakes().is_some_and(|at| at <= host.now);
+        let ready: Vec<ConnId> =
+            self.connections.iter().filter(|(_, serving)| due(serving)).map(|(id, _)| *id).collect();
+        for id in ready {
+            self.advance(id, host);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+/// Whether a connection can do more now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    On,
+    Waits,
+    Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    #[default]
+    Reading,
+    Thinking {
+        until: Instant,
+        response: u64,
+    },
+    Writing {
+        offset: u64,
+        length: u64,
+    },
+}
+
+/// One connection.
+#[derive(Debug, Default)]
+struct Serving {
+    phase: Phase,
+    /// Bytes of the present request, as far as they have come.
+    header: [u8; HEADER],
+    arrived: usize,
+    /// Bytes that came after the end of the present request.
+    ahead: Vec<u8>,
+}
+
+impl Serving {
+    fn wakes(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Thinking { until, .. } => Some(until),
+            Phase::Reading | Phase::Writing { .. } => None,
+        }
+    }
+
+    fn read(
+        &mut self,
+        id: ConnId,
+        host: &mut HostView<'_>,
+        received: &mut u64,
+        corrupted: &mut bool,
+    ) -> Progress {
+        let now = host.now;
+        let ahead = std::mem::take(&mut self.ahead);
+        let bytes = if ahead.is_empty() {
+            match host.read(id) {
+                Ok([]) => return Progress::Over,
+                Ok(bytes) => {
+                    *received += bytes.len() as u64;
+                    bytes
+                }
+                Err(ReadError::WouldBlock) => return Progress::Waits,
+                Err(ReadError::NoConnection | ReadError::Closed(_)) => return Progress::Over,
+            }
+        } else {
+            &ahead
+        };
+        self.take(bytes, now, corrupted);
+        Progress::On
+    }
+
+    /// Adds bytes to the present request and, when it is complete, begins to think.
+    fn take(&mut self, bytes: &[u8], now: Instant, corrupted: &mut bool) {
+        let missing = HEADER.saturating_sub(self.arrived).min(bytes.len());
+        let (head, body) = bytes.split_at(missing);
+        if missing > 0 {
+            self.header[self.arrived..self.arrived + missing].copy_from_slice(head);
+            self.arrived += missing;
+        }
+        if self.arrived < HEADER {
+            return;
+        }
+        let asked = Exchange::decode(&self.header);
+        let missing = (asked.request as usize - self.arrived).min(body.len());
+        let (body, ahead) = body.split_at(missing);
+        *corrupted |= !content::matches(self.arrived as u64, body);
+        self.arrived += missing;
+        if self.arrived == asked.request as usize {
+            self.arrived = 0;
+            self.ahead = ahead.to_vec();
+            self.phase = Phase::Thinking { until: now + asked.think, response: asked.response };
+        }
+    }
+
+    fn write(&mut self, id: ConnId, host: &mut HostView<'_>, sent: &mut u64) -> Progress {
+        let Phase::Writing { offset, length } = &mut self.phase else { return Progress::On };
+        while offset < length {
+            match host.stack.write(id, content::from(*offset, *length - *offset), host.now) {
+                Ok(taken) => {
+                    *offset += taken as u64;
+                    *sent += taken as u64;
+                }
+                Err(WriteError::WouldBlock) => return Progress::Waits,
+                Err(WriteError::NoConnection | WriteError::AfterClose | WriteError::Closed(_)) => {
+                    return Progress::Over;
+                }
+            }
+        }
+        self.phase = Phase::Reading;
+        Progress::On
+    }
+}

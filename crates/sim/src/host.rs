@@ -1,0 +1,208 @@
+//! A host of the simulation: one stack and the applications that use it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use brisk_tcp::config::{ConnectConfig, ListenConfig};
+use brisk_tcp::error::{ConnectError, ListenError};
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+use brisk_wire::Instant;
+
+use crate::application::Application;
+use crate::world::Side;
+
+/// Names a host of a [`crate::World`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HostId(pub(crate) usize);
+
+/// Names an application of a [`crate::World`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AppId {
+    pub(crate) host: usize,
+    pub(crate) index: usize,
+}
+
+/// What an application sees of its host while it is called.
+#[derive(Debug)]
+pub struct HostView<'a> {
+    /// The stack. Open and accept through the methods of the view, so that events find the
+    /// application again.
+    pub stack: &'a mut Stack,
+    /// The virtual time.
+    pub now: Instant,
+    app: usize,
+    owners: &'a mut Owners,
+    scratch: &'a mut [u8],
+    notes: Option<&'a mut Vec<(usize, String)>>,
+}
+
+impl HostView<'_> {
+    /// Opens a connection with `data` queued behind the SYN; answers how much of it was taken.
+    ///
+    /// # Errors
+    /// As [`Stack::connect_with_data`].
+    pub fn connect(
+        &mut self,
+        remote: SocketAddr,
+        data: &[u8],
+        config: &ConnectConfig,
+    ) -> Result<(ConnId, usize), ConnectError> {
+        let (id, taken) = self.stack.connect_with_data(remote, data, config, self.now)?;
+        self.owners.connections.insert(id, self.app);
+        Ok((id, taken))
+    }
+
+    /// Opens a listener.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
+        let id = self.stack.listen(local, config)?;
+        self.owners.listeners.insert(id, self.app);
+        Ok(id)
+    }
+
+    /// Takes the next connection that waits at the listener.
+    pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
+        let (id, remote) = self.stack.accept(listener)?;
+        self.owners.connections.insert(id, self.app);
+        Some((id, remote))
+    }
+
+    /// Lets go of a connection (close semantics of [`Stack::release`]).
+    pub fn release(&mut self, id: ConnId) {
+        self.owners.connections.remove(&id);
+        self.stack.release(id, self.now);
+    }
+
+    /// Takes what has been received, if anything: the bytes, or an empty slice at the end of the
+    /// stream.
+    ///
+    /// # Errors
+    /// As [`Stack::read`].
+    pub fn read(&mut self, id: ConnId) -> Result<&[u8], brisk_tcp::error::ReadError> {
+        let len = self.stack.read(id, self.scratch, self.now)?;
+        Ok(&self.scratch[..len])
+    }
+
+    /// Writes a line about the application to the event trace, if there is one.
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            notes.push((self.app, text()));
+        }
+    }
+}
+
+/// Which application each connection and listener belongs to.
+#[derive(Debug, Default)]
+struct Owners {
+    connections: BTreeMap<ConnId, usize>,
+    listeners: BTreeMap<ListenerId, usize>,
+}
+
+impl Owners {
+    fn of(&self, event: Event) -> Option<usize> {
+        match event {
+            Event::Connected(id) | Event::Readable(id) | Event::Writable(id) | Event::Closed(id, _) => {
+                self.connections.get(&id).copied()
+            }
+            Event::Incoming(id) => self.listeners.get(&id).copied(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    /// When it is to be started; `None` once it has been.
+    starts: Option<Instant>,
+    app: Box<dyn Application>,
+}
+
+/// A stack and its applications.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) side: Side,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) stack: Stack,
+    apps: Vec<Running>,
+    owners: Owners,
+    /// What applications noted, until the trace takes it; `None` without a trace.
+    pub(crate) notes: Option<Vec<(usize, String)>>,
+}
+
+impl Host {
+    pub(crate) fn new(name: &str, side: Side, addresses: Vec<IpAddr>, stack: Stack) -> Host {
+        Host {
+            name: name.to_owned(),
+            side,
+            addresses,
+            stack,
+            apps: Vec::new(),
+            owners: Owners::default(),
+            notes: None,
+        }
+    }
+
+    pub(crate) fn add_app(&mut self, starts: Instant, app: Box<dyn Application>) -> usize {
+        self.apps.push(Running { starts: Some(starts), app });
+        self.apps.len() - 1
+    }
+
+    pub(crate) fn app(&self, index: usize) -> Option<&dyn Application> {
+        self.apps.get(index).map(|running| &*running.app)
+    }
+
+    pub(crate) fn apps_done(&self) -> bool {
+        self.apps.iter().all(|running| running.starts.is_none() && running.app.is_done())
+    }
+
+    /// When something on this host happens by itself.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        let apps = self.apps.iter().filter_map(|running| running.starts.or_else(|| running.app.next_wake()));
+        apps.chain(self.stack.next_timeout()).min()
+    }
+
+    /// Runs what is due: timers of the stack, starts and wake-ups of applications.
+    pub(crate) fn wake(&mut self, now: Instant, scratch: &mut [u8]) {
+        if self.stack.next_timeout().is_some_and(|due| due <= now) {
+            self.stack.on_timeout(now);
+        }
+        for index in 0..self.apps.len() {
+            let running = &mut self.apps[index];
+            if running.starts.is_some_and(|due| due <= now) {
+                running.starts = None;
+                self.call(index, now, scratch, |app, host| app.start(host));
+            } else if running.starts.is_none() && running.app.next_wake().is_some_and(|due| due <= now) {
+                self.call(index, now, scratch, |app, host| app.on_wake(host));
+            }
+        }
+    }
+
+    /// Hands the events of the stack to the applications. True if there was one.
+    pub(crate) fn deliver_events(&mut self, now: Instant, scratch: &mut [u8]) -> bool {
+        let mut any = false;
+        while let Some(event) = self.stack.poll_event() {
+            any = true;
+            // A connection that its application released has no one to tell.
+            if let Some(index) = self.owners.of(event) {
+                self.call(index, now, scratch, |app, host| app.on_event(event, host));
+            }
+        }
+        any
+    }
+
+    fn call(
+        &mut self,
+        index: usize,
+        now: Instant,
+        scratch: &mut [u8],
+        call: impl FnOnce(&mut dyn Application, &mut HostView<'_>),
+    ) {
+        let Host { stack, apps, owners, notes, .. } = self;
+        let mut view = HostView { stack, now, app: index, owners, scratch, notes: notes.as_mut() };
+        if let Some(running) = apps.get_mut(index) {
+            call(&mut *running.app, &mut view);
+        }
+    }
+}

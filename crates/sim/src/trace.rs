@@ -1,0 +1,110 @@
+//! What happened and why, one JSON object per line.
+//!
+//! Every line has `t` (virtual microseconds). What a connection observed: `host`, `conn`, `what` and the
+//! fields of that [`Probe`]. What a link refused: `link`, `way`, `bytes`, `what`. What an application
+//! noted: `host`, `app`, `what`.
+
+use std::io::{self, Write};
+
+use brisk_link::{Offered, Way};
+use brisk_tcp::event::Probe;
+use brisk_wire::Instant;
+use serde_json::{Value, json};
+
+use crate::host::Host;
+
+/// Writes the event trace.
+pub(crate) struct Trace {
+    to: Box<dyn Write>,
+    failed: Option<io::Error>,
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl Trace {
+    pub(crate) fn new(to: Box<dyn Write>) -> Trace {
+        Trace { to, failed: None }
+    }
+
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.failed.map_or(Ok(()), Err)?;
+        self.to.flush()
+    }
+
+    /// What a link did with a packet, if it did not take it.
+    pub(crate) fn offered(&mut self, now: Instant, link: usize, way: Way, bytes: usize, offered: &Offered) {
+        let what = match offered {
+            Offered::Queued => return,
+            Offered::DroppedQueue => "dropped: queue full",
+            Offered::DroppedLoss => "dropped: lost",
+            Offered::DroppedMiddlebox { .. } => "dropped: middlebox",
+            Offered::DroppedMtu { .. } => "dropped: larger than the MTU",
+        };
+        let way = match way {
+            Way::Up => "up",
+            Way::Down => "down",
+        };
+        self.line(json!({"t": now.as_micros(), "link": link, "way": way, "bytes": bytes, "what": what}));
+    }
+
+    /// What a host's connections observed and its applications noted since the last call.
+    pub(crate) fn host(&mut self, now: Instant, host: &mut Host) {
+        while let Some((conn, at, probe)) = host.stack.poll_probe() {
+            let mut line = json!({"t": at.as_micros(), "host": host.name, "conn": conn.to_string()});
+            merge(&mut line, observed(&probe));
+            self.line(line);
+        }
+        for (app, what) in host.notes.iter_mut().flat_map(|notes| notes.drain(..)) {
+            self.line(json!({"t": now.as_micros(), "host": host.name, "app": app, "what": what}));
+        }
+    }
+
+    fn line(&mut self, line: Value) {
+        if self.failed.is_none() {
+            self.failed = writeln!(self.to, "{line}").err();
+        }
+    }
+}
+
+fn merge(line: &mut Value, fields: Value) {
+    if let (Value::Object(line), Value::Object(fields)) = (line, fields) {
+        line.extend(fields);
+    }
+}
+
+fn observed(probe: &Probe) -> Value {
+    match probe {
+        Probe::State(state) => json!({"what": "state", "state": format!("{state:?}")}),
+        Probe::Sent { range, origin } => json!({
+            "what": "sent",
+            "seq": range.start.0,
+            "end": range.end.0,
+            "origin": format!("{origin:?}"),
+        }),
+        Probe::LossDeclared { bytes, by } => {
+            json!({"what": "loss declared", "bytes": bytes, "by": format!("{by:?}")})
+        }
+        Probe::Timeout { rto } => json!({"what": "timeout", "rto_us": micros(*rto)}),
+        Probe::Recovery { state, cwnd, ssthresh } => json!({
+            "what": "recovery",
+            "state": format!("{state:?}"),
+            "cwnd": cwnd,
+            "ssthresh": ssthresh,
+        }),
+        Probe::RttSample { rtt, srtt } => {
+            json!({"what": "rtt", "rtt_us": micros(*rtt), "srtt_us": micros(*srtt)})
+        }
+        Probe::WindowProbe => json!({"what": "window probe"}),
+        Probe::KeepaliveProbe => json!({"what": "keepalive probe"}),
+        Probe::Undone { why } => json!({"what": "undone", "why": format!("{why:?}")}),
+        Probe::MssChanged { mss } => json!({"what": "mss", "mss": mss}),
+    }
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

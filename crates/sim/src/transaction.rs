@@ -1,0 +1,272 @@
+//! One short transfer and what it cost: the unit of every comparison.
+//!
+//! A client opens a connection, sends a request and reads the response; the completion time runs from
+//! `connect` (or, on an established connection, from the writing of the request) to the last byte of the
+//! response at the client. Everything that chance decides derives from one seed, and the link's draws
+//! from names of their own, so that two configurations of the stacks meet the same losses.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_tcp::connection::Counters;
+use brisk_tcp::error::ConfigError;
+use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_wire::Instant;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
+use crate::host::{AppId, HostId};
+use crate::world::{Arena, Side, World};
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const PORT: u16 = 80;
+
+/// A transaction to be simulated.
+#[derive(Clone, Debug)]
+pub struct TransactionSpec<'a> {
+    /// The path.
+    pub link: &'a LinkSpec,
+    /// Bytes of the request; default 100, least 16.
+    pub request: u32,
+    /// Bytes of the response.
+    pub response: u64,
+    /// Begin on a connection that is open and has been silent for a second.
+    pub established: bool,
+    /// The client's TCP.
+    pub client: TcpConfig,
+    /// The server's TCP.
+    pub server: TcpConfig,
+    /// When to give up; default 600 s of virtual time.
+    pub limit: Duration,
+}
+
+impl<'a> TransactionSpec<'a> {
+    /// A response of `response` bytes on a fresh connection, both ends with the default TCP.
+    pub fn new(link: &'a LinkSpec, response: u64) -> Self {
+        TransactionSpec {
+            link,
+            request: 100,
+            response,
+            established: false,
+            client: TcpConfig::default(),
+            server: TcpConfig::default(),
+            limit: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What became of a transaction. Times and counters of the connections are those at the completion; bytes
+/// on the wire include the closing of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct TransactionResult {
+    /// From the beginning to the last byte of the response; `None` if it never came.
+    pub completion: Option<Duration>,
+    /// From the beginning to the first byte of the response.
+    pub first_byte: Option<Duration>,
+    /// Segments that either end sent again, SYN and SYN-ACK included.
+    pub retransmits: u64,
+    /// Retransmission timeouts of either end, those of the handshake included.
+    pub timeouts: u64,
+    /// Tail loss probes of either end.
+    pub probes: u64,
+    /// Losses repaired by a probe.
+    pub repaired_by_probe: u64,
+    /// Losses repaired by parity.
+    pub repaired_by_parity: u64,
+    /// Losses repaired by a copy.
+    pub repaired_by_copy: u64,
+    /// IP bytes that the client sent, lost ones included.
+    pub wire_bytes_up: u64,
+    /// IP bytes that the server sent, lost ones included.
+    pub wire_bytes_down: u64,
+    /// Bytes of request and response.
+    pub payload_bytes: u64,
+    /// Packets dropped before the completion.
+    pub dropped: u64,
+}
+
+/// Why a transaction could not be simulated.
+#[derive(Debug, Error)]
+pub enum TransactionError {
+    /// The configuration of a stack is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A byte arrived that was not sent: a defect of the stack, never of the network.
+    #[error(
+        "the response of seed {seed} arrived with wrong bytes: this is a defect, please report it with the seed"
+    )]
+    Corrupted {
+        /// The seed that shows it.
+        seed: u64,
+    },
+    /// The trace or the capture could not be written.
+    #[error("cannot write the trace or the capture: {0}")]
+    Record(#[from] io::Error),
+}
+
+/// Where the records of a transaction go, if anywhere.
+#[derive(Default)]
+pub struct Records {
+    /// A capture of both ends in pcapng.
+    pub capture: Option<Box<dyn Write>>,
+    /// The event trace in JSON lines.
+    pub trace: Option<Box<dyn Write>>,
+}
+
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Records { capture, trace } = self;
+        f.debug_struct("Records")
+            .field("capture", &capture.is_some())
+            .field("trace", &trace.is_some())
+            .finish()
+    }
+}
+
+/// Simulates one transaction.
+///
+/// # Errors
+/// See [`TransactionError`]; a transaction that fails on the path is a result, not an error.
+pub fn transaction(spec: &TransactionSpec<'_>, seed: u64) -> Result<TransactionResult, TransactionError> {
+    transaction_in(spec, seed, &mut Arena::default())
+}
+
+/// As [`transaction`], with buffers that are used again.
+///
+/// # Errors
+/// As [`transaction`].
+pub fn transaction_in(
+    spec: &TransactionSpec<'_>,
+    seed: u64,
+    arena: &mut Arena,
+) -> Result<TransactionResult, TransactionError> {
+    run(spec, seed, arena, Records::default())
+}
+
+/// As [`transaction`], recording what crosses the ends and what happens inside.
+///
+/// # Errors
+/// As [`transaction`].
+pub fn transaction_recorded(
+    spec: &TransactionSpec<'_>,
+    seed: u64,
+    records: Records,
+) -> Result<TransactionResult, TransactionError> {
+    run(spec, seed, &mut Arena::default(), records)
+}
+
+fn run(
+    spec: &TransactionSpec<'_>,
+    seed: u64,
+    arena: &mut Arena,
+    records: Records,
+) -> Result<TransactionResult, TransactionError> {
+    let mut stage = Stage::new(spec, seed, std::mem::take(arena), records)?;
+    let result = stage.play(spec, seed)?;
+    stage.world.finish_records()?;
+    *arena = stage.world.into_arena();
+    Ok(result)
+}
+
+/// A world with one client and one server.
+struct Stage {
+    world: World,
+    server_host: HostId,
+    server: AppId,
+    client: AppId,
+}
+
+impl Stage {
+    fn new(
+        spec: &TransactionSpec<'_>,
+        seed: u64,
+        arena: Arena,
+        records: Records,
+    ) -> Result<Stage, TransactionError> {
+        let mut world = World::in_arena(std::slice::from_ref(spec.link), seed, arena);
+        if let Some(to) = records.trace {
+            world.trace_to(to);
+        }
+        if let Some(to) = records.capture {
+            world.tap(&[Side::A, Side::B], to)?;
+        }
+        let client_host = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
+        let server_host = world.add_host(Side::B, "server", &[SERVER], StackConfig::default())?;
+        let address = SocketAddr::new(SERVER, PORT);
+        let listen = ListenConfig { tcp: spec.server.clone(), ..ListenConfig::default() };
+        let server = world.add_app(server_host, Instant::ZERO, Server::new(address, listen));
+        let plan = ClientPlan {
+            server: address,
+            connect: ConnectConfig { tcp: spec.client.clone(), ..ConnectConfig::default() },
+            connections: match spec.established {
+                true => Connections::Established(Duration::from_secs(1)),
+                false => Connections::Fresh,
+            },
+            greeting: 0,
+            exchanges: vec![Exchange { request: spec.request, ..Exchange::of(spec.response) }],
+        };
+        // The server is there first: both begin at zero, in this order.
+        let client = world.add_app(client_host, Instant::ZERO, Client::new(plan));
+        Ok(Stage { world, server_host, server, client })
+    }
+
+    fn play(&mut self, spec: &TransactionSpec<'_>, seed: u64) -> Result<TransactionResult, TransactionError> {
+        let Stage { world, server_host, server, client } = self;
+        let (client, server, server_host) = (*client, *server, *server_host);
+        let limit = Instant::ZERO + spec.limit;
+        let begun = |world: &World| world.app::<Client>(client).is_some_and(|app| !app.outcomes().is_empty());
+        world.run_while(limit, begun);
+        let before = Before {
+            dropped: world.dropped(),
+            up: world.bytes_sent_by(Side::A),
+            down: world.bytes_sent_by(Side::B),
+        };
+        // On a fresh connection the SYN has already met the link when the exchange shows.
+        let before = if spec.established { before } else { Before::default() };
+        let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
+        world.run_while(limit, over);
+        let mut result = TransactionResult {
+            payload_bytes: u64::from(spec.request) + spec.response,
+            dropped: world.dropped() - before.dropped,
+            ..TransactionResult::default()
+        };
+        if let Some(outcome) = world.app::<Client>(client).and_then(|app| app.outcomes().last()) {
+            if outcome.failed == Some(crate::application::client::Failed::Corrupted) {
+                return Err(TransactionError::Corrupted { seed });
+            }
+            result.completion = outcome.finished.map(|at| at - outcome.started);
+            result.first_byte = outcome.first_byte.map(|at| at - outcome.started);
+            outcome.stats.iter().for_each(|stats| result.add(&stats.counters));
+        }
+        for id in world.app::<Server>(server).iter().flat_map(|app| app.connections()) {
+            world.stack(server_host).conn_stats(id).iter().for_each(|stats| result.add(&stats.counters));
+        }
+        // Let the connection close: the server's end is gone once its FIN is acknowledged.
+        world.run_while(limit, |world| world.stack(server_host).connections() == 0);
+        result.wire_bytes_up = world.bytes_sent_by(Side::A) - before.up;
+        result.wire_bytes_down = world.bytes_sent_by(Side::B) - before.down;
+        Ok(result)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Before {
+    dropped: u64,
+    up: u64,
+    down: u64,
+}
+
+impl TransactionResult {
+    fn add(&mut self, counters: &Counters) {
+        self.retransmits += counters.retransmits + counters.handshake_retransmits;
+        self.timeouts += counters.timeouts;
+        self.probes += counters.probes;
+        self.repaired_by_probe += counters.repaired_by_probe;
+        self.repaired_by_parity += counters.repaired_by_parity;
+        self.repaired_by_copy += counters.repaired_by_copy;
+    }
+}

@@ -1,0 +1,456 @@
+//! The path, the hosts at its two sides, and the event loop.
+//!
+//! The path is a chain of links: side A, where clients are, then link 0, 1, ..., then side B. A packet from
+//! a host crosses the whole chain and reaches the host of the other side that has its destination
+//! address. Whatever happens, happens at an event; between events there is nothing but the clock.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use brisk_link::{Counters, Direction, Link, LinkSpec, Way};
+use brisk_tcp::error::ConfigError;
+use brisk_tcp::stack::Rx;
+use brisk_tcp::{Stack, StackConfig};
+use brisk_wire::Instant;
+
+use crate::application::Application;
+use crate::host::{AppId, Host, HostId};
+use crate::pcapng::{Heading, InterfaceId, PcapngWriter};
+use crate::schedule::{Schedule, Source};
+use crate::seeds::derive;
+use crate::trace::Trace;
+
+/// The two sides of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Where clients are.
+    A,
+    /// Where servers are.
+    B,
+}
+
+impl Side {
+    /// Which way packets from this side go.
+    fn away(self) -> Way {
+        match self {
+            Side::A => Way::Up,
+            Side::B => Way::Down,
+        }
+    }
+
+    /// The other side.
+    fn opposite(self) -> Side {
+        match self {
+            Side::A => Side::B,
+            Side::B => Side::A,
+        }
+    }
+}
+
+/// Bytes an application reads at once.
+const READ_CHUNK: usize = 64 << 10;
+/// Buffers kept for reuse.
+const SPARE_BUFFERS: usize = 512;
+
+#[derive(Clone, Copy, Debug)]
+enum Woken {
+    Host(usize),
+    Direction(usize, Way),
+}
+
+/// Buffers that outlive a [`World`], so that a thousand small ones in a row allocate little.
+#[derive(Debug, Default)]
+pub struct Arena {
+    packets: Vec<Vec<u8>>,
+    scratch: Vec<u8>,
+}
+
+/// A simulation.
+#[derive(Debug)]
+pub struct World {
+    now: Instant,
+    seed: u64,
+    hosts: Vec<Host>,
+    host_sources: Vec<Source>,
+    by_address: BTreeMap<IpAddr, usize>,
+    links: Vec<Link<Vec<u8>>>,
+    link_sources: Vec<[Source; 2]>,
+    schedule: Schedule,
+    woken: Vec<Woken>,
+    arena: Arena,
+    unrouted: u64,
+    captures: Vec<Capture>,
+    trace: Option<Trace>,
+}
+
+impl World {
+    /// A world with one link; all chance derives from `seed`.
+    pub fn new(link: &LinkSpec, seed: u64) -> World {
+        World::chain(std::slice::from_ref(link), seed)
+    }
+
+    /// A world whose path is a chain of links, from side A to side B. No link at all counts as one that
+    /// does nothing.
+    pub fn chain(links: &[LinkSpec], seed: u64) -> World {
+        World::in_arena(links, seed, Arena::default())
+    }
+
+    /// As [`World::chain`], with the buffers of an earlier world.
+    pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
+        arena.scratch.resize(READ_CHUNK, 0);
+        let mut world = World {
+            now: Instant::ZERO,
+            seed,
+            hosts: Vec::new(),
+            host_sources: Vec::new(),
+            by_address: BTreeMap::new(),
+            links: Vec::new(),
+            link_sources: Vec::new(),
+            schedule: Schedule::default(),
+            woken: Vec::new(),
+            arena,
+            unrouted: 0,
+            captures: Vec::new(),
+            trace: None,
+        };
+        let transparent = [LinkSpec::default()];
+        let links = if links.is_empty() { &transparent } else { links };
+        for (index, spec) in links.iter().enumerate() {
+            world.links.push(Link::new(spec, derive(seed, &format!("link {index}"))));
+            let up = world.source(Woken::Direction(index, Way::Up));
+            let down = world.source(Woken::Direction(index, Way::Down));
+            world.link_sources.push([up, down]);
+        }
+        world
+    }
+
+    fn source(&mut self, woken: Woken) -> Source {
+        self.woken.push(woken);
+        self.schedule.add()
+    }
+
+    /// Writes what happens from now on as JSON lines (see [`crate::trace`]). Hosts that are added
+    /// afterwards report what happens inside their connections, too.
+    pub fn trace_to(&mut self, to: Box<dyn Write>) {
+        self.trace = Some(Trace::new(to));
+        for host in &mut self.hosts {
+            host.notes = Some(Vec::new());
+        }
+    }
+
+    /// Captures the packets that leave and reach the hosts of the given sides from now on, one interface
+    /// for each, called `client` and `server`.
+    ///
+    /// # Errors
+    /// What the writer says to the head of the capture.
+    pub fn tap(&mut self, sides: &[Side], to: Box<dyn Write>) -> io::Result<()> {
+        let mut writer = PcapngWriter::new(to)?;
+        let mut interfaces = [None; 2];
+        for side in sides {
+            let (slot, name) = match side {
+                Side::A => (0, "client"),
+                Side::B => (1, "server"),
+            };
+            interfaces[slot] = Some(writer.interface(name)?);
+        }
+        self.captures.push(Capture { writer, interfaces, failed: None });
+        Ok(())
+    }
+
+    /// Ends traces and captures.
+    ///
+    /// # Errors
+    /// The first error that their writers met.
+    pub fn finish_records(&mut self) -> io::Result<()> {
+        for mut capture in self.captures.drain(..) {
+            capture.failed.map_or(Ok(()), Err)?;
+            capture.writer.flush()?;
+        }
+        self.trace.take().map_or(Ok(()), Trace::finish)
+    }
+
+    /// Adds a host with these addresses at one side. Its stack's chance derives from the world's seed
+    /// and its name.
+    ///
+    /// # Errors
+    /// The first value of `config` that is out of its range.
+    pub fn add_host(
+        &mut self,
+        side: Side,
+        name: &str,
+        addresses: &[IpAddr],
+        config: StackConfig,
+    ) -> Result<HostId, ConfigError> {
+        let observe = config.observe || self.trace.is_some();
+        let config = StackConfig { addresses: addresses.to_vec(), observe, ..config };
+        let stack = Stack::new(config, derive(self.seed, &format!("stack {name}")))?;
+        let index = self.hosts.len();
+        let mut host = Host::new(name, side, addresses.to_vec(), stack);
+        host.notes = self.trace.is_some().then(Vec::new);
+        for address in &host.addresses {
+            self.by_address.insert(*address, index);
+        }
+        self.hosts.push(host);
+        let source = self.source(Woken::Host(index));
+        self.host_sources.push(source);
+        Ok(HostId(index))
+    }
+
+    /// Lets an application begin at `starts` on a host.
+    pub fn add_app(&mut self, host: HostId, starts: Instant, app: impl Application) -> AppId {
+        let index = self.hosts[host.0].add_app(starts, Box::new(app));
+        self.rearm_host(host.0);
+        AppId { host: host.0, index }
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// An application, if it is of this type.
+    pub fn app<T: Application>(&self, id: AppId) -> Option<&T> {
+        let app: &dyn Any = self.hosts.get(id.host)?.app(id.index)?;
+        app.downcast_ref()
+    }
+
+    /// The stack of a host.
+    pub fn stack(&self, host: HostId) -> &Stack {
+        &self.hosts[host.0].stack
+    }
+
+    /// The counters of one direction of a link; `None` beyond the end of the chain.
+    pub fn counters(&self, link: usize, way: Way) -> Option<&Counters> {
+        let link = self.links.get(link)?;
+        Some(match way {
+            Way::Up => link.up.counters(),
+            Way::Down => link.down.counters(),
+        })
+    }
+
+    /// Packets dropped so far on all links, both ways, whatever the cause.
+    pub fn dropped(&self) -> u64 {
+        self.links.iter().map(|link| link.up.counters().dropped() + link.down.counters().dropped()).sum()
+    }
+
+    /// IP bytes that the hosts of one side have sent so far, lost packets included.
+    pub fn bytes_sent_by(&self, side: Side) -> u64 {
+        let counters = match side {
+            Side::A => self.links.first().map(|link| link.up.counters()),
+            Side::B => self.links.last().map(|link| link.down.counters()),
+        };
+        counters.map_or(0, |counters| counters.offered_bytes)
+    }
+
+    /// Packets so far that were addressed to nobody.
+    pub fn unrouted(&self) -> u64 {
+        self.unrouted
+    }
+
+    /// True once every application has begun and is done.
+    pub fn apps_done(&self) -> bool {
+        self.hosts.iter().all(Host::apps_done)
+    }
+
+    /// Goes to the next event and carries it out; `None` if there is none before or at `limit`, and the
+    /// clock stays where it is.
+    pub fn step(&mut self, limit: Instant) -> Option<Instant> {
+        if self.schedule.next()? > limit {
+            return None;
+        }
+        let (at, source) = self.schedule.pop()?;
+        self.now = at;
+        match self.woken[source] {
+            Woken::Host(host) => {
+                self.hosts[host].wake(at, &mut self.arena.scratch);
+                self.settle(host);
+            }
+            Woken::Direction(link, way) => self.depart(link, way),
+        }
+        Some(at)
+    }
+
+    /// Runs until `end`; the clock then shows `end`.
+    pub fn run_until(&mut self, end: Instant) {
+        while self.step(end).is_some() {}
+        self.now = end;
+    }
+
+    /// Runs until `done` says so, or nothing happens any more, or `limit`. True if `done` did.
+    pub fn run_while(&mut self, limit: Instant, mut done: impl FnMut(&World) -> bool) -> bool {
+        while !done(self) {
+            if self.step(limit).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Ends the world and keeps its buffers.
+    pub fn into_arena(self) -> Arena {
+        self.arena
+    }
+
+    /// Moves on what is due at the end of one direction of a link.
+    fn depart(&mut self, link: usize, way: Way) {
+        while let Some((_, packet)) = direction(&mut self.links[link], way).poll(self.now) {
+            let next = match way {
+                Way::Up => Some(link + 1).filter(|next| *next < self.links.len()),
+                Way::Down => link.checked_sub(1),
+            };
+            match next {
+                Some(next) => self.offer(next, way, packet),
+                None => self.deliver(packet, way),
+            }
+        }
+        self.rearm_direction(link, way);
+    }
+
+    /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
+    fn offer(&mut self, link: usize, way: Way, packet: Vec<u8>) {
+        let traced = self.trace.as_ref().map(|_| packet.len());
+        let offered = direction(&mut self.links[link], way).offer(packet, self.now);
+        if let (Some(trace), Some(len)) = (&mut self.trace, traced) {
+            trace.offered(self.now, link, way, len, &offered);
+        }
+        if let Some(answer) = offered.answer() {
+            let back = match way {
+                Way::Up => Way::Down,
+                Way::Down => Way::Up,
+            };
+            direction(&mut self.links[link], back).offer(answer, self.now);
+            self.rearm_direction(link, back);
+        }
+        self.rearm_direction(link, way);
+    }
+
+    /// Hands a packet that crossed the path to its host.
+    fn deliver(&mut self, packet: Vec<u8>, way: Way) {
+        let side = match way {
+            Way::Up => Side::B,
+            Way::Down => Side::A,
+        };
+        capture(&mut self.captures, side, Heading::In, self.now, &packet);
+        let host = destination(&packet).and_then(|address| self.by_address.get(&address).copied());
+        match host.filter(|host| self.hosts[*host].side == side) {
+            Some(host) => {
+                self.hosts[host].stack.on_packet(&packet, Rx::default(), self.now);
+                self.recycle(packet);
+                self.settle(host);
+            }
+            None => {
+                self.unrouted += 1;
+                self.recycle(packet);
+            }
+        }
+    }
+
+    /// Lets a host react until it has nothing more to say at this instant.
+    fn settle(&mut self, host: usize) {
+        loop {
+            let events = self.hosts[host].deliver_events(self.now, &mut self.arena.scratch);
+            let transmitted = self.transmit(host);
+            if !events && !transmitted {
+                break;
+            }
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.host(self.now, &mut self.hosts[host]);
+        }
+        self.rearm_host(host);
+    }
+
+    /// Puts everything that a host has to send onto the path. True if there was something.
+    fn transmit(&mut self, host: usize) -> bool {
+        let side = self.hosts[host].side;
+        let (first, way) = match side {
+            Side::A => (0, side.away()),
+            Side::B => (self.links.len() - 1, side.away()),
+        };
+        let mut any = false;
+        loop {
+            let mut packet = self.arena.packets.pop().unwrap_or_default();
+            let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, &mut packet) else {
+                self.recycle(packet);
+                return any;
+            };
+            any = true;
+            match transmit.segment_size {
+                None => self.send(first, way, side, packet),
+                Some(segment_size) => {
+                    let mut parts = Vec::new();
+                    let fill = brisk_wire::ChecksumFill::Full;
+                    brisk_wire::split(&packet, segment_size, fill, &mut |part| parts.push(part.to_vec()));
+                    self.recycle(packet);
+                    for part in parts {
+                        self.send(first, way, side, part);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, link: usize, way: Way, side: Side, packet: Vec<u8>) {
+        capture(&mut self.captures, side, Heading::Out, self.now, &packet);
+        self.offer(link, way, packet);
+    }
+
+    fn recycle(&mut self, packet: Vec<u8>) {
+        if self.arena.packets.len() < SPARE_BUFFERS {
+            self.arena.packets.push(packet);
+        }
+    }
+
+    fn rearm_host(&mut self, host: usize) {
+        // What is overdue happens now: time does not go back.
+        let due = self.hosts[host].next_wake().map(|due| due.max(self.now));
+        self.schedule.arm(self.host_sources[host], due);
+    }
+
+    fn rearm_direction(&mut self, link: usize, way: Way) {
+        let [up, down] = self.link_sources[link];
+        let source = match way {
+            Way::Up => up,
+            Way::Down => down,
+        };
+        let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
+        self.schedule.arm(source, due);
+    }
+}
+
+#[derive(Debug)]
+struct Capture {
+    writer: PcapngWriter<Box<dyn Write>>,
+    interfaces: [Option<InterfaceId>; 2],
+    failed: Option<io::Error>,
+}
+
+fn capture(captures: &mut [Capture], side: Side, heading: Heading, now: Instant, packet: &[u8]) {
+    let slot = match side {
+        Side::A => 0,
+        Side::B => 1,
+    };
+    for capture in captures {
+        if let (Some(interface), None) = (capture.interfaces[slot], &capture.failed) {
+            capture.failed = capture.writer.packet(interface, heading, now, packet).err();
+        }
+    }
+}
+
+fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut Direction<Vec<u8>> {
+    match way {
+        Way::Up => &mut link.up,
+        Way::Down => &mut link.down,
+    }
+}
+
+/// The destination address of an IP packet.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?)),
+        6 => Some(IpAddr::from(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,87 @@
+//! Short transfers: completion times that theory gives, losses that cost what they should.
+
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
+
+fn run(link: &str, response: u64, established: bool, seed: u64) -> TransactionResult {
+    let link = LinkSpec::parse(link).unwrap();
+    let spec = TransactionSpec { established, ..TransactionSpec::new(&link, response) };
+    transaction(&spec, seed).unwrap()
+}
+
+fn ms(ms: u64) -> Option<Duration> {
+    Some(Duration::from_millis(ms))
+}
+
+#[test]
+fn a_fresh_connection_takes_a_round_trip_to_open_and_one_to_answer() {
+    let result = run("--rtt 200ms", 5_000, false, 1);
+    assert_eq!((result.completion, result.first_byte), (ms(400), ms(400)));
+    assert_eq!((result.retransmits, result.timeouts, result.dropped), (0, 0, 0));
+}
+
+#[test]
+fn an_established_connection_takes_one_round_trip() {
+    assert_eq!(run("--rtt 200ms", 5_000, true, 1).completion, ms(200));
+}
+
+#[test]
+fn the_initial_window_of_ten_segments_bounds_what_one_round_trip_carries() {
+    assert_eq!(run("--rtt 100ms", 14_000, false, 1).completion, ms(200));
+    assert_eq!(run("--rtt 100ms", 15_000, false, 1).completion, ms(300));
+    assert_eq!(run("--rtt 100ms", 40_000, false, 1).completion, ms(300));
+}
+
+#[test]
+fn the_rate_adds_what_the_bytes_take() {
+    // 5000 bytes of payload in 4 segments of 52 bytes of headers: 5208 bytes at 1 Mbit/s, and
+    // the SYN (60), its answer (60) and the request (152) before.
+    let result = run("--rtt 200ms --rate 1mbit", 5_000, false, 1);
+    let serialised = Duration::from_micros((5_208 + 60 + 60 + 152) * 8);
+    let took = result.completion.unwrap() - Duration::from_millis(400);
+    assert!(took.abs_diff(serialised) < Duration::from_micros(500), "{took:?} {serialised:?}");
+}
+
+#[test]
+fn wire_bytes_are_payload_and_headers_and_acknowledgements() {
+    let result = run("--rtt 100ms", 30_000, false, 1);
+    assert_eq!(result.payload_bytes, 30_100);
+    let ratio = (result.wire_bytes_up + result.wire_bytes_down) as f64 / result.payload_bytes as f64;
+    assert!((1.05..1.15).contains(&ratio), "{ratio}");
+    // 21 segments, SYN-ACK, at most the ACK of the request, ACK of FIN and FIN.
+    assert!((30_000 + 21 * 52 + 60..30_000 + 25 * 52 + 60).contains(&result.wire_bytes_down), "{result:?}");
+}
+
+#[test]
+fn a_lost_syn_costs_the_initial_timeout() {
+    let result = run("--rtt 100ms --loss up:list:1", 5_000, false, 1);
+    assert_eq!(result.completion, ms(1200));
+    assert_eq!((result.dropped, result.timeouts), (1, 1));
+}
+
+#[test]
+fn a_hole_in_the_middle_is_repaired_in_one_round_trip_and_a_lost_tail_is_not() {
+    // Down: 1 is the SYN-ACK, the response of ten segments is 2 or 3 to 12.
+    let middle = run("--rtt 100ms --loss down:list:5", 14_000, false, 1);
+    let completion = middle.completion.unwrap();
+    assert!(completion <= Duration::from_millis(330), "{completion:?}");
+    assert_eq!((middle.retransmits, middle.timeouts), (1, 0));
+}
+
+#[test]
+fn a_path_that_loses_everything_never_completes() {
+    let result = run("--rtt 100ms --loss 100%", 5_000, false, 1);
+    assert_eq!((result.completion, result.first_byte), (None, None));
+    assert!(result.dropped >= 7, "the SYN and its retries: {result:?}");
+}
+
+#[test]
+fn large_responses_cross_heavy_loss_and_reordering_intact() {
+    for seed in 0..20 {
+        let link = "--rtt 40ms --rate 20mbit --loss 5% --reorder 2%,5ms --duplicate 1% --jitter 2ms";
+        let result = run(link, 200_000, false, seed);
+        assert!(result.completion.is_some(), "seed {seed}: {result:?}");
+    }
+}
