@@ -4,8 +4,8 @@ use brisk_wire::SeqNum;
 
 use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
-use crate::connection::control::Control;
 use crate::connection::Connection;
+use crate::connection::control::Control;
 use crate::event::Probe;
 use crate::outcome::{Origin, Sent};
 use crate::seq_ranges::SeqRange;
@@ -73,7 +73,7 @@ impl Connection {
         self.tx.prr.on_sent(data.range.len());
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
-        let partial = data.payload_len() % data.segment_size != 0;
+        let partial = !data.payload_len().is_multiple_of(data.segment_size);
         if data.origin == Origin::New {
             self.tx.hold.on_sent(data.range.end, partial);
             self.tx.queue.on_sent(data.range.end);

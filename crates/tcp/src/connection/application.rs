@@ -185,7 +185,7 @@ impl Connection {
         self.user_timeout = timeout;
     }
 
-    /// True if the program would find something to do: used when a handle is registered late.
+    /// What the program would find to do: told when it takes the connection over late.
     pub(crate) fn pending_events(&self) -> Events {
         let mut events = Events::default();
         if self.rx.queue.readable() > 0 || self.rx.at_end() || self.closed.is_some() {

@@ -37,7 +37,7 @@ impl Connection {
     pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
         self.counters.segments_in += 1;
         if self.state == State::SynSent {
-            self.on_segment_in_syn_sent(segment, now, env);
+            self.on_segment_in_syn_sent(segment, now);
         } else if self.state != State::Closed {
             self.on_segment_after_syn(segment, now, env);
         }
@@ -70,14 +70,14 @@ impl Connection {
             if let Some(rebuilt) = self.mechanisms[index].on_arrived(segment, now) {
                 let flags = if rebuilt.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
                 let repaired = Arrived { seq: rebuilt.seq, flags, payload: &rebuilt.payload, ..*segment };
-                self.take_payload(&repaired, now, env);
+                self.take_payload(&repaired, now);
             }
         }
-        self.take_payload(segment, now, env);
+        self.take_payload(segment, now);
     }
 
     /// SYN-RECEIVED: the peer sends its SYN again because our SYN-ACK was lost.
-    fn check_repeated_syn(&mut self, segment: &Arrived<'_>, _now: Instant, _env: &mut Env<'_>) -> Verdict {
+    fn check_repeated_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
         let plain_syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::RST);
         if self.state == State::SynReceived && plain_syn && segment.seq == self.irs {
             if !segment.flags.contains(Flags::ACK) {
@@ -86,7 +86,7 @@ impl Connection {
             }
             // Simultaneous open: the SYN-ACK acknowledges our SYN; its own SYN is known already.
             let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
-            self.on_segment_after_syn(&rest, _now, _env);
+            self.on_segment_after_syn(&rest, now, env);
             return Verdict::Done;
         }
         Verdict::Continue
@@ -95,17 +95,14 @@ impl Connection {
     /// First: PAWS (RFC 7323 section 5) and the sequence window.
     fn check_sequence(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) -> Verdict {
         let reset = segment.flags.contains(Flags::RST);
-        if self.negotiated.timestamps && !reset {
-            if let Some(timestamps) = segment.options.timestamps {
-                // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent,
-                // TS.Recent is valid, and if the RST bit is not set, then treat the arriving segment
-                // as not acceptable."
-                if self.rx.timestamps.paws(timestamps.value, now) == Paws::Old {
-                    self.counters.paws += 1;
-                    self.answer_unacceptable(segment, now);
-                    return Verdict::Done;
-                }
-            }
+        // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is
+        // valid, and if the RST bit is not set, then treat the arriving segment as not acceptable."
+        if let Some(timestamps) = segment.options.timestamps.filter(|_| self.negotiated.timestamps && !reset)
+            && self.rx.timestamps.paws(timestamps.value, now) == Paws::Old
+        {
+            self.counters.paws += 1;
+            self.answer_unacceptable(segment, now);
+            return Verdict::Done;
         }
         if self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len()) {
             return Verdict::Continue;
@@ -133,8 +130,7 @@ impl Connection {
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
         let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
         if !old.is_empty() {
-            let repeated = self.rx.assembler.on_data(old, false);
-            self.rx.sack.on_arrival(&repeated, self.rx.rcv_nxt());
+            self.rx.sack.on_duplicate(old);
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             let limited = self
@@ -232,6 +228,7 @@ impl Connection {
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
         let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window).is_change();
         self.tx.window.on_probe_answered();
+        self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         let ack = self.tx.scoreboard.on_ack(
             segment.ack,
             &segment.options.sack,
@@ -286,7 +283,7 @@ impl Connection {
         let loss = if self.negotiated.sack {
             self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
             let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
-            self.mark_lost(verdict)
+            self.mark_lost(verdict, now)
         } else {
             self.detect_by_duplicates(ack)
         };
@@ -310,8 +307,18 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
-    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict) -> LossOutcome {
+    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, now: Instant) -> LossOutcome {
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+        // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
+        // congestion: its data is sent again in segments of the proven size.
+        if let [only] = verdict.lost[..]
+            && self.tx.mtu.probe_in_flight() == Some(only)
+        {
+            self.tx.mtu.on_probe_lost(now);
+            self.tx.scoreboard.resplit(self.tx.mss());
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+            return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
+        }
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(LossCause::Rack) }
     }
 
@@ -473,15 +480,16 @@ impl Connection {
 
     /// Sixth: the URG bit.
     fn check_urgent(&mut self, segment: &Arrived<'_>) {
-        if segment.flags.contains(Flags::URG) && self.state.receives() {
-            if self.urgent.on_pointer(segment.seq, segment.urgent, self.rx.read_next) {
-                self.events.insert(Events::READABLE);
-            }
+        if segment.flags.contains(Flags::URG)
+            && self.state.receives()
+            && self.urgent.on_pointer(segment.seq, segment.urgent, self.rx.read_next)
+        {
+            self.events.insert(Events::READABLE);
         }
     }
 
     /// Seventh and eighth: the text of the segment and the FIN bit.
-    pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) {
+    pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant) {
         let fin = segment.flags.contains(Flags::FIN);
         if segment.payload.is_empty() && !fin {
             return;

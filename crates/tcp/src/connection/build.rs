@@ -73,7 +73,7 @@ impl Connection {
 
     fn build_syn(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
         let answer = self.state == State::SynReceived;
-        let mut options = self.syn_options(answer.then_some(()), now);
+        let mut options = self.syn_options(now);
         let offer = if answer { Offer::SynAck(&Options::default()) } else { Offer::Syn };
         self.offer_mechanisms(offer, &mut options);
         let mut flags = Flags::SYN;
@@ -133,9 +133,11 @@ impl Connection {
 
     /// The header that every segment after the SYN shares.
     fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
-        let mut options = Options::default();
-        options.timestamps = self.negotiated.timestamps.then(|| self.rx.timestamps.option(now));
-        options.sack = self.rx.sack.blocks(self.sack_room());
+        let options = Options {
+            timestamps: self.negotiated.timestamps.then(|| self.rx.timestamps.option(now)),
+            sack: self.rx.sack.blocks(self.sack_room()),
+            ..Options::default()
+        };
         TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
@@ -163,7 +165,7 @@ impl Connection {
         ip.dscp = self.config.dscp;
         ip.ecn = ecn;
         let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
-        if brisk_wire::emit(&ip, header, payload, fill, out).is_err() {
+        if brisk_wire::emit_with(&ip, header, payload, fill, env.option_profile, out).is_err() {
             out.clear();
         }
     }

@@ -94,11 +94,6 @@ impl Events {
     pub(crate) fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
     }
-
-    /// True if there is nothing to tell.
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
 }
 
 impl core::ops::BitOr for Events {

@@ -120,6 +120,7 @@ impl Connection {
             self.rx.window.agree_scaling();
         }
         self.tx.scoreboard.set_sack(self.negotiated.sack);
+        self.tx.recovery.set_sack(self.negotiated.sack);
         if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps) {
             self.rx.timestamps.on_syn(value, now);
         }
@@ -139,7 +140,7 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.3: a segment arrives in SYN-SENT.
-    pub(crate) fn on_segment_in_syn_sent(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+    pub(crate) fn on_segment_in_syn_sent(&mut self, segment: &Arrived<'_>, now: Instant) {
         let has_ack = segment.flags.contains(Flags::ACK);
         // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set [...])"
         let acceptable = self.secrets.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
@@ -161,14 +162,14 @@ impl Connection {
             return;
         }
         if has_ack {
-            self.on_syn_ack(segment, now, env);
+            self.on_syn_ack(segment, now);
         } else {
             self.on_simultaneous_open(segment, now);
         }
     }
 
     /// The peer answered our SYN.
-    fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+    fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
         self.rx.ack.force();
@@ -177,7 +178,7 @@ impl Connection {
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
             let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
-            self.take_payload(&rest, now, env);
+            self.take_payload(&rest, now);
         }
     }
 
@@ -219,22 +220,24 @@ impl Connection {
         self.events.insert(Events::CONNECTED | Events::WRITABLE);
     }
 
-    /// The options of our SYN or SYN-ACK, `answering` the peer's options in the latter case.
-    pub(crate) fn syn_options(&self, answering: Option<()>, now: Instant) -> Options {
-        let answer = answering.is_some();
-        let mut options = Options {
-            mss: Some(self.tx.advertised_mss()),
-            sack_permitted: if answer { self.negotiated.sack } else { self.config.sack },
-            ..Options::default()
+    /// The options of our SYN, or of our SYN-ACK: there only what the peer's SYN offered too.
+    pub(crate) fn syn_options(&self, now: Instant) -> Options {
+        let offered = if self.state == State::SynReceived {
+            self.negotiated
+        } else {
+            Negotiated {
+                timestamps: self.config.timestamps,
+                sack: self.config.sack,
+                window_scaling: self.config.window_scaling,
+            }
         };
-        if if answer { self.negotiated.timestamps } else { self.config.timestamps } {
-            let echo = if answer { self.rx.timestamps.echo() } else { 0 };
-            options.timestamps = Some(TimestampOption { value: self.rx.timestamps.value(now), echo });
+        Options {
+            mss: Some(self.tx.advertised_mss()),
+            sack_permitted: offered.sack,
+            timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
+            window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
+            ..Options::default()
         }
-        if if answer { self.negotiated.window_scaling } else { self.config.window_scaling } {
-            options.window_scale = Some(self.rx.window.offered_scale());
-        }
-        options
     }
 
     /// Lets the mechanisms add to a first SYN or SYN-ACK; a retransmitted one goes without them.

@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use brisk_wire::SeqNum;
+use brisk_wire::{OptionProfile, SeqNum};
 
 use crate::config::TcpConfig;
 use crate::error::CloseReason;
@@ -84,6 +84,8 @@ pub(crate) struct Env<'a> {
     pub(crate) super_segment: u32,
     /// Write only the pseudo-header sum: the device completes the checksum.
     pub(crate) partial_checksum: bool,
+    /// The experimental code points in use.
+    pub(crate) option_profile: &'a OptionProfile,
 }
 
 /// What is left of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
@@ -185,11 +187,6 @@ impl Connection {
     /// application has released it.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, State::Closed | State::TimeWait) && self.outbox.is_empty() && self.rx.ack.owed() == Owed::Nothing
-    }
-
-    /// True if the application has let go of the connection.
-    pub(crate) fn is_released(&self) -> bool {
-        self.released
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

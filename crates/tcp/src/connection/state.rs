@@ -42,8 +42,6 @@ pub(crate) enum Input {
     Fin,
     /// Our FIN was acknowledged.
     FinAcked,
-    /// Reset, timeout, abort.
-    Gone,
 }
 
 impl State {
@@ -51,7 +49,6 @@ impl State {
     pub(crate) fn after(self, input: Input) -> State {
         use State::*;
         match (input, self) {
-            (Input::Gone, _) => Closed,
             (Input::Syn, SynSent) => SynReceived,
             (Input::SynAcked, SynSent | SynReceived) => Established,
             (Input::Close, SynReceived | Established) => FinWait1,
@@ -122,7 +119,6 @@ mod tests {
             (Closing, FinAcked, TimeWait),
             (CloseWait, Close, LastAck),
             (LastAck, FinAcked, Closed),
-            (Established, Gone, Closed),
         ] {
             assert_eq!(from.after(input), to, "{from:?} {input:?}");
         }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::vec;
 
-use brisk_wire::{ChecksumCheck, Flags, Packet, SeqNum};
+use brisk_wire::{ChecksumCheck, Flags, OptionProfile, Packet, SeqNum};
 
 use super::{Connection, Env, Events, Host, Secrets, State};
 use crate::config::{CongestionAlgorithm, TcpConfig};
@@ -17,6 +17,8 @@ use crate::time::{Duration, Instant};
 
 const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1) };
 const ONE_WAY: Duration = Duration::from_millis(50);
+
+const PROFILE: OptionProfile = OptionProfile::DEFAULT;
 
 /// Which end.
 const C: usize = 0;
@@ -61,7 +63,7 @@ impl World {
         for who in [C, S] {
             let Some(connection) = self.ends[who].as_mut() else { continue };
             let mut permit = |_| true;
-            let env = Env { challenge: &mut permit, super_segment: self.super_segment, partial_checksum: false };
+            let env = Env { challenge: &mut permit, super_segment: self.super_segment, partial_checksum: false, option_profile: &PROFILE };
             let mut out = vec![];
             while let Some(built) = connection.poll_transmit(self.now, &env, &mut out) {
                 let mut packets = vec![];
@@ -98,7 +100,7 @@ impl World {
             segment_size: segment.payload.len(),
         };
         let mut permit = |_| true;
-        let mut env = Env { challenge: &mut permit, super_segment: 0, partial_checksum: false };
+        let mut env = Env { challenge: &mut permit, super_segment: 0, partial_checksum: false, option_profile: &PROFILE };
         match &mut self.ends[to] {
             Some(connection) => connection.on_segment(&arrived, self.now, &mut env),
             None => {
@@ -121,11 +123,9 @@ impl World {
                 let (_, to, packet) = self.flying.pop_front().unwrap();
                 self.deliver(to, &packet);
             } else {
-                let mut permit = |_| true;
-                let mut env = Env { challenge: &mut permit, super_segment: 0, partial_checksum: false };
                 for connection in self.ends.iter_mut().flatten() {
                     if connection.next_timeout().is_some_and(|at| at <= self.now) {
-                        connection.on_timeout(self.now, &mut env);
+                        connection.on_timeout(self.now);
                     }
                 }
             }

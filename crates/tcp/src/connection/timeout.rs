@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::state::State;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::outcome::{LossCause, LossOutcome};
@@ -35,7 +35,7 @@ impl Connection {
 
     /// Does what is due at `now`. What must be sent is then waiting in
     /// [`Connection::poll_transmit`].
-    pub(crate) fn on_timeout(&mut self, now: Instant, _env: &mut Env<'_>) {
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if due(self.tx.rack.next_timeout()) {
             self.on_reordering_timeout(now);
@@ -70,7 +70,7 @@ impl Connection {
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
         let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
-        let loss = self.mark_lost(verdict);
+        let loss = self.mark_lost(verdict, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
             let undelivered = self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
@@ -216,22 +216,18 @@ impl Connection {
     }
 
     /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller
-    /// ones, without a congestion reaction (RFC 1191 section 6.5).
+    /// ones, without a congestion reaction (RFC 1191 section 6.4).
     pub(crate) fn shrink_segments(&mut self) {
         self.adopt_mss();
-        let newly_lost = self.mark_too_big();
-        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
-    }
-
-    fn mark_too_big(&mut self) -> u32 {
         let mss = self.tx.mss();
-        let too_big: Vec<_> = self
-            .tx
-            .scoreboard
-            .in_flight()
-            .filter(|record| record.payload() > mss)
-            .map(|record| record.range)
-            .collect();
-        too_big.into_iter().map(|range| self.tx.scoreboard.mark_lost(range)).sum()
+        let board = &mut self.tx.scoreboard;
+        let too_big: Vec<_> =
+            board.in_flight().filter(|record| record.payload() > mss).map(|record| record.range).collect();
+        let newly_lost = too_big.into_iter().map(|range| board.mark_lost(range)).sum();
+        board.resplit(mss);
+        if newly_lost > 0 {
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        }
+        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 }

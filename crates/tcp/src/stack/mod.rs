@@ -502,7 +502,7 @@ impl Stack {
         }
         for index in due {
             if let Some(id) = self.slots.key_at(index) {
-                self.drive(id, now, |connection, env| connection.on_timeout(now, env));
+                self.drive(id, now, |connection, _| connection.on_timeout(now));
             }
         }
     }

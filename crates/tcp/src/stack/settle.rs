@@ -38,6 +38,8 @@ pub(crate) enum Phase {
 pub(crate) struct Slot {
     pub(crate) connection: Box<Connection>,
     pub(crate) phase: Phase,
+    /// What its owner is to hear once there is one.
+    pub(crate) held: Events,
     hop_limit: u8,
     dscp: u8,
     /// Bytes of its buffers that the stack has counted.
@@ -65,8 +67,10 @@ pub(crate) fn with_env<R>(
     };
     f(&mut Env {
         challenge: &mut challenge,
+        option_profile: &config.option_profile,
         super_segment: config.max_super_segment,
         partial_checksum: config.max_super_segment > 0,
+        option_profile: &config.option_profile,
     })
 }
 
@@ -88,6 +92,7 @@ impl Stack {
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
+            held: Events::default(),
             memory: 0,
             listed: false,
             reachable: true,
@@ -229,9 +234,15 @@ impl Stack {
     fn take_events(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let events = slot.connection.take_events();
+        if slot.phase != Phase::Owned {
+            slot.held.insert(events);
+        }
         match slot.phase {
             Phase::Owned => {
                 let reason = slot.connection.close_reason();
+                if events.contains(Events::CONNECTED) {
+                    self.events.push(Event::Connected(id));
+                }
                 self.tell(id, events);
                 if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
                     self.events.push(Event::Closed(id, reason));
@@ -257,11 +268,8 @@ impl Stack {
         }
     }
 
-    /// Queues events of a connection for the application.
+    /// Tells the owner of a connection that there is something to read or room to write.
     pub(super) fn tell(&mut self, id: ConnId, events: Events) {
-        if events.contains(Events::CONNECTED) {
-            self.events.push(Event::Connected(id));
-        }
         if events.contains(Events::READABLE) {
             self.events.push(Event::Readable(id));
         }

@@ -120,10 +120,15 @@ pub struct OptionProfile {
     pub ga_kind: u8,
 }
 
-impl Default for OptionProfile {
+impl OptionProfile {
     /// Kind 254, ExID 0xDC60.
+    pub const DEFAULT: OptionProfile =
+        OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 };
+}
+
+impl Default for OptionProfile {
     fn default() -> Self {
-        OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 }
+        OptionProfile::DEFAULT
     }
 }
 
