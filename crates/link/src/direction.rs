@@ -220,7 +220,11 @@ impl<P: Parcel> Direction<P> {
             return Offered::DroppedMtu { mtu: mtu.bytes, icmp };
         }
         let fate = self.line.draw();
-        let lost = self.losses.iter_mut().fold(false, |lost, model| model.lose(now, len) || lost);
+        let mut lost = false;
+        for model in &mut self.losses {
+            // Each model sees each packet, also one that another has lost already.
+            lost |= model.lose(now, len);
+        }
         let mut departure = nanos_of(now);
         if let Some((queue, serialiser)) = &mut self.bottleneck {
             match queue.arrive(departure, len) {
@@ -265,4 +269,294 @@ fn nanos_of(instant: Instant) -> u64 {
 /// Rounded up: nothing is due before its last fraction of a microsecond.
 fn instant_of(nanos: u64) -> Instant {
     Instant::from_micros(nanos.div_ceil(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Link, LinkSpec, Ratio};
+    use alloc::string::String;
+    use alloc::vec;
+    use brisk_wire::{ChecksumFill, Ecn, IcmpKind, IpMeta, Packet, TcpHeader, emit, parse};
+    use proptest::prelude::*;
+
+    fn link(text: &str, seed: u64) -> Link<Vec<u8>> {
+        Link::new(&LinkSpec::parse(text).unwrap_or_else(|error| panic!("{error}")), seed)
+    }
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// A packet that is recognised by its number.
+    fn numbered(number: u32, len: usize) -> Vec<u8> {
+        let mut packet = vec![0; len.max(4)];
+        packet[..4].copy_from_slice(&number.to_be_bytes());
+        packet
+    }
+
+    fn number(packet: &[u8]) -> u32 {
+        header::read_u32(packet, 0)
+    }
+
+    fn drain(direction: &mut Direction<Vec<u8>>, now: Instant) -> Vec<(u64, u32)> {
+        core::iter::from_fn(|| direction.poll(now))
+            .map(|(due, packet)| (due.as_micros(), number(&packet)))
+            .collect()
+    }
+
+    #[test]
+    fn a_transparent_link_delivers_at_once() {
+        let mut up = link("", 1).up;
+        assert_eq!(up.offer(numbered(1, 1500), ms(3)), Offered::Queued);
+        assert_eq!(up.next_departure(), Some(ms(3)));
+        assert_eq!(drain(&mut up, ms(3)), [(3000, 1)]);
+        assert_eq!(up.next_departure(), None);
+    }
+
+    #[test]
+    fn packets_queue_behind_each_other_and_overflow_is_dropped() {
+        let mut down = link("--rtt 20ms --rate 12mbit --queue 3000", 1).down;
+        let offered: Vec<Offered> = (0..3).map(|i| down.offer(numbered(i, 1500), ms(0))).collect();
+        assert_eq!(offered, [Offered::Queued, Offered::Queued, Offered::DroppedQueue]);
+        assert_eq!(drain(&mut down, ms(11)), [(11_000, 0)]);
+        assert_eq!(drain(&mut down, ms(100)), [(12_000, 1)]);
+        let counters = down.counters();
+        assert_eq!((counters.dropped_queue, counters.max_queue_bytes, counters.in_flight), (1, 3000, 0));
+    }
+
+    #[test]
+    fn a_rate_without_a_queue_gets_128_kilobytes() {
+        let mut down = link("--rate 1mbit", 1).down;
+        let queued = (0..100).filter(|i| down.offer(numbered(*i, 1500), ms(0)) == Offered::Queued).count();
+        assert_eq!(queued, 128_000 / 1500);
+    }
+
+    #[test]
+    fn a_lost_packet_has_taken_its_place_in_the_bottleneck() {
+        let mut down = link("--rate 12mbit --loss list:1", 1).down;
+        assert_eq!(down.offer(numbered(1, 1500), ms(0)), Offered::DroppedLoss);
+        down.offer(numbered(2, 1500), ms(0));
+        assert_eq!(drain(&mut down, ms(9)), [(2000, 2)]);
+    }
+
+    #[test]
+    fn a_duplicate_follows_directly() {
+        let mut down = link("--duplicate 100% --rate 12mbit", 1).down;
+        down.offer(numbered(1, 1500), ms(0));
+        down.offer(numbered(2, 1500), ms(0));
+        assert_eq!(drain(&mut down, ms(9)), [(1000, 1), (1000, 1), (2000, 2), (2000, 2)]);
+        assert_eq!(down.counters().duplicated, 2);
+    }
+
+    #[test]
+    fn a_packet_above_the_mtu_is_answered_by_icmp() {
+        let ip = IpMeta::new([10, 7, 0, 2].into(), [10, 7, 0, 1].into());
+        let tcp = TcpHeader { src_port: 4000, dst_port: 80, ..TcpHeader::default() };
+        let mut packet = Vec::new();
+        emit(&ip, &tcp, &[&[0; 1460]], ChecksumFill::Full, &mut packet).unwrap();
+
+        let answer = link("--mtu 1400", 1).up.offer(packet.clone(), ms(0)).answer().unwrap();
+        let Ok(Packet::Icmp(icmp)) = parse(&answer, brisk_wire::ChecksumCheck::Verify) else {
+            panic!("not ICMP")
+        };
+        assert_eq!((icmp.kind, icmp.from), (IcmpKind::PacketTooBig { mtu: 1400 }, ip.dst));
+        assert_eq!((icmp.src.port(), icmp.dst.port()), (4000, 80));
+
+        let silent = link("--mtu 1400,silent", 1).up.offer(packet.clone(), ms(0));
+        assert_eq!(silent, Offered::DroppedMtu { mtu: 1400, icmp: None });
+        assert_eq!(link("--mtu 1500", 1).up.offer(packet, ms(0)), Offered::Queued);
+    }
+
+    #[test]
+    fn a_long_queue_marks_ecn_capable_packets_only() {
+        let mut down = link("--rate 1mbit --ecn-mark 1p", 1).down;
+        for ecn in [Ecn::Ect0, Ecn::Ect0, Ecn::Ect0, Ecn::NotEct] {
+            let ip = IpMeta { ecn, ..IpMeta::new([10, 7, 0, 2].into(), [10, 7, 0, 1].into()) };
+            let mut packet = Vec::new();
+            emit(&ip, &TcpHeader::default(), &[&[0; 100]], ChecksumFill::Full, &mut packet).unwrap();
+            down.offer(packet, ms(0));
+        }
+        let ecn = |packet: Vec<u8>| match parse(&packet, brisk_wire::ChecksumCheck::Verify) {
+            Ok(Packet::Tcp(segment)) => segment.ip.ecn,
+            other => panic!("{other:?}"),
+        };
+        let marks: Vec<Ecn> =
+            core::iter::from_fn(|| down.poll(ms(1000))).map(|(_, packet)| ecn(packet)).collect();
+        assert_eq!(marks, [Ecn::Ect0, Ecn::Ect0, Ecn::Ce, Ecn::NotEct]);
+        assert_eq!(down.counters().marked, 1);
+    }
+
+    #[test]
+    fn outages_count_from_the_beginning_of_the_link() {
+        let spec = LinkSpec::parse("--loss outage:1s..2s").unwrap();
+        let mut up = Link::<Vec<u8>>::starting_at(&spec, 1, ms(500)).up;
+        assert_eq!(up.offer(numbered(1, 40), ms(1499)), Offered::Queued);
+        assert_eq!(up.offer(numbered(1, 40), ms(1500)), Offered::DroppedLoss);
+    }
+
+    /// Which of 5,000 packets are lost.
+    fn losses(text: &str, seed: u64) -> Vec<bool> {
+        let mut down = link(text, seed).down;
+        (0..5000)
+            .map(|i| {
+                let now = Instant::from_micros(u64::from(i) * 300);
+                drain(&mut down, now);
+                down.offer(numbered(i, 1000), now) == Offered::DroppedLoss
+            })
+            .collect()
+    }
+
+    #[test]
+    fn another_element_does_not_shift_the_losses() {
+        let plain = losses("--loss 3%", 5);
+        assert_eq!(plain, losses("--loss 3% --rtt 80ms --jitter 3ms --reorder 2%,5ms --duplicate 5%", 5));
+        assert_eq!(plain, losses("--loss 3% --rate 100mbit", 5));
+        assert_ne!(plain, losses("--loss 3%", 6));
+        let both = losses("--loss 3%+1%", 5);
+        assert!(
+            plain.iter().zip(&both).all(|(plain, both)| !plain || *both),
+            "the first model loses the same packets"
+        );
+    }
+
+    #[test]
+    fn the_directions_do_not_share_their_chance() {
+        let mut link = link("--loss 50%", 5);
+        let lost = |direction: &mut Direction<Vec<u8>>| -> Vec<bool> {
+            (0..100).map(|i| direction.offer(numbered(i, 40), ms(0)) == Offered::DroppedLoss).collect()
+        };
+        assert_ne!(lost(&mut link.down), lost(&mut link.up));
+    }
+
+    #[test]
+    fn a_busy_link_delivers_exactly_its_rate() {
+        let mut down = link("--rate 20mbit --queue 10p", 1).down;
+        let (mut delivered, mut last) = (0, 0);
+        for tick in 0..100_000u64 {
+            let now = Instant::from_micros(tick * 100);
+            down.offer(numbered(0, 1500), now);
+            while let Some((due, _)) = down.poll(now) {
+                (delivered, last) = (delivered + 1, due.as_micros());
+            }
+        }
+        // 1,500 bytes at 20 Mbit/s are 600 us each.
+        assert_eq!((delivered, last), (16_666, 16_666 * 600));
+    }
+
+    #[derive(Clone, Debug)]
+    struct Step {
+        gap: u64,
+        len: usize,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let gap = prop_oneof![3 => Just(0), 2 => 1u64..500, 1 => 500u64..20_000];
+        prop::collection::vec((gap, 4usize..1500).prop_map(|(gap, len)| Step { gap, len }), 1..150)
+    }
+
+    fn texts() -> impl Strategy<Value = String> {
+        let flag = |options: &'static [&'static str]| prop::sample::select(options);
+        (
+            flag(&["", "--rate 5mbit", "--rate 300kbit --queue 4p", "--rate 1mbit --queue 5kB"]),
+            flag(&[
+                "",
+                "--loss 10%",
+                "--loss after:5%,50%",
+                "--loss ge:p=5%,r=30%+1%",
+                "--loss outage:5ms..9ms,every=50ms",
+            ]),
+            flag(&["", "--jitter 4ms", "--jitter 100us"]),
+            flag(&["", "--reorder 10%,3ms", "--reorder 100%,1ms"]),
+            flag(&["", "--duplicate 10%", "--duplicate 100%"]),
+            flag(&["", "--rtt 30ms", "--mtu 1000", "--middlebox coalesce"]),
+        )
+            .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f].join(" "))
+    }
+
+    /// Offers all steps, polling in between as a driver does; returns what came out.
+    fn run(direction: &mut Direction<Vec<u8>>, steps: &[Step]) -> Vec<(u64, u32)> {
+        let (mut now, mut out) = (0, Vec::new());
+        for (i, step) in steps.iter().enumerate() {
+            now += step.gap;
+            let instant = Instant::from_micros(now);
+            out.extend(drain(direction, instant));
+            direction.offer(numbered(i as u32, step.len), instant);
+        }
+        while let Some(next) = direction.next_departure() {
+            out.extend(drain(direction, next));
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_offered_is_delivered_dropped_or_on_the_way(
+            text in texts(),
+            steps in steps(),
+            seed in any::<u64>(),
+        ) {
+            let mut down = link(&text, seed).down;
+            for (i, step) in steps.iter().enumerate() {
+                down.offer(numbered(i as u32, step.len), Instant::from_micros(i as u64 * step.gap.min(1)));
+                prop_assert!(down.counters().balanced(), "{text}: {:?}", down.counters());
+            }
+            let out = drain(&mut down, Instant::from_micros(u64::MAX));
+            let counters = *down.counters();
+            prop_assert!(counters.balanced() && counters.in_flight == 0, "{text}: {counters:?}");
+            prop_assert_eq!(counters.delivered, out.len() as u64);
+            prop_assert_eq!(counters.offered, steps.len() as u64);
+        }
+
+        #[test]
+        fn the_same_seed_gives_the_same_run(text in texts(), steps in steps(), seed in any::<u64>()) {
+            let first = run(&mut link(&text, seed).down, &steps);
+            prop_assert_eq!(&first, &run(&mut link(&text, seed).down, &steps));
+            prop_assert!(first.windows(2).all(|pair| pair[0].0 <= pair[1].0), "due times go back: {first:?}");
+        }
+
+        #[test]
+        fn order_is_kept_unless_reordering_is_asked_for(
+            steps in steps(),
+            seed in any::<u64>(),
+            jitter in 1u64..30,
+            rate in prop::sample::select(&["", "--rate 2mbit"][..]),
+        ) {
+            let text = alloc::format!("--rtt 10ms --jitter {jitter}ms --loss 5% --duplicate 5% {rate}");
+            let out = run(&mut link(&text, seed).down, &steps);
+            prop_assert!(out.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{out:?}");
+        }
+
+        #[test]
+        fn the_queue_bound_holds(steps in steps(), bound in 1500u64..20_000, rate in 1u64..5000) {
+            let text = alloc::format!("--rate {rate}kbit --queue {bound}");
+            let mut down = link(&text, 1).down;
+            run(&mut down, &steps);
+            prop_assert!(down.counters().max_queue_bytes <= bound);
+        }
+
+        #[test]
+        fn no_bytes_make_a_direction_panic(
+            packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 1..20),
+            share in 0u32..=100,
+        ) {
+            let text = alloc::format!(
+                "--duplicate {} --rate 1mbit --ecn-mark 0p --mtu 100 --middlebox {}",
+                Ratio::from_percent(share),
+                "strip-option:34+strip-ga+clamp-mss:500+strip-syn-data:3+rewrite-payload+corrupt:50%+clear-reserved\
+                 +set-ecn:ect0+coalesce+split+rewrite-seq+nat+drop-after-handshake+drop-unseen-ack+drop-old+rst-option:8",
+            );
+            let mut up = link(&text, 1).up;
+            for mut packet in packets {
+                // Half of them look like IPv4 with TCP inside.
+                if packet.len() % 2 == 0 && packet.len() > 40 {
+                    let len = packet.len() as u16;
+                    packet[..10].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8, 0, 0, 0, 0, 64, 6]);
+                    packet[32] = (packet[32] & 0x3f) | 0x50;
+                }
+                up.offer(packet, ms(0));
+                while up.poll(ms(1)).is_some() {}
+            }
+        }
+    }
 }

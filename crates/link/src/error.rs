@@ -50,6 +50,8 @@ impl fmt::Display for SpecError {
         match &self.key {
             Some(key) if self.value.is_empty() => write!(f, "--{key}: ")?,
             Some(key) => write!(f, "--{key} {}: ", self.value)?,
+            // Without a flag the problem usually quotes the value itself.
+            None if self.value.is_empty() || self.problem.contains(self.value.as_str()) => {}
             None => write!(f, "'{}': ", self.value)?,
         }
         write!(f, "{}; {}", self.problem, self.remedy)
@@ -58,19 +60,20 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`.
-pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
+/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`; each word after `prefix`.
+pub(crate) fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
-        Some(near) => format!("did you mean {near}?"),
-        None => format!("use {}", listed(known)),
+        Some(near) => format!("did you mean {prefix}{near}?"),
+        None => format!("use {}", listed(prefix, known)),
     }
 }
 
 /// `a, b or c`.
-pub(crate) fn listed(words: &[&str]) -> String {
-    match words {
+fn listed(prefix: &str, words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("{prefix}{word}")).collect();
+    match words.as_slice() {
         [] => String::new(),
-        [only] => String::from(*only),
+        [only] => only.clone(),
         [first @ .., last] => format!("{} or {last}", first.join(", ")),
     }
 }
@@ -120,8 +123,8 @@ mod tests {
 
     #[test]
     fn a_near_word_is_suggested_and_a_far_one_gets_the_list() {
-        assert_eq!(suggest("jiter", &["rate", "jitter"]), "did you mean jitter?");
-        assert_eq!(suggest("speed", &["rate", "jitter", "loss"]), "use rate, jitter or loss");
+        assert_eq!(suggest("", "jiter", &["rate", "jitter"]), "did you mean jitter?");
+        assert_eq!(suggest("--", "speed", &["rate", "jitter", "loss"]), "use --rate, --jitter or --loss");
     }
 
     #[test]

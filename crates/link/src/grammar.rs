@@ -179,7 +179,7 @@ fn parse_loss(text: &str) -> Result<LossSpec, SpecError> {
         "list" => parse_positions(rest),
         "outage" => parse_outage(rest),
         _ => {
-            let remedy = format!("{}, or a ratio such as 2%", suggest(model, LOSS_MODELS));
+            let remedy = format!("{} (or a ratio such as 2%)", suggest("", model, LOSS_MODELS));
             Err(SpecError::new(text, format!("'{model}' is not a loss model"), remedy))
         }
     }

@@ -264,11 +264,7 @@ impl DirectionSpec {
 }
 
 fn suggest_key(key: &str) -> String {
-    suggest(key.trim_start_matches('-'), KEYS)
-        .replace("mean ", "mean --")
-        .replace("use ", "use --")
-        .replace(", ", ", --")
-        .replace(" or ", " or --")
+    suggest("--", key.trim_start_matches('-'), KEYS)
 }
 
 /// A value for each key, for messages.
@@ -335,21 +331,25 @@ impl LinkSpec {
         let mut shown = Vec::new();
         let (mut down, mut up) = (self.down.middleboxes.as_slice(), self.up.middleboxes.as_slice());
         loop {
-            match (down, up) {
-                ([], []) => return shown,
-                ([a, rest_down @ ..], [b, rest_up @ ..]) if a == b => {
+            match (down.split_first(), up.split_first()) {
+                (None, None) => return shown,
+                (Some((a, rest_down)), Some((b, rest_up))) if a == b => {
                     shown.push(a.to_string());
                     (down, up) = (rest_down, rest_up);
                 }
-                ([a, rest @ ..], [] | [_, ..]) if up.is_empty() || !a.spans_both_ways() => {
-                    shown.push(format!("down:{a}"));
-                    down = rest;
-                }
-                ([] | [_, ..], [b, rest @ ..]) => {
+                // A box in both directions waits until its other half has come up.
+                (Some((a, _)), Some((b, rest))) if a.spans_both_ways() => {
                     shown.push(format!("up:{b}"));
                     up = rest;
                 }
-                ([_, ..], []) => return shown,
+                (Some((a, rest)), Some(_) | None) => {
+                    shown.push(format!("down:{a}"));
+                    down = rest;
+                }
+                (None, Some((b, rest))) => {
+                    shown.push(format!("up:{b}"));
+                    up = rest;
+                }
             }
         }
     }
@@ -398,6 +398,324 @@ impl fmt::Display for LossSpec {
             LossSpec::Outage { from, to, every } => {
                 write!(f, "outage:{}..{}", ShowDuration(*from), ShowDuration(*to))?;
                 every.map_or(Ok(()), |every| write!(f, ",every={}", ShowDuration(every)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Rate;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> LinkSpec {
+        LinkSpec::parse(text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn error(text: &str) -> String {
+        LinkSpec::parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn the_default_is_transparent() {
+        assert_eq!(parse(""), LinkSpec::default());
+        assert_eq!(LinkSpec::default().to_string(), "--rtt 0ms");
+        assert_eq!(parse("--rtt 0ms"), LinkSpec::default());
+    }
+
+    #[test]
+    fn a_round_trip_is_halved_and_a_rate_pair_is_down_and_up() {
+        let link = parse("--rtt 100ms --rate 4mbit/256kbit --queue 128kB");
+        assert_eq!(link.down.delay, Duration::from_millis(50));
+        assert_eq!(link.base_rtt(), Duration::from_millis(100));
+        assert_eq!(link.down.rate, Some(RateSpec::Constant(Rate::from_bits_per_second(4_000_000))));
+        assert_eq!(link.up.rate, Some(RateSpec::Constant(Rate::from_bits_per_second(256_000))));
+        assert_eq!(link.up.queue, Some(Depth::Bytes(128_000)));
+    }
+
+    #[test]
+    fn a_prefix_speaks_of_one_direction() {
+        let link = parse("--loss 2% --loss up:none --delay down:40ms --delay up:10ms --middlebox up:split");
+        assert_eq!((link.down.losses.len(), link.up.losses.len()), (1, 0));
+        assert_eq!((link.down.middleboxes.len(), link.up.middleboxes.len()), (0, 1));
+        assert_eq!(link.base_rtt(), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn canonical_text_is_what_one_would_write() {
+        for text in [
+            "--rtt 100ms --rate 20mbit --loss 2%",
+            "--rtt 100ms --loss after:1%,50%",
+            "--rtt 28ms --rate down:5mbit --rate up:1mbit --queue 200p --ecn-mark 30kB --jitter 3ms",
+            "--loss ge:p=1%,r=50%,h=0%,k=100%+outage:14s..14.2s,every=15s --reorder 1%,5ms --duplicate 0.1%",
+            "--loss down:list:3,7-9 --mtu 1400,silent --seed 7",
+            "--middlebox strip-option:34@synack --middlebox drop-syn-data --middlebox nat --middlebox up:split:536",
+            "--rate down:trace:a/b.down --loss trace:losses.txt",
+            "--delay down:40ms --delay up:10ms",
+            "--loss \"trace:my losses.txt\"",
+        ] {
+            assert_eq!(parse(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn shorthands_are_understood() {
+        assert_eq!(parse("--rtt=100ms"), parse("--rtt 100ms"));
+        assert_eq!(parse("--reorder 1%"), parse("--reorder 1%,5ms"));
+        assert_eq!(parse("--loss ge:p=2%"), parse("--loss ge:p=2%,r=98%,h=0%,k=100%"));
+        assert_eq!(parse("--loss list:9,7,8,3"), parse("--loss list:3,7-9"));
+        assert_eq!(parse("--middlebox split+strip-ga"), parse("--middlebox split|strip-ga"));
+        assert_eq!(parse("--middlebox split --middlebox none"), LinkSpec::default());
+        assert_eq!(parse("--loss 2%/1%").to_string(), "--loss down:2% --loss up:1%");
+    }
+
+    #[test]
+    fn errors_say_where_what_and_what_to_do() {
+        for (text, message) in [
+            ("--rate 20mbt", "--rate 20mbt: 'mbt' is not a unit of rate; use bit, kbit, mbit or gbit"),
+            (
+                "--rate 20mbit/4mbt",
+                "--rate 20mbit/4mbt: 'mbt' is not a unit of rate; use bit, kbit, mbit or gbit",
+            ),
+            ("--jiter 3ms", "--jiter 3ms: a link has no 'jiter'; did you mean --jitter?"),
+            ("--rtt", "--rtt: the value is missing; write --rtt 100ms"),
+            ("--rtt 100", "--rtt 100: the unit is missing; use ns, us, ms, s, min or h, for instance 50ms"),
+            ("--loss 2", "--loss 2: '2' is more than the whole; did you mean 2%?"),
+            (
+                "--loss aftr:1%,50%",
+                "--loss aftr:1%,50%: 'aftr' is not a loss model; did you mean after? (or a ratio such as 2%)",
+            ),
+            (
+                "--loss after:1%",
+                "--loss after:1%: it takes the loss normally and the loss after a lost packet; write after:1%,50% \
+                 (or after:1%,50%,500us with the burst gap)",
+            ),
+            (
+                "--loss outage:4s..2s",
+                "--loss outage:4s..2s: it ends before it begins; write outage:2s..4s or outage:14s..15s,every=15s",
+            ),
+            (
+                "--loss list:0",
+                "--loss list:0: '0' does not name packets; write list:3,7-9; the first packet is 1",
+            ),
+            ("--queue 200q", "--queue 200q: 'q' is not a unit of size; use B, kB, MB, GB, KiB, MiB or GiB"),
+            (
+                "--queue big",
+                "--queue big: 'big' is neither a size nor a number of packets; write 128kB or 200p",
+            ),
+            (
+                "--queue 0p",
+                "--queue 0p: a queue of nothing passes nothing; use at least 1p; none gives the default",
+            ),
+            (
+                "--mtu 20",
+                "--mtu 20: an IP path cannot have an MTU of 20 bytes; use 68 to 65535 (1280 or more for IPv6)",
+            ),
+            (
+                "--middlebox strip-opton:34",
+                "--middlebox strip-opton:34: there is no middlebox 'strip-opton'; did you mean strip-option?",
+            ),
+            (
+                "--middlebox strip-option",
+                "--middlebox strip-option: it takes the kind of a TCP option; write its number, 2 to 255, for instance \
+                 34 for Fast Open, or ga",
+            ),
+            (
+                "--middlebox up:nat",
+                "--middlebox up:nat: nat stands in both directions at once; leave out down: and up:",
+            ),
+            (
+                "--rate 1mbit/2mbit/3mbit",
+                "--rate 1mbit/2mbit/3mbit: a slash parts down from up, once; write DOWN/UP, down:VALUE or up:VALUE",
+            ),
+            ("rtt 5ms", "'rtt': a link is a list of flags; begin with --, for instance --rtt 100ms"),
+        ] {
+            assert_eq!(error(text), message);
+        }
+    }
+
+    #[test]
+    fn a_failed_flag_changes_nothing() {
+        let mut link = parse("--rate 1mbit");
+        assert!(link.set("rate", "2mbit/oops").is_err());
+        assert_eq!(link, parse("--rate 1mbit"));
+    }
+
+    #[test]
+    fn traces_are_read_through_the_caller() {
+        let mut link = parse("--rate down:trace:rates --loss up:trace:losses");
+        assert!(link.needs_traces());
+        let mut read = |path: &str| match path {
+            "rates" => Ok(String::from("1\n2\n")),
+            _ => Ok(String::from("# lost: 1\n0 1 0\n")),
+        };
+        link.load_traces(&mut read).unwrap();
+        assert!(!link.needs_traces());
+        let missing = link.load_traces(&mut |_| Err(String::from("no such file"))).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "--rate trace:rates: cannot read it: no such file; name a readable file"
+        );
+        let wrong = parse("--loss trace:l").load_traces(&mut |_| Ok(String::from("0\n2"))).unwrap_err();
+        assert_eq!(
+            wrong.to_string(),
+            "--loss trace:l: line 2: '2' is neither 0 nor 1; write 1 for a lost packet and 0 for a delivered one"
+        );
+    }
+
+    fn ratio() -> impl Strategy<Value = Ratio> {
+        (0u32..=1_000_000_000).prop_map(Ratio::from_ppb)
+    }
+
+    fn duration() -> impl Strategy<Value = Duration> {
+        (0u64..100_000_000_000).prop_map(Duration::from_nanos)
+    }
+
+    fn path() -> impl Strategy<Value = alloc::sync::Arc<str>> {
+        "[a-z./][a-z ./]{0,10}[a-z]".prop_map(|path| path.as_str().into())
+    }
+
+    fn loss() -> impl Strategy<Value = LossSpec> {
+        prop_oneof![
+            ratio().prop_map(LossSpec::Independent),
+            (ratio(), ratio(), duration()).prop_map(|(p, q, gap)| LossSpec::After { p, q, gap }),
+            (ratio(), ratio(), ratio(), ratio()).prop_map(|(p, r, h, k)| LossSpec::GilbertElliott {
+                p,
+                r,
+                h,
+                k
+            }),
+            path().prop_map(|path| LossSpec::Trace { path, lost: None }),
+            vec(2u64..50, 1..5).prop_map(|gaps| {
+                let mut at = 0;
+                let ranges: Vec<(u64, u64)> = gaps
+                    .iter()
+                    .map(|gap| {
+                        let first = at + gap;
+                        at = first + gap % 3;
+                        (first, at)
+                    })
+                    .collect();
+                LossSpec::Positions(ranges.into())
+            }),
+            (duration(), 1u64..1_000_000, option::of(1u64..1_000_000)).prop_map(|(from, length, pause)| {
+                let to = from + Duration::from_micros(length);
+                let every = pause.map(|pause| Duration::from_micros(length + pause));
+                LossSpec::Outage { from, to, every }
+            }),
+        ]
+    }
+
+    fn depth() -> impl Strategy<Value = Depth> {
+        prop_oneof![(1u64..u64::MAX).prop_map(Depth::Bytes), (1u64..u64::MAX).prop_map(Depth::Packets)]
+    }
+
+    fn middlebox() -> impl Strategy<Value = MiddleboxSpec> {
+        let texts = [
+            "strip-option:34",
+            "strip-option:254@synack",
+            "strip-ga@rest",
+            "drop-option:ga@syn",
+            "rst-option:34",
+            "clamp-mss:1200",
+            "drop-syn-data",
+            "strip-syn-data",
+            "strip-syn-data:100",
+            "rst-syn-data",
+            "rewrite-payload",
+            "rewrite-payload:0.5%",
+            "corrupt:1%",
+            "clear-reserved",
+            "set-reserved",
+            "drop-reserved",
+            "set-ecn:not-ect",
+            "set-ecn:ce",
+            "coalesce",
+            "coalesce:3000",
+            "split",
+            "split:536",
+        ];
+        proptest::sample::select(texts.to_vec()).prop_map(|text| MiddleboxSpec::parse(text).unwrap())
+    }
+
+    fn both_ways() -> impl Strategy<Value = Option<MiddleboxSpec>> {
+        let texts =
+            ["nat", "rewrite-seq", "rewrite-seq:nosack", "drop-after-handshake:all", "drop-unseen-ack"];
+        option::of(
+            proptest::sample::select(texts.to_vec()).prop_map(|text| MiddleboxSpec::parse(text).unwrap()),
+        )
+    }
+
+    fn rate() -> impl Strategy<Value = RateSpec> {
+        prop_oneof![
+            (1u64..u64::MAX).prop_map(|bits| RateSpec::Constant(Rate::from_bits_per_second(bits))),
+            path().prop_map(|path| RateSpec::Trace { path, opportunities: None }),
+        ]
+    }
+
+    prop_compose! {
+        fn direction()(
+            delay in duration(),
+            rate in option::of(rate()),
+            queue in option::of(depth()),
+            ecn_mark in option::of(depth()),
+            jitter in option::of(duration()),
+            losses in vec(loss(), 0..3),
+            reorder in option::of((ratio(), duration()).prop_map(|(share, by)| Reorder { share, by })),
+            duplicate in option::of(ratio()),
+            mtu in option::of((68u16.., any::<bool>()).prop_map(|(bytes, silent)| Mtu { bytes, silent })),
+            middleboxes in vec(middlebox(), 0..4),
+        ) -> DirectionSpec {
+            DirectionSpec { delay, rate, queue, ecn_mark, jitter, losses, reorder, duplicate, mtu, middleboxes }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_link_reads_back_as_printed(
+            down in direction(),
+            up in direction(),
+            alike in any::<bool>(),
+            seed in any::<Option<u64>>(),
+            firewall in both_ways(),
+            at in any::<[prop::sample::Index; 2]>(),
+        ) {
+            let mut link = LinkSpec { up: if alike { down.clone() } else { up }, down, seed };
+            if let Some(firewall) = firewall {
+                for (list, at) in [&mut link.down.middleboxes, &mut link.up.middleboxes].into_iter().zip(at) {
+                    list.insert(at.index(list.len() + 1), firewall);
+                }
+            }
+            let text = link.to_string();
+            let again = LinkSpec::parse(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
+            prop_assert_eq!(&again, &link, "{}", text);
+            prop_assert_eq!(again.to_string(), text);
+        }
+
+        #[test]
+        fn no_text_makes_the_grammar_panic(key in proptest::sample::select(KEYS), value in "\\PC{0,40}") {
+            let mut link = LinkSpec::default();
+            if let Err(error) = link.set(key, &value) {
+                prop_assert!(error.to_string().starts_with("--") && error.key() == Some(key));
+            }
+            let _ = LinkSpec::parse(&value);
+        }
+
+        #[test]
+        fn no_near_miss_makes_the_grammar_panic(
+            key in proptest::sample::select(KEYS),
+            pieces in vec(proptest::sample::select(&[
+                "1", "5ms", "%", ",", ":", "+", "/", "..", "ge:", "after:", "list:", "outage:", "trace:", "p=", "-", "p",
+                "strip-option:", "split", "@syn", "down:", "up:", "kB", "mbit", "none", "every=", ".",
+            ][..]), 0..8),
+        ) {
+            let mut link = LinkSpec::default();
+            if link.set(key, &pieces.concat()).is_ok() && !link.needs_traces() {
+                let text = link.to_string();
+                prop_assert_eq!(LinkSpec::parse(&text), Ok(link), "{}", text);
             }
         }
     }

@@ -40,3 +40,30 @@ pub(super) fn set_ecn(ip: &mut [u8], ecn: Ecn) -> Verdict {
     }
     Verdict::Pass
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::Sample;
+    use brisk_wire::{Ecn, Flags};
+
+    #[test]
+    fn reserved_bits_are_cleared_set_or_fatal() {
+        let plain = Sample::data();
+        let copy = Sample { flags: Flags::ACK | Flags(0x0800), ..plain.clone() };
+        let accurate = Sample { flags: Flags::ACK | Flags(0x0100), ..plain.clone() };
+        assert_eq!(copy.travel_up("--middlebox clear-reserved").remove(0), plain);
+        assert_eq!(plain.travel_up("--middlebox set-reserved").remove(0), copy);
+        assert!(copy.travel_up("--middlebox drop-reserved").is_empty());
+        assert_eq!(accurate.travel_up("--middlebox drop-reserved+clear-reserved"), [accurate]);
+    }
+
+    #[test]
+    fn the_ecn_field_is_overwritten_in_both_versions() {
+        for sample in [Sample::data(), Sample::data().over_v6()] {
+            let ecn = |text| sample.travel_up(text).remove(0).ecn;
+            assert_eq!(ecn("--middlebox set-ecn:not-ect"), Ecn::NotEct);
+            assert_eq!(ecn("--middlebox set-ecn:ce"), Ecn::Ce);
+            assert_eq!(ecn("--middlebox set-ecn:ect1"), Ecn::Ect1);
+        }
+    }
+}

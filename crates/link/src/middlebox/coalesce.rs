@@ -100,3 +100,72 @@ fn join<P: Parcel>(held: &mut P, next: &[u8]) {
     write_length(ip);
     mend(ip);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use brisk_wire::{Flags, Instant, Options};
+
+    /// `count` adjacent segments.
+    fn burst(count: u32) -> Vec<Sample> {
+        (0..count).map(|i| Sample { seq: 1001 + 500 * i, ..Sample::data() }).collect()
+    }
+
+    /// What comes out, and when, if each packet is offered `gap` microseconds after the one before.
+    fn travel(text: &str, packets: &[Sample], gap: u64) -> Vec<(u64, Sample)> {
+        let mut up = link(text).up;
+        for (i, packet) in packets.iter().enumerate() {
+            up.offer(packet.bytes(), Instant::from_micros(i as u64 * gap));
+        }
+        let mut out = Vec::new();
+        while let Some(next) = up.next_departure() {
+            while let Some((due, packet)) = up.poll(next) {
+                out.push((due.as_micros(), Sample::read(&packet)));
+            }
+        }
+        assert!(up.counters().balanced() && up.counters().in_flight == 0);
+        out
+    }
+
+    #[test]
+    fn adjacent_segments_become_one_that_leaves_after_the_hold() {
+        let mut packets = burst(3);
+        packets[2].flags = Flags::ACK | Flags::PSH;
+        packets[2].ack = 5002;
+        let out = travel("--middlebox coalesce", &packets, 100);
+        let whole =
+            Sample { payload: vec![b'a'; 1500], ack: 5002, flags: Flags::ACK | Flags::PSH, ..Sample::data() };
+        assert_eq!(out, [(500, whole)]);
+    }
+
+    #[test]
+    fn the_size_is_bounded_by_the_box_and_the_mtu() {
+        for text in ["--middlebox coalesce:1100", "--middlebox coalesce --mtu 1100"] {
+            let lens: Vec<usize> =
+                travel(text, &burst(5), 0).iter().map(|(_, out)| out.payload.len()).collect();
+            assert_eq!(lens, [1000, 1000, 500]);
+        }
+    }
+
+    #[test]
+    fn what_differs_or_comes_late_is_not_joined() {
+        assert_eq!(travel("--middlebox coalesce", &burst(3), 501).len(), 3);
+        let mut packets = burst(2);
+        packets[1].options = Options::default();
+        assert_eq!(travel("--middlebox coalesce", &packets, 0).len(), 2);
+        let hole = [Sample::data(), Sample { seq: 2001, ..Sample::data() }];
+        assert_eq!(travel("--middlebox coalesce", &hole, 0).len(), 2);
+    }
+
+    #[test]
+    fn others_pass_the_one_that_waits_and_its_own_connection_does_not() {
+        let mut stranger = Sample::data();
+        stranger.src.set_port(40_001);
+        let ack = Sample { seq: 1501, payload: Vec::new(), ..Sample::data() };
+        let out = travel("--middlebox coalesce", &[Sample::data(), stranger.clone(), ack.clone()], 0);
+        let order: Vec<Sample> = out.into_iter().map(|(_, sample)| sample).collect();
+        assert_eq!(order, [stranger, Sample::data(), ack]);
+    }
+}

@@ -127,7 +127,8 @@ impl Flows {
         let (low, high) = if src <= dst { (src, dst) } else { (dst, src) };
         let key = keyed(0, "flow", &flow_bytes(low, high)) | 1;
         let start = (key >> 1) as usize % self.slots.len();
-        for slot in self.slots.iter().cycle().skip(start).take(PROBES) {
+        for probe in 0..PROBES {
+            let slot = self.slots.get((start + probe) % self.slots.len())?;
             match slot.key.compare_exchange(0, key, Relaxed, Relaxed) {
                 Ok(_) => return Some(slot),
                 Err(taken) if taken == key => return Some(slot),
@@ -163,4 +164,96 @@ fn sack_ends(ip: &[u8], tcp: Tcp) -> impl Iterator<Item = u32> {
     let option = tcp.options(ip).find(|option| option.kind == SACK);
     let (start, blocks) = option.map_or((0, 0), |option| (option.start, (option.len - 2) / 8));
     (0..blocks).map(move |block| read_u32(ip, start + 2 + block * 8 + 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use crate::{Link, Offered};
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use brisk_wire::{ArrayVec, Flags, Instant, Options, SackBlock, SeqNum};
+
+    const DROPPED: Offered = Offered::DroppedMiddlebox { reply: None };
+
+    fn offer_up(link: &mut Link<Vec<u8>>, sample: &Sample) -> Offered {
+        link.up.offer(sample.bytes(), Instant::ZERO)
+    }
+
+    #[test]
+    fn the_black_hole_swallows_what_follows_data_on_a_syn_both_ways() {
+        let mut link = link("--middlebox drop-after-handshake");
+        let syn = Sample { payload: vec![1; 80], ..Sample::syn() };
+        assert_eq!(syn.travel(&mut link.up).len(), 1);
+        assert_eq!(syn.answered().travel(&mut link.down).len(), 1);
+        assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
+        assert_eq!(link.down.offer(Sample::data().answered().bytes(), Instant::ZERO), DROPPED);
+        // The repeated SYN without data is the same connection still; one with another number is a new one.
+        offer_up(&mut link, &Sample::syn());
+        assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
+        offer_up(&mut link, &Sample { seq: 77, ..Sample::syn() });
+        assert_eq!(offer_up(&mut link, &Sample::data()), Offered::Queued);
+    }
+
+    #[test]
+    fn the_black_hole_spares_plain_connections_unless_told() {
+        let mut spared = link("--middlebox drop-after-handshake");
+        offer_up(&mut spared, &Sample::syn());
+        assert_eq!(offer_up(&mut spared, &Sample::data()), Offered::Queued);
+        let mut swallowed = link("--middlebox drop-after-handshake:all");
+        assert_eq!(offer_up(&mut swallowed, &Sample::syn()), Offered::Queued);
+        assert_eq!(offer_up(&mut swallowed, &Sample::data()), DROPPED);
+    }
+
+    /// Data from the server of which the third segment is lost before the client's firewall.
+    #[test]
+    fn an_acknowledgement_of_data_that_never_passed_is_dropped() {
+        let mut link = link("--middlebox drop-unseen-ack --loss down:list:4");
+        let syn = Sample::syn();
+        syn.travel(&mut link.up);
+        syn.answered().travel(&mut link.down);
+        let from_server = |seq| Sample { src: syn.dst, dst: syn.src, seq, ack: 1001, ..Sample::data() };
+        for seq in [5001, 5501, 6001] {
+            from_server(seq).travel(&mut link.down);
+        }
+        let ack = |ack| Sample { ack, payload: Vec::new(), ..Sample::data() };
+        assert_eq!(offer_up(&mut link, &ack(6001)), Offered::Queued);
+        assert_eq!(
+            offer_up(&mut link, &ack(6501)),
+            DROPPED,
+            "repaired at the receiver, unseen by the firewall"
+        );
+        let block = SackBlock { start: SeqNum(6001), end: SeqNum(6501) };
+        let options = Options { sack: ArrayVec::from_iter([block]), ..Options::default() };
+        assert_eq!(offer_up(&mut link, &Sample { options, ..ack(6001) }), DROPPED);
+        // A bare acknowledgement at the end of the data tells the firewall how far it reaches.
+        let companion = Sample { payload: Vec::new(), ..from_server(6501) };
+        companion.travel(&mut link.down);
+        assert_eq!(offer_up(&mut link, &ack(6501)), Offered::Queued);
+    }
+
+    #[test]
+    fn data_left_of_the_window_is_dropped() {
+        let mut link = link("--middlebox drop-old");
+        let syn = Sample::syn();
+        syn.travel(&mut link.up);
+        assert_eq!(Sample::data().travel(&mut link.up).len(), 1);
+        assert_eq!(Sample::data().travel(&mut link.up).len(), 1, "not acknowledged yet");
+        Sample::data().answered().travel(&mut link.down);
+        assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
+        assert_eq!(offer_up(&mut link, &Sample { seq: 1002, ..Sample::data() }), Offered::Queued);
+        assert_eq!(offer_up(&mut link, &Sample { payload: Vec::new(), ..Sample::data() }), Offered::Queued);
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        let mut link = link("--middlebox drop-old+drop-unseen-ack");
+        let syn = Sample { seq: u32::MAX - 200, ..Sample::syn() };
+        syn.travel(&mut link.up);
+        let data = Sample { seq: u32::MAX - 199, ..Sample::data() };
+        data.travel(&mut link.up);
+        let ack = Sample { flags: Flags::ACK, ..data.answered() };
+        assert_eq!(ack.travel(&mut link.down).len(), 1);
+        assert_eq!(offer_up(&mut link, &data), DROPPED);
+    }
 }

@@ -13,6 +13,8 @@ pub(crate) mod header;
 mod options;
 mod payload;
 mod reset;
+#[cfg(test)]
+mod sample;
 mod spec;
 mod translate;
 
@@ -81,10 +83,8 @@ impl<P: Parcel> Middlebox<P> {
         mtu: Option<u16>,
         flows: &Arc<Flows>,
     ) -> Self {
-        let coalesce = match spec {
-            MiddleboxSpec::Coalesce { size } => Some(Coalesce::new(size, mtu)),
-            _ => None,
-        };
+        let coalesce =
+            if let MiddleboxSpec::Coalesce { size } = spec { Some(Coalesce::new(size, mtu)) } else { None };
         Middlebox { spec, way, seed, rng, flows: flows.clone(), coalesce }
     }
 
@@ -185,5 +185,55 @@ fn split<P: Parcel>(packet: P, tcp: Tcp, size: Option<u16>, onward: &mut Vec<P>)
             Passed::Onward
         }
         pieces => Passed::Split { extra: pieces as u64 - 1 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample::{Sample, link};
+    use crate::Offered;
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use brisk_wire::{Flags, Instant};
+
+    #[test]
+    fn segments_are_cut_into_halves_or_to_a_size() {
+        let data = Sample { flags: Flags::ACK | Flags::PSH, payload: vec![7; 1001], ..Sample::data() };
+        let lens = |text| data.travel_up(text).iter().map(|out| out.payload.len()).collect::<Vec<_>>();
+        assert_eq!(lens("--middlebox split"), [501, 500]);
+        assert_eq!(lens("--middlebox split:400"), [400, 400, 201]);
+        assert_eq!(lens("--middlebox split:2000"), [1001]);
+
+        let out = data.travel_up("--middlebox split");
+        assert_eq!((out[1].seq, out[0].flags, out[1].flags), (data.seq + 501, Flags::ACK, data.flags));
+        assert_eq!(out[0].options, out[1].options);
+    }
+
+    #[test]
+    fn counts_close_when_packets_are_cut_and_joined() {
+        let mut up = link("--middlebox split:100 --middlebox coalesce").up;
+        for _ in 0..3 {
+            assert_eq!(up.offer(Sample::data().bytes(), Instant::ZERO), Offered::Queued);
+            assert!(up.counters().balanced());
+        }
+        while let Some(next) = up.next_departure() {
+            while up.poll(next).is_some() {}
+        }
+        let counters = up.counters();
+        assert!(counters.balanced() && counters.in_flight == 0, "{counters:?}");
+        assert!(counters.split > 0 && counters.coalesced > 0, "{counters:?}");
+    }
+
+    /// The shift of sequence numbers depends on the addresses, so the way back must undo it before the translation.
+    #[test]
+    fn a_row_of_boxes_is_walked_backwards_on_the_way_down() {
+        let mut link = link("--middlebox nat+rewrite-seq");
+        let syn = Sample::syn();
+        let seen = syn.travel(&mut link.up).remove(0);
+        assert!(seen.src != syn.src && seen.seq != syn.seq);
+
+        let answer = seen.answered();
+        let back = answer.travel(&mut link.down).remove(0);
+        assert_eq!((back.dst, back.ack), (syn.src, syn.seq + 1));
     }
 }

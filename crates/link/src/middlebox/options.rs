@@ -144,3 +144,61 @@ pub(super) fn clamp_mss(ip: &mut [u8], tcp: Tcp, most: u16) -> Verdict {
     }
     Verdict::Pass
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use alloc::vec;
+    use brisk_wire::{Cookie, FastOpen, Flags, Gentle, Instant, Options};
+
+    fn fast_open_syn() -> Sample {
+        let cookie = Cookie::new(&[7; 8]).unwrap();
+        let fast_open = Some(FastOpen { cookie, experimental: false });
+        let syn = Sample::syn();
+        let options = Options { fast_open, gentle: Some(Gentle::Capability(0x10)), ..syn.options };
+        Sample { options, payload: vec![1; 80], ..syn }
+    }
+
+    #[test]
+    fn a_stripped_option_is_gone_and_the_rest_is_untouched() {
+        for syn in [fast_open_syn(), fast_open_syn().over_v6()] {
+            let out = syn.travel_up("--middlebox strip-option:34").remove(0);
+            let options = Options { fast_open: None, ..syn.options.clone() };
+            assert_eq!(out, Sample { options, ..syn.clone() });
+            let out = syn.travel_up("--middlebox strip-ga").remove(0);
+            assert_eq!((out.options.gentle, out.options.fast_open.is_some()), (None, true));
+        }
+    }
+
+    #[test]
+    fn a_scope_limits_the_box_to_its_segments() {
+        let syn = fast_open_syn();
+        let synack = Sample { flags: Flags::SYN | Flags::ACK, ..syn.clone() };
+        let stripped = |sample: &Sample, scope: &str| {
+            let text = alloc::format!("--middlebox strip-option:34{scope}");
+            sample.travel_up(&text).remove(0).options.fast_open.is_none()
+        };
+        assert_eq!((stripped(&syn, "@syn"), stripped(&synack, "@syn")), (true, false));
+        assert_eq!((stripped(&syn, "@synack"), stripped(&synack, "@synack")), (false, true));
+        assert_eq!((stripped(&syn, "@rest"), stripped(&synack, "@rest")), (false, false));
+    }
+
+    #[test]
+    fn an_option_can_cost_the_packet_or_the_connection() {
+        let syn = fast_open_syn();
+        assert!(syn.travel_up("--middlebox drop-option:34").is_empty());
+        assert_eq!(Sample::syn().travel_up("--middlebox drop-option:34").len(), 1);
+
+        let reset = link("--middlebox rst-option:ga").up.offer(syn.bytes(), Instant::ZERO).answer().unwrap();
+        let reset = Sample::read(&reset);
+        assert_eq!((reset.src, reset.dst, reset.flags), (syn.dst, syn.src, Flags::RST | Flags::ACK));
+        assert_eq!((reset.seq, reset.ack), (0, syn.seq + 1 + 80));
+    }
+
+    #[test]
+    fn the_mss_is_lowered_and_never_raised() {
+        let mss = |text| Sample::syn().travel_up(text).remove(0).options.mss;
+        assert_eq!(mss("--middlebox clamp-mss:1200"), Some(1200));
+        assert_eq!(mss("--middlebox clamp-mss:9000"), Some(1460));
+    }
+}

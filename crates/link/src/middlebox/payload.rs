@@ -53,3 +53,48 @@ pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut ChaCha8Rng) -> Verd
     }
     Verdict::Pass
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use alloc::vec;
+    use brisk_wire::{ChecksumCheck, Flags, Instant, parse};
+
+    fn syn_with_data() -> Sample {
+        Sample { payload: vec![b'x'; 80], ..Sample::syn() }
+    }
+
+    #[test]
+    fn data_on_a_syn_is_dropped_refused_or_cut_off() {
+        let syn = syn_with_data();
+        assert!(syn.travel_up("--middlebox drop-syn-data").is_empty());
+        assert_eq!(syn.travel_up("--middlebox strip-syn-data"), [Sample::syn()]);
+        let partial = syn.travel_up("--middlebox strip-syn-data:30").remove(0);
+        assert_eq!(partial.payload.len(), 30);
+        let v6 = syn.clone().over_v6().travel_up("--middlebox strip-syn-data").remove(0);
+        assert_eq!(v6, Sample::syn().over_v6());
+        let reset = link("--middlebox rst-syn-data").up.offer(syn.bytes(), Instant::ZERO).answer().unwrap();
+        assert!(Sample::read(&reset).flags.contains(Flags::RST));
+    }
+
+    #[test]
+    fn other_segments_pass_the_boxes_that_dislike_data_on_a_syn() {
+        for text in ["drop-syn-data", "strip-syn-data", "rst-syn-data"] {
+            let text = alloc::format!("--middlebox {text}");
+            assert_eq!(Sample::data().travel_up(&text), [Sample::data()]);
+            assert_eq!(Sample::syn().travel_up(&text), [Sample::syn()]);
+        }
+    }
+
+    #[test]
+    fn a_rewritten_payload_has_a_right_checksum_and_a_corrupt_packet_a_wrong_one() {
+        let out = Sample::data().travel_up("--middlebox rewrite-payload").remove(0);
+        assert_eq!((out.payload[10], out.payload[11]), (b'A', b'a'));
+
+        let mut up = link("--middlebox corrupt:100%").up;
+        up.offer(Sample::data().bytes(), Instant::ZERO);
+        let (_, packet) = up.poll(Instant::ZERO).unwrap();
+        assert_eq!(packet.iter().zip(Sample::data().bytes()).filter(|(a, b)| **a != *b).count(), 1);
+        assert!(parse(&packet, ChecksumCheck::Verify).is_err());
+    }
+}

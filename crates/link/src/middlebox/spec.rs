@@ -180,13 +180,9 @@ impl MiddleboxSpec {
             "drop-unseen-ack" => MiddleboxSpec::DropUnseenAck,
             "drop-old" => MiddleboxSpec::DropOld,
             _ => {
-                let plain = |usage: &&'static str| usage.split([':', '[']).next().unwrap_or(usage);
-                let names: Vec<&str> = MIDDLEBOXES.iter().map(|(usage, _)| plain(&usage)).collect();
-                return Err(SpecError::new(
-                    text,
-                    format!("there is no middlebox '{name}'"),
-                    suggest(name, &names),
-                ));
+                let names: Vec<&str> = MIDDLEBOXES.iter().map(|(usage, _)| name_of(usage)).collect();
+                let remedy = suggest("", name, &names);
+                return Err(SpecError::new(text, format!("there is no middlebox '{name}'"), remedy));
             }
         };
         match rest {
@@ -216,6 +212,11 @@ impl MiddleboxSpec {
     pub(crate) fn watches_deliveries(&self) -> bool {
         matches!(self, MiddleboxSpec::DropUnseenAck | MiddleboxSpec::DropOld)
     }
+}
+
+/// The name in front of the arguments.
+fn name_of(usage: &str) -> &str {
+    usage.split([':', '[']).next().unwrap_or(usage)
 }
 
 fn required<T>(text: &str, value: Option<T>, example: &str) -> Result<T, SpecError> {

@@ -7,7 +7,6 @@ use super::Verdict;
 use super::header::{Tcp, mend, read_u32, write_u32};
 use crate::direction::Way;
 use crate::seeds::keyed;
-use alloc::vec::Vec;
 use brisk_wire::{Flags, four_tuple};
 use core::net::{IpAddr, SocketAddr};
 
@@ -57,7 +56,7 @@ fn shift_sack(ip: &mut [u8], tcp: Tcp, by: u32) {
 
 /// Gives the client's side of each connection another address: a byte of it is exclusive-ored with a value that
 /// depends on the client's port, which stays as it is, so that the answers can be translated back.
-pub(super) fn nat(ip: &mut Vec<u8>, way: Way, seed: u64) -> Verdict {
+pub(super) fn nat(ip: &mut [u8], way: Way, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
     let (client, at) = match way {
         Way::Up => (src, if src.is_ipv4() { 12 } else { 8 }),
@@ -71,4 +70,54 @@ pub(super) fn nat(ip: &mut Vec<u8>, way: Way, seed: u64) -> Verdict {
     }
     mend(ip);
     Verdict::Pass
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use brisk_wire::{ArrayVec, Flags, Options, SackBlock, SeqNum};
+
+    #[test]
+    fn a_translated_connection_looks_consistent_from_both_sides() {
+        for syn in [Sample::syn(), Sample::syn().over_v6()] {
+            let mut link = link("--middlebox rewrite-seq");
+            let seen = syn.travel(&mut link.up).remove(0);
+            assert_ne!(seen.seq, syn.seq);
+            let back = seen.answered().travel(&mut link.down).remove(0);
+            assert_eq!(back.ack, syn.seq + 1);
+            assert_ne!(back.seq, 5000, "the server's half has its own offset");
+            let data = Sample { seq: syn.seq + 1, ack: back.seq + 1, flags: Flags::ACK, ..syn.clone() };
+            let seen_data = data.travel(&mut link.up).remove(0);
+            assert_eq!((seen_data.seq, seen_data.ack), (seen.seq + 1, 5001));
+        }
+    }
+
+    #[test]
+    fn sack_blocks_are_translated_unless_forgotten() {
+        let block = SackBlock { start: SeqNum(6001), end: SeqNum(7001) };
+        let sack = ArrayVec::from_iter([block]);
+        let ack = Sample { options: Options { sack, ..Options::default() }, ..Sample::data() };
+        let moved = ack.travel_up("--middlebox rewrite-seq").remove(0);
+        assert_eq!(moved.options.sack[0].start.0.wrapping_sub(moved.ack), 1000);
+        assert_eq!(moved.options.sack[0].end.0.wrapping_sub(moved.ack), 2000);
+        assert_eq!(ack.travel_up("--middlebox rewrite-seq:nosack").remove(0).options.sack[0], block);
+    }
+
+    #[test]
+    fn each_connection_gets_its_own_address_and_answers_come_back() {
+        for v6 in [false, true] {
+            let mut link = link("--middlebox nat");
+            let mut addresses = alloc::collections::BTreeSet::new();
+            for port in 40_000..40_020 {
+                let mut syn = Sample::syn();
+                syn.src.set_port(port);
+                let syn = if v6 { syn.over_v6() } else { syn };
+                let seen = syn.travel(&mut link.up).remove(0);
+                assert!(seen.src.ip() != syn.src.ip() && seen.src.port() == port && seen.dst == syn.dst);
+                addresses.insert(seen.src.ip());
+                assert_eq!(seen.answered().travel(&mut link.down).remove(0).dst, syn.src);
+            }
+            assert!(addresses.len() > 10, "{addresses:?}");
+        }
+    }
 }
