@@ -417,6 +417,16 @@ mod tests {
         assert!((cwnd / expected - 1.0).abs() < 0.05, "{cwnd}, not {expected}");
     }
 
+    /// Section 4.2: the target is bounded: "1.5 * cwnd if W_cubic(t + RTT) > 1.5 * cwnd".
+    #[test]
+    fn on_long_paths_it_grows_by_half_per_round_trip_at_most() {
+        let mut flow = follows_the_rfc(20, Duration::from_secs(5), 25);
+        let before = flow.cubic.cwnd();
+        flow.round(Duration::from_secs(5), |_, _| ());
+        let growth = f64::from(flow.cubic.cwnd()) / f64::from(before);
+        assert!((1.4..=0.5f64.exp()).contains(&growth), "by {growth}");
+    }
+
     /// Section 4.2: the window is back at W_max after K, having been concave, and convex from there.
     #[test]
     fn the_plateau_is_reached_after_k() {

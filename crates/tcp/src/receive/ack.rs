@@ -94,7 +94,7 @@ impl AckPolicy {
         AckPolicy {
             delack_max,
             advertised_mss,
-            rcv_mss: advertised_mss.min(rcv_wnd / 2).min(MSS_DEFAULT).max(MSS_MIN),
+            rcv_mss: advertised_mss.min(rcv_wnd / 2).clamp(MSS_MIN, MSS_DEFAULT),
             smaller: None,
             ato: None,
             quick: 0,
