@@ -5,6 +5,7 @@
 //! | [`device`] | [`Device`]: batches of IP packets in and out, with super-packets both ways |
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
+//! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
@@ -32,6 +33,7 @@ pub mod spec;
 #[cfg(test)]
 mod testing;
 pub mod tun;
+pub mod udp;
 
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
 pub use privileges::OpenError;

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_finished_packet_is_left_alone() {
         let packet = Tcp { payload: pattern(10), ..Tcp::v4() }.packet();
-        assert_eq!(cut_into(&packet, TxMeta::default()), [packet.clone()]);
+        assert_eq!(cut_into(&packet, TxMeta::default()).concat(), packet);
         assert_eq!(cut_into(&[0xFF; 3], TxMeta::default()), [[0xFF; 3]]);
     }
 }

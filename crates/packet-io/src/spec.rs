@@ -4,6 +4,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use crate::device::Device;
+use crate::privileges::OpenError;
+use crate::tun::{TunDevice, TunOptions};
+use crate::udp::{UdpDevice, UdpOptions};
+
 /// A device as a user writes it.
 ///
 /// ```
@@ -70,6 +75,19 @@ pub enum SpecError {
         /// What to write.
         hint: &'static str,
     },
+}
+
+impl DeviceSpec {
+    /// Opens the device with default options.
+    pub fn open(&self) -> Result<Box<dyn Device>, OpenError> {
+        match self {
+            DeviceSpec::Tun { name } => Ok(Box::new(TunDevice::open(name, TunOptions::default())?)),
+            DeviceSpec::Udp { bind } => Ok(Box::new(UdpDevice::bind(*bind, UdpOptions::default())?)),
+            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } => {
+                Err(OpenError::unsupported(self.to_string(), "not built yet: use tun: or udp:"))
+            }
+        }
+    }
 }
 
 impl FromStr for DeviceSpec {
@@ -172,6 +190,13 @@ mod tests {
         assert!(error("udp:::1:80").contains("brackets"));
         assert!(error("udp:localhost:80").contains("not a host name"));
         assert!(error("udp:1.2.3.4:99999").contains("udp:0.0.0.0:7413"));
+    }
+
+    #[test]
+    fn a_kind_that_is_not_built_says_what_to_use() {
+        let spec: DeviceSpec = "xdp:eth0".parse().unwrap();
+        let error = spec.open().err().expect("not built").to_string();
+        assert_eq!(error, "xdp:eth0: not built yet: use tun: or udp:");
     }
 
     #[test]

@@ -1,0 +1,585 @@
+//! TCP inside UDP: one socket carries all connections of a stack, to any number of peers.
+//!
+//! No privilege is needed, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up to 64
+//! segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. The price is four bytes per
+//! segment; what is in a datagram is in [`layout`], how peers are named in [`peers`].
+//!
+//! The stack above speaks IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP ports
+//! are chosen freely and have nothing to do with the UDP ports.
+//!
+//! NATs forget a silent flow after as little as 30 seconds; whoever wants an idle connection to survive sends a TCP
+//! keep-alive every 20. IP fragmentation is forbidden on the socket, so a path narrower than [`UdpOptions::path_mtu`]
+//! swallows full segments: lower it there.
+
+mod batch;
+pub mod layout;
+pub mod peers;
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::privileges::OpenError;
+use crate::reactor::Reactor;
+use batch::{Batch, Batches};
+use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
+pub use peers::{LOCAL_INNER, inner_address};
+use peers::{Peers, Route, canonical};
+
+/// How a UDP device is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpOptions {
+    /// The longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
+    pub path_mtu: usize,
+    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core, and the kernel keeps each
+    /// peer on one of them. Default false.
+    pub reuse_port: bool,
+    /// Wish for the socket buffers in bytes, each way; the kernel may grant less. Default 4 MiB.
+    pub buffer_bytes: usize,
+}
+
+impl Default for UdpOptions {
+    fn default() -> Self {
+        UdpOptions { path_mtu: 1500, reuse_port: false, buffer_bytes: 4 << 20 }
+    }
+}
+
+/// A UDP socket as a device for IPv6 packets with inner addresses.
+#[derive(Debug)]
+pub struct UdpDevice {
+    reactor: Reactor,
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    /// IPv4 peers can be reached: an IPv4 socket, or one of both families.
+    serves_v4: bool,
+    mtu: usize,
+    peers: Peers,
+    batches: Batches,
+    /// Room for [`RECEIVE_BATCH`] chains of datagrams.
+    buffer: Vec<u8>,
+    assembly: Assembly,
+    counters: Counters,
+    urgent_cleared: u64,
+}
+
+/// Chains of datagrams that one system call may bring.
+const RECEIVE_BATCH: usize = 8;
+/// The longest chain that the kernel's GRO builds.
+const CHAIN: usize = 65_536;
+/// With more chains than this waiting, sending starts without waiting for a flush ...
+const SEND_AT: usize = 8;
+/// ... and with more than this, nothing is taken any more.
+const MAX_WAITING: usize = 16;
+const UDP_HEADER: usize = 8;
+
+impl UdpDevice {
+    /// Binds a socket. `[::]` serves IPv4 as well; port 0 lets the kernel choose.
+    pub fn bind(bind: SocketAddr, options: UdpOptions) -> Result<UdpDevice, OpenError> {
+        let failed = |error| OpenError::udp(bind, "cannot be bound", error);
+        let socket =
+            Socket::new(Domain::for_address(bind), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
+        if bind.is_ipv6() && bind.ip().is_unspecified() {
+            socket.set_only_v6(false).map_err(failed)?;
+        }
+        if options.reuse_port {
+            socket.set_reuse_port(true).map_err(failed)?;
+        }
+        socket.bind(&bind.into()).map_err(failed)?;
+        UdpDevice::over(socket.into(), options).map_err(failed)
+    }
+
+    /// Uses a socket that is bound already, for instance one that was handed over by a service manager.
+    pub fn from_socket(socket: UdpSocket, options: UdpOptions) -> Result<UdpDevice, OpenError> {
+        UdpDevice::over(socket, options)
+            .map_err(|error| OpenError::new("udp", "the socket cannot be used", "", error))
+    }
+
+    fn over(socket: UdpSocket, options: UdpOptions) -> io::Result<UdpDevice> {
+        let local = socket.local_addr()?;
+        let serves_v4 =
+            local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        wish_for_buffers(&socket, options.buffer_bytes);
+        let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
+        Ok(UdpDevice {
+            reactor: Reactor::default(),
+            socket,
+            state,
+            local,
+            serves_v4,
+            mtu: inner_mtu(path_mtu, local),
+            peers: Peers::new(),
+            batches: Batches::default(),
+            buffer: vec![0; RECEIVE_BATCH * CHAIN],
+            assembly: Assembly::default(),
+            counters: Counters::default(),
+            urgent_cleared: 0,
+        })
+    }
+
+    /// The address of the stack on this and every UDP device: [`LOCAL_INNER`].
+    pub fn local_inner() -> IpAddr {
+        IpAddr::V6(LOCAL_INNER)
+    }
+
+    /// The UDP address that the socket is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Segments that lost their URG flag because the datagram has no urgent pointer.
+    pub fn urgent_cleared(&self) -> u64 {
+        self.urgent_cleared
+    }
+
+    /// Sends the waiting chains, oldest first, until at most `keep` are left.
+    fn transmit(&mut self, keep: usize) -> io::Result<()> {
+        while self.batches.len() > keep {
+            let Some(batch) = self.batches.oldest() else { break };
+            let step = transmit_step(&self.reactor, &self.socket, &self.state, self.local.is_ipv6(), batch)?;
+            match step {
+                Step::Went(bytes) => batch.advance(bytes),
+                Step::WithoutSource => {
+                    batch.route.from = None;
+                    self.peers.forget_source(batch.route.outer);
+                }
+                Step::WithoutSegmentation => {}
+                Step::Refused(bytes) => {
+                    batch.advance(bytes);
+                    self.counters.send_refused += 1;
+                }
+                Step::Done => self.batches.pop(),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What came of one attempt to send from a chain.
+enum Step {
+    Went(usize),
+    /// Nothing was sent; once more, and the kernel chooses our address.
+    WithoutSource,
+    /// Nothing was sent; once more, one datagram at a time.
+    WithoutSegmentation,
+    Refused(usize),
+    /// Nothing was left to send.
+    Done,
+}
+
+fn transmit_step(
+    reactor: &Reactor,
+    socket: &UdpSocket,
+    state: &UdpSocketState,
+    v6: bool,
+    batch: &Batch,
+) -> io::Result<Step> {
+    let contents = batch.next(state.max_gso_segments() > 1);
+    if contents.is_empty() {
+        return Ok(Step::Done);
+    }
+    let transmit = Transmit {
+        destination: for_socket(batch.route.outer, v6),
+        ecn: EcnCodepoint::from_bits(batch.ecn),
+        contents,
+        segment_size: (contents.len() > batch.segment_size).then_some(batch.segment_size),
+        src_ip: batch.route.from,
+    };
+    let len = contents.len();
+    match reactor.write(|| state.try_send(UdpSockRef::from(socket), &transmit)) {
+        Ok(()) => Ok(Step::Went(len)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
+            Some(libc::EINVAL | libc::EADDRNOTAVAIL) if transmit.src_ip.is_some() => Ok(Step::WithoutSource),
+            // The state has noticed by now that the way out cannot segment.
+            Some(libc::EINVAL | libc::EIO)
+                if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
+            {
+                Ok(Step::WithoutSegmentation)
+            }
+            _ => Ok(Step::Refused(len)),
+        },
+    }
+}
+
+impl Device for UdpDevice {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_readable(self.socket.as_fd(), cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        let mut count = 0;
+        while count < budget {
+            let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
+            let chains = match self.read(&mut metas, budget - count) {
+                Ok(chains) => chains,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // An ICMP error about an earlier datagram, which the kernel reports once: no news to TCP.
+                Err(error) if is_unreachable(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let mut arrival = Arrival {
+                peers: &mut self.peers,
+                assembly: &mut self.assembly,
+                counters: &mut self.counters,
+                unspecified: self.local.ip().is_unspecified(),
+                count: 0,
+            };
+            for (meta, chain) in metas.iter().take(chains).zip(self.buffer.chunks(CHAIN)) {
+                arrival.chain(meta, chain.get(..meta.len).unwrap_or(chain), sink);
+            }
+            count += arrival.count;
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.transmit(MAX_WAITING - 1)?;
+        let outgoing = Outgoing::parse(packet).filter(|_| packet.len() <= MAX_SUPER);
+        let route = outgoing.and_then(|outgoing| self.route(outgoing.dst));
+        let (Some(outgoing), Some(route)) = (outgoing, route) else {
+            self.counters.send_refused += 1;
+            return Ok(());
+        };
+        self.urgent_cleared += u64::from(outgoing.is_urgent());
+        let max_datagrams = self.state.max_gso_segments();
+        for index in 0..outgoing.pieces(tx.segment_size) {
+            let len = outgoing.piece_len(tx.segment_size, index);
+            self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
+                outgoing.write_piece(tx.segment_size, index, out);
+            });
+        }
+        self.counters.on_sent(packet.len());
+        match self.transmit(SEND_AT) {
+            // What waits in a chain is taken.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_writable(self.socket.as_fd(), cx)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.transmit(0)
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { tso: true, checksum_offload: true, max_super: MAX_SUPER }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl UdpDevice {
+    /// One system call; `Ok` is how many chains it brought.
+    fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<usize> {
+        let mut chains = self.buffer.chunks_mut(CHAIN);
+        let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(chains.next().unwrap_or_default()));
+        let wanted = &mut slices[..budget.clamp(1, RECEIVE_BATCH)];
+        self.reactor.read(|| self.state.recv(UdpSockRef::from(&self.socket), wanted, metas))
+    }
+
+    /// The way to a peer, if this socket can speak to it.
+    fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
+        let (v4, v6) = (self.serves_v4, self.local.is_ipv6());
+        self.peers.route(inner).filter(|route| if route.outer.is_ipv4() { v4 } else { v6 })
+    }
+}
+
+/// What one call of `recv` brought, on its way to the stack.
+struct Arrival<'a> {
+    peers: &'a mut Peers,
+    assembly: &'a mut Assembly,
+    counters: &'a mut Counters,
+    /// The socket has no address of its own, so replies name the one that was written to.
+    unspecified: bool,
+    count: usize,
+}
+
+impl Arrival<'_> {
+    /// A chain of datagrams of one peer: puts runs of one TCP stream together, as the kernel's GRO does for TCP.
+    fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut dyn FnMut(&[u8], RxMeta)) {
+        let from = if self.unspecified { meta.dst_ip } else { None };
+        let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
+        let mut run = false;
+        let mut peer = None;
+        for datagram in bytes.chunks(meta.stride.max(1)) {
+            // Nothing is remembered about whoever sends something else to this port.
+            let Some(datagram) = Incoming::parse(datagram) else {
+                self.counters.receive_dropped += 1;
+                continue;
+            };
+            if run && self.assembly.extend(&datagram) {
+                continue;
+            }
+            if run {
+                self.deliver(sink);
+            }
+            peer = peer.or_else(|| self.peers.heard(Route { outer: canonical(meta.addr), from }));
+            run = peer.is_some();
+            match peer {
+                Some(peer) => self.assembly.start(&datagram, peer, LOCAL_INNER, ecn),
+                None => self.counters.receive_dropped += 1,
+            }
+        }
+        if run {
+            self.deliver(sink);
+        }
+    }
+
+    fn deliver(&mut self, sink: &mut dyn FnMut(&[u8], RxMeta)) {
+        let (packet, segment_size) = self.assembly.finish();
+        self.counters.on_received(packet.len());
+        self.count += 1;
+        sink(packet, RxMeta { checksum: ChecksumState::Trusted, segment_size });
+    }
+}
+
+/// The longest inner packet whose datagram fits the path: IPv6 and TCP header give way to UDP, IP and our header.
+fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
+    let ip_header = if local.is_ipv4() { 20 } else { 40 };
+    (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)
+}
+
+/// A socket of both families knows IPv4 peers by their mapped addresses.
+fn for_socket(outer: SocketAddr, v6: bool) -> SocketAddr {
+    match outer {
+        SocketAddr::V4(v4) if v6 => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
+        SocketAddr::V4(_) | SocketAddr::V6(_) => outer,
+    }
+}
+
+/// As much as the kernel grants: a small buffer costs packets in a burst, and is no reason to fail.
+fn wish_for_buffers(socket: &UdpSocket, bytes: usize) {
+    let fd = socket.as_fd();
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes);
+    }
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE)
+    )
+}
+
+impl AsFd for UdpDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tcp, pattern};
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    fn device(bind: &str) -> UdpDevice {
+        UdpDevice::bind(bind.parse().unwrap(), UdpOptions::default()).unwrap()
+    }
+
+    /// Two devices on loopback, the second of both families.
+    fn pair(first: &str) -> (UdpDevice, UdpDevice) {
+        (device(first), device("[::]:0"))
+    }
+
+    /// The inner address of `device` as seen from loopback of the family of `like`.
+    fn seen(device: &UdpDevice, like: &UdpDevice) -> IpAddr {
+        let loopback: IpAddr = if like.local_addr().is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
+        };
+        inner_address(SocketAddr::new(loopback, device.local_addr().port()))
+    }
+
+    fn to(dst: IpAddr) -> Tcp {
+        Tcp { src: UdpDevice::local_inner(), dst, ..Tcp::v6() }
+    }
+
+    async fn receive(device: &mut UdpDevice, packets: usize) -> Vec<(Tcp, Option<u16>)> {
+        let mut received = Vec::new();
+        let all = async {
+            while received.len() < packets {
+                poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
+                let sink = &mut |packet: &[u8], meta: RxMeta| {
+                    assert_eq!(meta.checksum, ChecksumState::Trusted);
+                    received.push((Tcp::parse(packet), meta.segment_size));
+                };
+                device.receive(64, sink).unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), all).await.expect("the packets arrive");
+        received
+    }
+
+    #[tokio::test]
+    async fn a_segment_reaches_a_peer_and_its_answer_comes_back() {
+        for bind in ["127.0.0.1:0", "[::1]:0"] {
+            let (mut a, mut b) = pair(bind);
+            let request = Tcp {
+                flags: 0x02,
+                options: vec![2, 4, 5, 0xA0],
+                payload: pattern(300),
+                ecn: 2,
+                ..to(seen(&b, &a))
+            };
+            a.send(&request.packet(), TxMeta::default()).unwrap();
+            a.flush().unwrap();
+            let (got, segment_size) = receive(&mut b, 1).await.remove(0);
+            assert_eq!(segment_size, None);
+            assert_eq!((got.dst, got.src), (UdpDevice::local_inner(), inner_address(a.local_addr())));
+            assert_eq!((got.flags, &got.options, got.ecn), (0x02, &request.options, 2));
+            assert!(got.payload == request.payload && got.ports == request.ports);
+            let answer = Tcp { ecn: 3, ..to(got.src) };
+            b.send(&answer.packet(), TxMeta::default()).unwrap();
+            b.flush().unwrap();
+            let (got, _) = receive(&mut a, 1).await.remove(0);
+            assert_eq!((got.src, got.ecn), (request.dst, 3));
+            assert_eq!(a.counters().receive_dropped + b.counters().receive_dropped, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn super_packets_pass_both_ways_as_super_packets() {
+        for bind in ["127.0.0.1:0", "[::1]:0"] {
+            let (mut a, mut b) = pair(bind);
+            assert!(a.capabilities().tso);
+            let dst = seen(&b, &a);
+            let back = super_packet(&mut a, &mut b, dst).await;
+            super_packet(&mut b, &mut a, back).await;
+        }
+    }
+
+    /// Sends the longest super-packet there is and returns the inner address that it came from.
+    async fn super_packet(from: &mut UdpDevice, at: &mut UdpDevice, dst: IpAddr) -> IpAddr {
+        let mss = (from.mtu() - INNER_HEADERS) as u16;
+        let payload = pattern(65_000);
+        let sent = Tcp { flags: 0x18, payload: payload.clone(), ..to(dst) };
+        from.send(&sent.with_partial_checksum(), TxMeta { segment_size: Some(mss), partial_checksum: true })
+            .unwrap();
+        from.flush().unwrap();
+        let (mut collected, mut longest, mut source) = (Vec::new(), 0, None);
+        while collected.len() < payload.len() {
+            for (part, segment_size) in receive(at, 1).await {
+                assert_eq!(part.seq as usize, 1 + collected.len());
+                assert!(part.payload.len() <= usize::from(mss) || segment_size == Some(mss));
+                longest = longest.max(part.payload.len());
+                collected.extend(part.payload);
+                source = Some(part.src);
+            }
+        }
+        assert!(collected == payload);
+        if at.state.gro_segments() > 1 && from.state.max_gso_segments() > 1 {
+            assert!(longest > 8 * usize::from(mss), "longest part {longest}");
+        }
+        source.unwrap()
+    }
+
+    #[tokio::test]
+    async fn different_packets_to_one_peer_share_a_call_and_keep_their_order() {
+        let (mut a, mut b) = pair("127.0.0.1:0");
+        let dst = seen(&b, &a);
+        for i in 0..40u32 {
+            // Contents and header differ: TCP's own segmentation offload could not join these.
+            let packet = Tcp { seq: i * 1000, window: i as u16, payload: pattern(100), ..to(dst) };
+            a.send(&packet.packet(), TxMeta::default()).unwrap();
+        }
+        assert_eq!(a.batches.len(), 1);
+        a.flush().unwrap();
+        let received = receive(&mut b, 40).await;
+        let seqs: Vec<u32> = received.iter().map(|(packet, _)| packet.seq).collect();
+        assert_eq!(seqs, (0..40).map(|i| i * 1000).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn peers_are_told_apart_by_address_and_port() {
+        let mut server = device("[::]:0");
+        let mut clients = ["127.0.0.1:0", "127.0.0.1:0", "[::1]:0", "[::1]:0"].map(device);
+        for client in &mut clients {
+            let packet = to(seen(&server, client)).packet();
+            client.send(&packet, TxMeta::default()).unwrap();
+            client.flush().unwrap();
+        }
+        let mut sources: Vec<IpAddr> =
+            receive(&mut server, 4).await.into_iter().map(|(packet, _)| packet.src).collect();
+        for &source in &sources {
+            server.send(&to(source).packet(), TxMeta::default()).unwrap();
+        }
+        server.flush().unwrap();
+        for client in &mut clients {
+            assert_eq!(receive(client, 1).await.len(), 1);
+        }
+        sources.sort();
+        sources.dedup();
+        assert_eq!(sources.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn foreign_datagrams_are_counted_and_nothing_is_remembered() {
+        let mut server = device("127.0.0.1:0");
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for datagram in [&b""[..], b"\x00\x01stun-like binding request", b"\xF0"] {
+            stranger.send_to(datagram, server.local_addr()).unwrap();
+        }
+        let (mut client, packet) = (device("127.0.0.1:0"), to(inner_address(server.local_addr())).packet());
+        client.send(&packet, TxMeta::default()).unwrap();
+        client.flush().unwrap();
+        receive(&mut server, 1).await;
+        assert_eq!(server.counters().receive_dropped, 2);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_cannot_be_reached_is_a_loss() {
+        let mut v4 = device("127.0.0.1:0");
+        let unknown: IpAddr = "fd62:7269:736b:6:1:2:3:4".parse().unwrap();
+        let v6_peer = inner_address("[::1]:9".parse().unwrap());
+        let unroutable = inner_address("255.255.255.255:9".parse().unwrap());
+        for dst in [unknown, v6_peer, unroutable] {
+            v4.send(&to(dst).packet(), TxMeta::default()).unwrap();
+            v4.flush().unwrap();
+        }
+        v4.send(&Tcp::v4().packet(), TxMeta::default()).unwrap();
+        assert_eq!(v4.counters().send_refused, 4);
+    }
+
+    #[test]
+    fn a_full_segment_fills_the_path() {
+        for (bind, ip_header) in [("127.0.0.1:0", 20), ("[::1]:0", 40)] {
+            let device = device(bind);
+            let mss = device.mtu() - INNER_HEADERS;
+            let packet = Tcp { payload: pattern(mss), ..to(LOCAL_INNER.into()) }.packet();
+            assert_eq!(packet.len(), device.mtu());
+            let datagram = Outgoing::parse(&packet).unwrap().piece_len(None, 0);
+            assert_eq!(datagram + UDP_HEADER + ip_header, 1500);
+        }
+    }
+
+    #[test]
+    fn a_taken_port_is_named_in_the_error() {
+        let first = device("127.0.0.1:0");
+        let error = UdpDevice::bind(first.local_addr(), UdpOptions::default()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("udp:{}", first.local_addr())), "{error}");
+        assert!(error.contains("another program has this port"), "{error}");
+    }
+}

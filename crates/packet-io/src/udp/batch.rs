@@ -1,0 +1,154 @@
+//! Datagrams on their way out, collected so that one system call sends many (`UDP_SEGMENT`).
+//!
+//! Unlike TCP's segmentation offload this takes *different* packets, as long as they go to the same peer, are equally
+//! long (the last may be shorter) and carry the same ECN bits. Datagrams to one peer keep their order.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::peers::Route;
+
+/// The longest chain of datagrams in one call: the IPv4 limit of one unsegmented datagram.
+const MAX_BYTES: usize = 65_507;
+/// Buffers kept for reuse.
+const SPARE: usize = 16;
+
+/// A chain of datagrams to one peer.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) route: Route,
+    pub(super) ecn: u8,
+    /// Length of every datagram but the last.
+    pub(super) segment_size: usize,
+    buffer: Vec<u8>,
+    /// Bytes that have been sent.
+    sent: usize,
+    datagrams: usize,
+    /// A datagram shorter than the others came: nothing may follow it.
+    closed: bool,
+}
+
+impl Batch {
+    /// What is still to be sent: all of it, or one datagram if the kernel cannot segment.
+    pub(super) fn next(&self, segmentation: bool) -> &[u8] {
+        let rest = self.buffer.get(self.sent..).unwrap_or_default();
+        if segmentation { rest } else { rest.get(..self.segment_size).unwrap_or(rest) }
+    }
+
+    /// Goes on behind the first `bytes` of what [`next`](Batch::next) gave.
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.sent += bytes;
+    }
+
+    fn takes(&self, outer: SocketAddr, ecn: u8, len: usize, max_datagrams: usize) -> bool {
+        self.route.outer == outer
+            && self.ecn == ecn
+            && self.sent == 0
+            && !self.closed
+            && len <= self.segment_size
+            && self.datagrams < max_datagrams
+            && self.buffer.len() + len <= MAX_BYTES
+    }
+}
+
+/// All chains that wait, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    queue: VecDeque<Batch>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Batches {
+    /// Adds a datagram of `len` bytes, which `write` appends to a buffer. Chains grow to `max_datagrams`.
+    pub(super) fn add(
+        &mut self,
+        route: Route,
+        ecn: u8,
+        len: usize,
+        max_datagrams: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        // Only the youngest chain to a peer may grow, or datagrams would overtake each other.
+        let youngest = self.queue.iter_mut().rev().find(|batch| batch.route.outer == route.outer);
+        if let Some(batch) = youngest
+            && batch.takes(route.outer, ecn, len, max_datagrams)
+        {
+            batch.closed = len < batch.segment_size;
+            batch.datagrams += 1;
+            write(&mut batch.buffer);
+            return;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        write(&mut buffer);
+        let batch = Batch { route, ecn, segment_size: len, buffer, sent: 0, datagrams: 1, closed: false };
+        self.queue.push_back(batch);
+    }
+
+    pub(super) fn oldest(&mut self) -> Option<&mut Batch> {
+        self.queue.front_mut()
+    }
+
+    /// Forgets the oldest chain, which has been sent.
+    pub(super) fn pop(&mut self) {
+        if let Some(Batch { mut buffer, .. }) = self.queue.pop_front()
+            && self.spare.len() < SPARE
+        {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(port: u16) -> Route {
+        Route { outer: SocketAddr::from(([192, 0, 2, 1], port)), from: None }
+    }
+
+    /// Lengths of the chains that these datagrams (peer, ECN, length) form.
+    fn chains(datagrams: &[(u16, u8, usize)], max: usize) -> Vec<usize> {
+        let mut batches = Batches::default();
+        for &(port, ecn, len) in datagrams {
+            batches.add(route(port), ecn, len, max, |out| out.resize(out.len() + len, 0));
+        }
+        batches.queue.iter().map(|batch| batch.buffer.len()).collect()
+    }
+
+    #[test]
+    fn equal_datagrams_form_one_chain_and_a_shorter_one_ends_it() {
+        assert_eq!(chains(&[(1, 0, 100), (1, 0, 100), (1, 0, 40), (1, 0, 40)], 64), [240, 40]);
+    }
+
+    #[test]
+    fn a_longer_datagram_another_ecn_or_a_full_chain_starts_anew() {
+        assert_eq!(chains(&[(1, 0, 40), (1, 0, 100)], 64), [40, 100]);
+        assert_eq!(chains(&[(1, 0, 40), (1, 2, 40)], 64), [40, 40]);
+        assert_eq!(chains(&[(1, 0, 40); 5], 2), [80, 80, 40]);
+        assert_eq!(chains(&[(1, 0, 30_000); 3], 64), [60_000, 30_000]);
+    }
+
+    #[test]
+    fn peers_may_alternate_without_breaking_the_chains() {
+        assert_eq!(chains(&[(1, 0, 10), (2, 0, 10), (1, 0, 10), (2, 0, 10)], 64), [20, 20]);
+    }
+
+    #[test]
+    fn without_segmentation_one_datagram_is_next_at_a_time() {
+        let mut batches = Batches::default();
+        for len in [10, 10, 4] {
+            batches.add(route(1), 0, len, 64, |out| out.resize(out.len() + len, 0));
+        }
+        let batch = batches.oldest().unwrap();
+        assert_eq!(batch.next(true).len(), 24);
+        for expected in [10, 10, 4, 0] {
+            assert_eq!(batch.next(false).len(), expected);
+            batch.advance(expected);
+        }
+    }
+}

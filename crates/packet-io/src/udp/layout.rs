@@ -1,0 +1,343 @@
+//! The datagram: a TCP header rearranged, without what UDP has already.
+//!
+//! The idea and the order are those of draft-cheshire-tcp-over-udp: the word with the data offset comes first, because its
+//! first four bits, which are 5 or more, tell the datagram from STUN (0), QUIC long headers of version negotiation
+//! and other protocols on the same port. The draft carries one connection per pair of UDP ports; here many
+//! connections share one pair, and with it one NAT mapping, so the TCP ports travel inside (four bytes more).
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-------+-------+-+-+-+-+-+-+-+-+-------------------------------+
+//! | offset| rsvd A|C E 0 A P R S F|            window             |   bytes  0..4    TCP bytes 12..16
+//! +-------+-------+-+-+-+-+-+-+-+-+-------------------------------+
+//! |                        sequence number                        |   bytes  4..8    TCP bytes 4..8
+//! +---------------------------------------------------------------+
+//! |                     acknowledgment number                     |   bytes  8..12   TCP bytes 8..12
+//! +-------------------------------+-------------------------------+
+//! |          source port          |       destination port        |   bytes 12..16   TCP bytes 0..4
+//! +-------------------------------+-------------------------------+
+//! |                 options (offset * 4 - 20 bytes)               |   bytes 16..
+//! +---------------------------------------------------------------+
+//! |                             data                              |
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! `offset` is the data offset of the TCP header that it stands for, 5 to 15. The reserved bits and all flags pass as
+//! they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides. Checksum and length are
+//! those of UDP. Of the IP header only the ECN bits travel, in the outer one.
+
+use std::net::Ipv6Addr;
+
+use crate::headers::{CWR, FIN, Headers, PSH};
+
+/// Bytes before the options.
+pub const HEADER_LEN: usize = 16;
+/// IPv6 and TCP header of the packet that the stack sees, without options.
+pub(super) const INNER_HEADERS: usize = 60;
+/// Where the flags are in that packet.
+const INNER_FLAGS: usize = 53;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const URG: u8 = 0x20;
+
+/// A TCP packet of the stack that is about to become datagrams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing<'a> {
+    tcp: &'a [u8],
+    payload: &'a [u8],
+    pub(super) dst: Ipv6Addr,
+    /// ECN bits of the inner IP header.
+    pub(super) ecn: u8,
+}
+
+impl<'a> Outgoing<'a> {
+    /// `None` for what is not TCP over IPv6, which is all that the stack can say to a peer of this device.
+    pub(super) fn parse(packet: &'a [u8]) -> Option<Outgoing<'a>> {
+        let headers = Headers::of(packet).filter(|headers| headers.v6)?;
+        let (_, tcp) = packet.split_at_checked(headers.ip_len)?;
+        let (tcp, payload) = tcp.split_at_checked(headers.tcp_len)?;
+        let dst: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
+        Some(Outgoing { tcp, payload, dst: dst.into(), ecn: packet.get(1)? >> 4 & 3 })
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.tcp.get(13).is_some_and(|flags| flags & URG != 0)
+    }
+
+    /// How many datagrams it takes with `segment_size` bytes of payload in each.
+    pub(super) fn pieces(&self, segment_size: Option<u16>) -> usize {
+        self.payload.len().div_ceil(self.step(segment_size)).max(1)
+    }
+
+    /// Length of datagram `index`.
+    pub(super) fn piece_len(&self, segment_size: Option<u16>, index: usize) -> usize {
+        HEADER_LEN + self.tcp.len().saturating_sub(20) + self.piece(segment_size, index).len()
+    }
+
+    /// Appends datagram `index` to `out`. FIN and PSH stay on the last, CWR on the first.
+    pub(super) fn write_piece(&self, segment_size: Option<u16>, index: usize, out: &mut Vec<u8>) {
+        let Some((&fixed, options)) = self.tcp.split_first_chunk::<20>() else { return };
+        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, mut flags, w0, w1, ..] = fixed;
+        flags &= !URG;
+        if index > 0 {
+            flags &= !CWR;
+        }
+        if index + 1 < self.pieces(segment_size) {
+            flags &= !(FIN | PSH);
+        }
+        let start = index * self.step(segment_size);
+        let seq = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(start as u32);
+        let [q0, q1, q2, q3] = seq.to_be_bytes();
+        out.extend([offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
+        out.extend(options);
+        out.extend(self.piece(segment_size, index));
+    }
+
+    fn piece(&self, segment_size: Option<u16>, index: usize) -> &'a [u8] {
+        let step = self.step(segment_size);
+        let start = index.saturating_mul(step).min(self.payload.len());
+        let end = start.saturating_add(step).min(self.payload.len());
+        self.payload.get(start..end).unwrap_or_default()
+    }
+
+    fn step(&self, segment_size: Option<u16>) -> usize {
+        segment_size.filter(|&size| size > 0).map_or(usize::MAX, usize::from)
+    }
+}
+
+/// A datagram that has the shape of one of ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Incoming<'a> {
+    header: &'a [u8; HEADER_LEN],
+    options: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Incoming<'a> {
+    pub(super) fn parse(datagram: &'a [u8]) -> Option<Incoming<'a>> {
+        let (header, rest) = datagram.split_first_chunk::<HEADER_LEN>()?;
+        let options_len = (usize::from(header[0] >> 4) * 4).checked_sub(20)?;
+        let (options, payload) = rest.split_at_checked(options_len)?;
+        Some(Incoming { header, options, payload })
+    }
+
+    fn seq(&self) -> u32 {
+        let [_, _, _, _, q0, q1, q2, q3, ..] = *self.header;
+        u32::from_be_bytes([q0, q1, q2, q3])
+    }
+
+    fn flags(&self) -> u8 {
+        self.header[1]
+    }
+}
+
+/// The IPv6 packet that the stack gets: one datagram, or a run of datagrams that a sender with TSO would have sent as one.
+#[derive(Debug, Default)]
+pub(super) struct Assembly {
+    packet: Vec<u8>,
+    /// Header of the first datagram of the run.
+    first: [u8; HEADER_LEN],
+    /// Payload bytes of the first datagram of the run.
+    segment_size: usize,
+    /// Sequence number that would continue the run.
+    next_seq: u32,
+    /// The run has seen its last datagram.
+    closed: bool,
+}
+
+impl Assembly {
+    /// Starts a new run with this datagram.
+    pub(super) fn start(&mut self, datagram: &Incoming<'_>, src: Ipv6Addr, dst: Ipv6Addr, ecn: u8) {
+        let Incoming { header, options, payload } = datagram;
+        let [offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = **header;
+        self.packet.clear();
+        // Version, traffic class, flow label; the length follows at the end; next header TCP, hop limit 64.
+        self.packet.extend([0x60, ecn << 4, 0, 0, 0, 0, 6, 64]);
+        self.packet.extend(src.octets());
+        self.packet.extend(dst.octets());
+        self.packet.extend([s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
+        // Checksum and urgent pointer: UDP has verified the datagram, and the device says so.
+        self.packet.extend([0; 4]);
+        self.packet.extend(*options);
+        self.packet.extend(*payload);
+        self.first = **header;
+        self.segment_size = payload.len();
+        self.next_seq = datagram.seq().wrapping_add(payload.len() as u32);
+        // FIN, SYN, RST and PSH end a run, as in the kernel's GRO; so does a datagram without data.
+        self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
+    }
+
+    /// Appends the datagram if it continues the run: the same but for sequence number, PSH and FIN, and contiguous.
+    pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
+        let Incoming { header, options, payload } = datagram;
+        let len = payload.len();
+        let fits = len > 0 && len <= self.segment_size && self.packet.len() + len <= crate::device::MAX_SUPER;
+        if self.closed || !fits || datagram.seq() != self.next_seq {
+            return false;
+        }
+        let same = header[..1] == self.first[..1]
+            && (header[1] ^ self.first[1]) & !(FIN | PSH | URG) == 0
+            && header[2..4] == self.first[2..4]
+            && header[8..] == self.first[8..]
+            && self.packet.get(INNER_HEADERS..INNER_HEADERS + options.len()) == Some(*options);
+        if !same {
+            return false;
+        }
+        if let Some(flags) = self.packet.get_mut(INNER_FLAGS) {
+            *flags |= datagram.flags() & (FIN | PSH);
+        }
+        self.closed = len < self.segment_size || datagram.flags() & (FIN | PSH) != 0;
+        self.next_seq = self.next_seq.wrapping_add(len as u32);
+        self.packet.extend(*payload);
+        true
+    }
+
+    /// The packet so far with its length written, and the segment size if it is a super-packet.
+    pub(super) fn finish(&mut self) -> (&[u8], Option<u16>) {
+        let len = self.packet.len().saturating_sub(40).min(usize::from(u16::MAX)) as u16;
+        if let Some(field) = self.packet.get_mut(4..6) {
+            field.copy_from_slice(&len.to_be_bytes());
+        }
+        let tcp_len = usize::from(self.first[0] >> 4) * 4;
+        let payload = self.packet.len().saturating_sub(40 + tcp_len);
+        let segment_size = (payload > self.segment_size).then_some(self.segment_size as u16);
+        (&self.packet, segment_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tcp, pattern};
+
+    fn pieces(packet: &[u8], segment_size: Option<u16>) -> Vec<Vec<u8>> {
+        let outgoing = Outgoing::parse(packet).unwrap();
+        (0..outgoing.pieces(segment_size))
+            .map(|index| {
+                let mut piece = Vec::new();
+                outgoing.write_piece(segment_size, index, &mut piece);
+                assert_eq!(piece.len(), outgoing.piece_len(segment_size, index));
+                piece
+            })
+            .collect()
+    }
+
+    fn received(datagram: &[u8], like: &Tcp) -> Assembly {
+        let mut assembly = Assembly::default();
+        let (src, dst) = addresses(like);
+        assembly.start(&Incoming::parse(datagram).unwrap(), src, dst, like.ecn);
+        assembly
+    }
+
+    fn addresses(like: &Tcp) -> (Ipv6Addr, Ipv6Addr) {
+        match (like.src, like.dst) {
+            (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => (src, dst),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_header_becomes_the_documented_bytes() {
+        let tcp = Tcp {
+            ports: (0x1112, 0x2122),
+            seq: 0x3132_3334,
+            ack: 0x4142_4344,
+            window: 0x5152,
+            reserved: 0x0F,
+            flags: 0xFF,
+            options: vec![0x61; 4],
+            payload: vec![0x71; 2],
+            ..Tcp::v6()
+        };
+        let expected = [
+            0x6F, 0xDF, 0x51, 0x52, 0x31, 0x32, 0x33, 0x34, 0x41, 0x42, 0x43, 0x44, 0x11, 0x12, 0x21, 0x22,
+            0x61, 0x61, 0x61, 0x61, 0x71, 0x71,
+        ];
+        assert_eq!(pieces(&tcp.packet(), None), [expected]);
+    }
+
+    #[test]
+    fn everything_but_urgent_passes_a_round_trip() {
+        let tcp = Tcp {
+            reserved: 0x0B,
+            flags: 0xDB,
+            seq: u32::MAX,
+            ack: 7,
+            options: (0..40).collect(),
+            payload: pattern(1200),
+            ecn: 3,
+            ..Tcp::v6()
+        };
+        let datagram = pieces(&tcp.packet(), None).concat();
+        let mut assembly = received(&datagram, &tcp);
+        let (packet, segment_size) = assembly.finish();
+        assert_eq!(segment_size, None);
+        assert_eq!(format!("{:?}", Tcp::parse(packet)), format!("{tcp:?}"));
+        assert_eq!(packet.len(), tcp.packet().len());
+    }
+
+    #[test]
+    fn a_super_packet_is_cut_and_put_together_again() {
+        let tcp = Tcp {
+            flags: 0x99,
+            seq: u32::MAX - 1500,
+            options: vec![1; 12],
+            payload: pattern(3500),
+            ..Tcp::v6()
+        };
+        let datagrams = pieces(&tcp.packet(), Some(1000));
+        let flags: Vec<u8> = datagrams.iter().map(|datagram| datagram[1]).collect();
+        assert_eq!(flags, [0x90, 0x10, 0x10, 0x19]);
+        let lengths: Vec<usize> = datagrams.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [1028, 1028, 1028, 528]);
+        // CWR is on the first only, so that one stays alone.
+        let mut assembly = received(&datagrams[1], &tcp);
+        assert!(assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()));
+        assert!(assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
+        assert!(!assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
+        let (packet, segment_size) = assembly.finish();
+        assert_eq!(segment_size, Some(1000));
+        let whole = Tcp::parse(packet);
+        assert_eq!((whole.flags, whole.seq), (0x19, tcp.seq.wrapping_add(1000)));
+        assert!(whole.payload == tcp.payload[1000..]);
+    }
+
+    #[test]
+    fn datagrams_that_differ_are_not_merged() {
+        let first = Tcp { payload: pattern(100), ..Tcp::v6() };
+        let next = Tcp { seq: first.seq + 100, ..first.clone() };
+        let mergeable = |second: &Tcp| {
+            let mut assembly = received(&pieces(&first.packet(), None).concat(), &first);
+            assembly.extend(&Incoming::parse(&pieces(&second.packet(), None).concat()).unwrap())
+        };
+        assert!(mergeable(&next));
+        assert!(mergeable(&Tcp { flags: 0x19, ..next.clone() }));
+        for other in [
+            Tcp { seq: first.seq, ..next.clone() },
+            Tcp { ack: 1, ..next.clone() },
+            Tcp { window: 1, ..next.clone() },
+            Tcp { ports: (1, 2), ..next.clone() },
+            Tcp { reserved: 1, ..next.clone() },
+            Tcp { flags: 0x50, ..next.clone() },
+            Tcp { options: vec![1; 4], ..next.clone() },
+            Tcp { payload: pattern(101), ..next.clone() },
+            Tcp { payload: Vec::new(), ..next.clone() },
+        ] {
+            assert!(!mergeable(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_not_parsed() {
+        let datagram = pieces(&Tcp { options: vec![1; 40], ..Tcp::v6() }.packet(), None).concat();
+        assert!(Incoming::parse(&datagram).is_some());
+        for len in 0..datagram.len() {
+            assert!(Incoming::parse(&datagram[..len]).is_none());
+        }
+        for first in 0..=0x4F {
+            assert!(Incoming::parse(&[first; 100]).is_none());
+        }
+        assert!(Outgoing::parse(&Tcp::v4().packet()).is_none());
+    }
+}

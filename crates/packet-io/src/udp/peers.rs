@@ -1,0 +1,257 @@
+//! Inner addresses: what the stack calls a peer that UDP knows by address *and* port.
+//!
+//! Two peers behind one NAT share an address and differ in the port, so each outer socket address gets an inner IPv6
+//! address of its own, in a prefix of unique local addresses (RFC 4193) that appears on no wire:
+//!
+//! ```text
+//! fd62:7269:736b::1                      the stack itself
+//! fd62:7269:736b:4:PPPP:0:AABB:CCDD      peer AA.BB.CC.DD (hexadecimal), UDP port PPPP
+//! fd62:7269:736b:6:HHHH:HHHH:HHHH:HHHH   peer with an IPv6 address: SipHash-2-4 of address, port and scope
+//! ```
+//!
+//! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted; for IPv6 a
+//! table remembers it, bounded, forgetting whoever was silent longest. The peers' own idea of their addresses differs
+//! from ours (NAT), and nothing depends on it: no address is part of a datagram. Fast Open cookies are bound to the inner
+//! address, so to the outer address and port.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use siphasher::sip::SipHasher24;
+
+/// The first three groups of every inner address.
+const PREFIX: [u16; 3] = [0xFD62, 0x7269, 0x736B];
+/// The fourth group.
+const FROM_V4: u16 = 4;
+const FROM_V6: u16 = 6;
+
+/// The inner address of the stack itself, on every UDP device.
+pub const LOCAL_INNER: Ipv6Addr = Ipv6Addr::new(0xFD62, 0x7269, 0x736B, 0, 0, 0, 0, 1);
+
+/// Peers that a table remembers at least.
+const PEERS: usize = 65_536;
+
+/// IPv6 peers that this process itself named through [`inner_address`], before any of them was heard.
+static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
+
+/// The address under which the stack knows the peer at `outer`: `connect` to this to reach it.
+///
+/// Every [`UdpDevice`](super::UdpDevice) of this process finds the way back to `outer`.
+///
+/// ```
+/// use brisk_packet_io::udp::inner_address;
+/// let inner = inner_address("192.0.2.1:7413".parse().unwrap());
+/// assert_eq!(inner.to_string(), "fd62:7269:736b:4:1cf5:0:c000:201");
+/// ```
+pub fn inner_address(outer: SocketAddr) -> IpAddr {
+    let outer = canonical(outer);
+    let inner = inner_of(outer);
+    if outer.is_ipv6() {
+        NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(inner, outer);
+    }
+    inner.into()
+}
+
+/// An IPv4 peer as IPv4, also when it reached a socket of both families; no flow label.
+pub(super) fn canonical(outer: SocketAddr) -> SocketAddr {
+    match outer {
+        SocketAddr::V4(_) => outer,
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())),
+            None => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
+        },
+    }
+}
+
+/// `outer` must be canonical.
+fn inner_of(outer: SocketAddr) -> Ipv6Addr {
+    let [a, b, c] = PREFIX;
+    match outer {
+        SocketAddr::V4(v4) => {
+            let [o0, o1, o2, o3] = v4.ip().octets();
+            let (high, low) = (u16::from_be_bytes([o0, o1]), u16::from_be_bytes([o2, o3]));
+            Ipv6Addr::new(a, b, c, FROM_V4, v4.port(), 0, high, low)
+        }
+        SocketAddr::V6(v6) => {
+            // The key is of no secret: it keeps this use of the hash apart from others.
+            let mut hasher = SipHasher24::new_with_keys(u64::from_be_bytes(*b"briskudp"), 1);
+            hasher.write(&v6.ip().octets());
+            hasher.write(&v6.port().to_be_bytes());
+            hasher.write(&v6.scope_id().to_be_bytes());
+            let hash = hasher.finish().to_be_bytes();
+            let group = |i: usize| u16::from_be_bytes([hash[i], hash[i + 1]]);
+            Ipv6Addr::new(a, b, c, FROM_V6, group(0), group(2), group(4), group(6))
+        }
+    }
+}
+
+/// Inverts [`inner_of`] where that can be.
+fn outer_of(inner: Ipv6Addr) -> Option<SocketAddr> {
+    let [a, b, c, kind, port, zero, high, low] = inner.segments();
+    if [a, b, c] != PREFIX || kind != FROM_V4 || zero != 0 {
+        return None;
+    }
+    let ([o0, o1], [o2, o3]) = (high.to_be_bytes(), low.to_be_bytes());
+    Some(SocketAddr::from((Ipv4Addr::new(o0, o1, o2, o3), port)))
+}
+
+/// How to reach a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Route {
+    /// Canonical outer address.
+    pub(super) outer: SocketAddr,
+    /// The address of ours that the peer last wrote to, if the socket is bound to none in particular.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// The peers that one device has heard.
+#[derive(Debug)]
+pub(super) struct Peers(Recent<Route>);
+
+impl Peers {
+    pub(super) fn new() -> Peers {
+        Peers(Recent::new(PEERS))
+    }
+
+    /// The inner address of a peer that was just heard. `None` if another living peer has the same one, which for IPv6 peers happens by a
+    /// collision of hashes: the first keeps it.
+    pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
+        let inner = inner_of(route.outer);
+        match self.0.find(inner) {
+            Some(known) if known.outer != route.outer => return None,
+            Some(known) => *known = route,
+            None => self.0.insert(inner, route),
+        }
+        Some(inner)
+    }
+
+    /// The way to the peer with this inner address; `None` if there never was one or it is forgotten.
+    pub(super) fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
+        if let Some(route) = self.0.find(inner) {
+            return Some(*route);
+        }
+        let outer = outer_of(inner)
+            .or_else(|| NAMED.lock().unwrap_or_else(PoisonError::into_inner).find(inner).copied())?;
+        let route = Route { outer, from: None };
+        self.0.insert(inner, route);
+        Some(route)
+    }
+
+    /// Lets the kernel choose our address towards this peer again.
+    pub(super) fn forget_source(&mut self, outer: SocketAddr) {
+        if let Some(route) = self.0.find(inner_of(outer)) {
+            route.from = None;
+        }
+    }
+}
+
+/// A bounded map that forgets what was not used for longest, by halves: whoever was not used while the younger half
+/// filled up goes with the older half.
+#[derive(Debug)]
+struct Recent<T> {
+    younger: HashMap<Ipv6Addr, T>,
+    older: HashMap<Ipv6Addr, T>,
+    half: usize,
+}
+
+impl<T> Recent<T> {
+    /// Remembers at least the last `keep` and at most twice as many.
+    fn new(keep: usize) -> Recent<T> {
+        Recent { younger: HashMap::new(), older: HashMap::new(), half: keep.max(1) }
+    }
+
+    fn find(&mut self, key: Ipv6Addr) -> Option<&mut T> {
+        if !self.younger.contains_key(&key) {
+            let value = self.older.remove(&key)?;
+            self.insert(key, value);
+        }
+        self.younger.get_mut(&key)
+    }
+
+    fn insert(&mut self, key: Ipv6Addr, value: T) {
+        if self.younger.len() >= self.half {
+            self.older = std::mem::take(&mut self.younger);
+        }
+        self.younger.insert(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v6(inner: IpAddr) -> Ipv6Addr {
+        match inner {
+            IpAddr::V6(inner) => inner,
+            IpAddr::V4(inner) => panic!("{inner}"),
+        }
+    }
+
+    #[test]
+    fn an_ipv4_peer_is_found_again_without_a_table() {
+        let outer: SocketAddr = "203.0.113.9:65535".parse().unwrap();
+        let inner = v6(inner_address(outer));
+        assert_eq!(outer_of(inner), Some(outer));
+        assert_eq!(Peers::new().route(inner), Some(Route { outer, from: None }));
+        assert_eq!(inner_address("[::ffff:203.0.113.9]:65535".parse().unwrap()), IpAddr::V6(inner));
+    }
+
+    #[test]
+    fn peers_behind_one_address_differ_by_port() {
+        for address in ["192.0.2.1", "[2001:db8::1]"] {
+            let [a, b] = [1, 2].map(|port| inner_address(format!("{address}:{port}").parse().unwrap()));
+            assert_ne!(a, b);
+        }
+    }
+
+    #[test]
+    fn an_ipv6_peer_that_was_named_is_found_by_every_device() {
+        let outer: SocketAddr = "[2001:db8::7]:7413".parse().unwrap();
+        let inner = v6(inner_address(outer));
+        assert_eq!(Peers::new().route(inner).map(|route| route.outer), Some(outer));
+    }
+
+    #[test]
+    fn an_ipv6_peer_that_was_heard_is_found_by_that_device_only() {
+        let outer = canonical("[2001:db8::8]:1".parse().unwrap());
+        let from = Some("2001:db8::1".parse().unwrap());
+        let mut peers = Peers::new();
+        let inner = peers.heard(Route { outer, from }).unwrap();
+        assert_eq!(peers.route(inner), Some(Route { outer, from }));
+        assert_eq!(Peers::new().route(inner), None);
+        peers.forget_source(outer);
+        assert_eq!(peers.route(inner), Some(Route { outer, from: None }));
+    }
+
+    #[test]
+    fn a_colliding_peer_does_not_take_over_an_address() {
+        let mut peers = Peers::new();
+        let first: SocketAddr = "[2001:db8::9]:1".parse().unwrap();
+        let second: SocketAddr = "[2001:db8::9]:2".parse().unwrap();
+        peers.0.insert(inner_of(second), Route { outer: first, from: None });
+        assert_eq!(peers.heard(Route { outer: second, from: None }), None);
+    }
+
+    #[test]
+    fn the_table_forgets_whoever_was_silent_longest() {
+        let mut recent = Recent::new(2);
+        let key = |i: u16| Ipv6Addr::from([i; 8]);
+        for i in 0..4 {
+            recent.insert(key(i), i);
+            // Whoever is used stays.
+            assert_eq!(recent.find(key(0)), Some(&mut 0));
+        }
+        assert_eq!(recent.find(key(1)), None);
+        assert!(recent.find(key(3)).is_some());
+        assert!(recent.younger.len() + recent.older.len() <= 4);
+    }
+
+    #[test]
+    fn addresses_outside_the_prefix_lead_nowhere() {
+        for inner in ["::1", "fd62:7269:736b::1", "fd62:7269:736b:4:1:1:1:1", "2001:db8::1"] {
+            assert_eq!(Peers::new().route(inner.parse().unwrap()), None);
+        }
+    }
+}
