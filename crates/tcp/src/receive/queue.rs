@@ -51,11 +51,6 @@ impl RecvQueue {
         }
     }
 
-    /// Most bytes that may be held, gaps included.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Raises the capacity; never lowers it, because the window offered it already.
     pub(crate) fn grow(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
@@ -64,11 +59,6 @@ impl RecvQueue {
     /// Bytes that can be read.
     pub(crate) fn readable(&self) -> usize {
         self.readable
-    }
-
-    /// True if nothing is held, in order or out of order.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.extent == 0
     }
 
     /// Bytes beyond the readable ones for which there is room: what may be offered as window.
@@ -131,11 +121,6 @@ impl RecvQueue {
         (&self.storage[self.head..self.head + first], &self.storage[..self.readable - first])
     }
 
-    /// The readable byte at `offset` from the read position.
-    pub(crate) fn byte_at(&self, offset: usize) -> Option<u8> {
-        (offset < self.readable).then(|| self.storage[self.index(offset)])
-    }
-
     /// Removes up to `count` readable bytes unread (the urgent byte, for one) and returns how many.
     pub(crate) fn skip(&mut self, count: usize) -> usize {
         let count = count.min(self.readable);
@@ -148,13 +133,6 @@ impl RecvQueue {
             }
         }
         count
-    }
-
-    /// Drops everything that is held, readable or not.
-    pub(crate) fn clear(&mut self) {
-        self.readable = 0;
-        self.extent = 0;
-        self.release();
     }
 
     fn release(&mut self) {
@@ -200,11 +178,10 @@ mod tests {
     fn bytes_become_readable_when_the_gap_before_them_is_filled() {
         let mut queue = RecvQueue::new(100);
         assert_eq!(queue.write_at(3, b"def"), 3);
-        assert_eq!((queue.readable(), queue.is_empty()), (0, false));
+        assert_eq!(queue.readable(), 0);
         assert_eq!(queue.write_at(0, b"abc"), 3);
         queue.advance(6);
         assert_eq!(read_all(&mut queue), b"abcdef");
-        assert!(queue.is_empty());
     }
 
     #[test]
@@ -216,9 +193,6 @@ mod tests {
         assert!(queue.memory() >= 100_000);
         read_all(&mut queue);
         assert_eq!(queue.memory(), 0, "nothing after the last byte");
-        queue.write_at(50, b"behind a gap");
-        queue.clear();
-        assert_eq!(queue.memory(), 0);
     }
 
     #[test]
@@ -241,7 +215,7 @@ mod tests {
         assert_eq!(read_all(&mut queue), b"012345abcd");
         queue.grow(12);
         queue.grow(5);
-        assert_eq!((queue.capacity(), queue.free()), (12, 12), "a capacity never shrinks");
+        assert_eq!((queue.capacity, queue.free()), (12, 12), "a capacity never shrinks");
     }
 
     #[test]
@@ -283,8 +257,6 @@ mod tests {
         queue.advance(4);
         let mut out = [0; 2];
         assert_eq!((queue.peek(&mut out), &out), (2, b"ab"));
-        assert_eq!(queue.byte_at(1), Some(b'b'));
-        assert_eq!(queue.byte_at(4), None);
         assert_eq!(queue.skip(1), 1);
         assert_eq!(read_all(&mut queue), b"bcd");
         assert_eq!((queue.skip(1), queue.read(&mut out)), (0, 0), "nothing left");

@@ -48,16 +48,6 @@ impl SackReporter {
         self.dsack = Some(range);
     }
 
-    /// The duplicate that the next acknowledgement reports, if there is one.
-    pub(crate) fn dsack(&self) -> Option<SeqRange> {
-        self.dsack
-    }
-
-    /// True if the next acknowledgement has blocks to report.
-    pub(crate) fn has_blocks(&self) -> bool {
-        self.dsack.is_some() || !self.recent.is_empty()
-    }
-
     /// The blocks of the next acknowledgement, at most `room` of them.
     pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
         self.dsack
@@ -122,7 +112,6 @@ mod tests {
         receiver.takes(30, 40);
         assert_eq!(receiver.takes(0, 10), [(30, 40)]);
         assert_eq!(receiver.takes(20, 30), []);
-        assert!(!receiver.sack.has_blocks());
     }
 
     /// RFC 2883 section 4: "A D-SACK block is only used to report a duplicate contiguous sequence of

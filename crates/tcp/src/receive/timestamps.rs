@@ -37,11 +37,6 @@ impl Timestamps {
         Timestamps { offset, recent: None }
     }
 
-    /// The offset, for whoever goes on in our place (TIME-WAIT).
-    pub(crate) fn offset(&self) -> u32 {
-        self.offset
-    }
-
     /// TSval at `now`.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         ((now.as_micros() / TICK.as_micros() as u64) as u32).wrapping_add(self.offset)

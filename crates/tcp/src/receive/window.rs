@@ -135,16 +135,6 @@ impl RecvWindow {
         offer.max(current)
     }
 
-    /// Bytes that the receive queue may hold now.
-    pub(crate) fn capacity(&self) -> usize {
-        self.sizing.capacity
-    }
-
-    /// The receiver's own estimate of the round-trip time.
-    pub(crate) fn rtt(&self) -> Option<Duration> {
-        self.sizing.rtt
-    }
-
     /// A round trip measured by an echoed timestamp on arriving data.
     pub(crate) fn on_rtt(&mut self, rtt: Duration) {
         self.sizing.on_rtt(rtt);
@@ -396,14 +386,14 @@ mod tests {
             now += rtt;
             if let Some(capacity) = window.on_read(burst, now) {
                 assert!(capacity >= 2 * burst, "room for a lost round trip");
-                assert_eq!(capacity, window.capacity());
+                assert_eq!(capacity, window.sizing.capacity);
             }
             burst *= 2;
         }
-        assert!(window.capacity() > 3 << 20);
+        assert!(window.sizing.capacity > 3 << 20);
         now += rtt;
         window.on_read(10 << 20, now);
-        assert_eq!(window.capacity(), BUFFER.max, "and not beyond its maximum");
+        assert_eq!(window.sizing.capacity, BUFFER.max, "and not beyond its maximum");
     }
 
     #[test]
@@ -413,7 +403,7 @@ mod tests {
         for round in 1..100u64 {
             assert_eq!(window.on_read(10_000, Instant::from_millis(50 * round)), None);
         }
-        assert_eq!(window.capacity(), BUFFER.initial);
+        assert_eq!(window.sizing.capacity, BUFFER.initial);
     }
 
     #[test]
@@ -428,12 +418,12 @@ mod tests {
         let wnd = window.rcv_wnd(NXT);
         window.on_data(NXT, Instant::from_millis(100));
         window.on_data(NXT + (wnd - 1), Instant::from_millis(150));
-        assert_eq!(window.rtt(), None);
+        assert_eq!(window.sizing.rtt, None);
         window.on_data(NXT + wnd, Instant::from_millis(160));
-        assert_eq!(window.rtt(), Some(Duration::from_millis(60)));
+        assert_eq!(window.sizing.rtt, Some(Duration::from_millis(60)));
         window.on_rtt(Duration::from_millis(40));
-        assert_eq!(window.rtt(), Some(Duration::from_millis(40)), "a timestamp knows better");
+        assert_eq!(window.sizing.rtt, Some(Duration::from_millis(40)), "a timestamp knows better");
         window.on_rtt(Duration::from_millis(48));
-        assert_eq!(window.rtt(), Some(Duration::from_millis(41)), "smoothed by an eighth");
+        assert_eq!(window.sizing.rtt, Some(Duration::from_millis(41)), "smoothed by an eighth");
     }
 }
