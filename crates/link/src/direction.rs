@@ -119,7 +119,8 @@ impl<P: Parcel> Direction<P> {
         }
     }
 
-    /// Hands a packet to the direction at `now`; times never go back from call to call.
+    /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a middlebox
+    /// cut into pieces, this is the fate of the first piece that did not get through, if any.
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
         self.counters.offered += 1;

@@ -85,7 +85,7 @@ fn is_data<P: Parcel>(packet: &P) -> bool {
         return false;
     };
     let control = Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0 | Flags::URG.0;
-    tcp.payload_len() > 0 && tcp.flags(ip).0 & control == 0
+    tcp.payload_len() > 0 && tcp.ends(ip) && tcp.flags(ip).0 & control == 0
 }
 
 /// Appends the payload of `next` and takes over what is newer in its header.
@@ -157,6 +157,16 @@ mod tests {
         assert_eq!(travel("--middlebox coalesce", &packets, 0).len(), 2);
         let hole = [Sample::data(), Sample { seq: 2001, ..Sample::data() }];
         assert_eq!(travel("--middlebox coalesce", &hole, 0).len(), 2);
+    }
+
+    #[test]
+    fn padding_is_not_taken_for_payload() {
+        let mut up = link("--middlebox coalesce").up;
+        let mut padded = Sample::data().bytes();
+        padded.extend([0; 6]);
+        up.offer(padded, Instant::ZERO);
+        up.offer(burst(2)[1].bytes(), Instant::ZERO);
+        assert_eq!(up.counters().coalesced, 0);
     }
 
     #[test]

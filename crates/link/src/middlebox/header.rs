@@ -30,6 +30,11 @@ impl Tcp {
         Some(Tcp { header: tcp_offset(ip)?, payload: header_len(ip)?, end })
     }
 
+    /// Whether nothing follows the packet (links may pad).
+    pub(crate) fn ends(self, ip: &[u8]) -> bool {
+        self.end == ip.len()
+    }
+
     pub(crate) fn payload_len(self) -> usize {
         self.end - self.payload
     }
