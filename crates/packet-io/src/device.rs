@@ -1,21 +1,23 @@
 //! What every device does: [`Device`], and the few facts that travel beside a packet.
 //!
-//! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack emits, `flush`.
-//! A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload that stands for a run of
-//! equal-sized segments. Such packets decide bulk throughput, far more than the kind of device does.
+//! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack
+//! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload
+//! that stands for a run of equal-sized segments. Such packets decide bulk throughput, far more than the kind
+//! of device does.
 
 use std::io;
 use std::task::{Context, Poll};
 
 /// A batch-oriented device for IP packets under a tokio runtime.
 ///
-/// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be called inside
-/// a tokio runtime with I/O enabled; the other methods need none.
+/// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be
+/// called inside a tokio runtime with I/O enabled; the other methods need none.
 pub trait Device: Send {
     /// Ready when [`receive`](Device::receive) may find something. An error means that the device is gone.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Hands each packet that is there to `sink`, at most about `budget` of them, and returns how many it handed over.
+    /// Hands each packet that is there to `sink`, at most about `budget` of them, and returns how many it
+    /// handed over.
     ///
     /// Never blocks: nothing there is `Ok(0)`. A result below `budget` means that the device is drained, and that
     /// [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A device that reads several
@@ -24,13 +26,14 @@ pub trait Device: Send {
 
     /// Sends one IP packet, which may be a super-packet of up to [`Capabilities::max_super`] bytes.
     ///
-    /// Never blocks. `WouldBlock` means that nothing of this packet was taken: call again with the same packet after
-    /// [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long, no route, a firewall) is
-    /// counted in [`Counters::send_refused`] and reported as sent, because to TCP that is a loss. Any other error
-    /// means that the device is gone.
+    /// Never blocks. `WouldBlock` means that nothing of this packet was taken: call again with the same
+    /// packet after [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long, no
+    /// route, a firewall) is counted in [`Counters::send_refused`] and reported as sent, because to TCP that
+    /// is a loss. Any other error means that the device is gone.
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
 
-    /// Ready when a [`send`](Device::send) or [`flush`](Device::flush) that would have blocked is worth another try.
+    /// Ready when a [`send`](Device::send) or [`flush`](Device::flush) that would have blocked is worth
+    /// another try.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Pushes out what `send` collected. `WouldBlock` means that a part is still waiting: call again after
@@ -39,7 +42,8 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// The longest IP packet in bytes, header included, that one segment may occupy. The stack derives its MSS from it.
+    /// The longest IP packet in bytes, header included, that one segment may occupy. The stack derives its
+    /// MSS from it.
     fn mtu(&self) -> usize;
 
     /// What the device takes off the stack's hands.

@@ -1,6 +1,7 @@
 //! Where the headers of a TCP packet lie: the little that a device must know to offload it.
 //!
-//! Devices see packets of their own stack and of the kernel; whatever does not look like plain TCP is passed on whole.
+//! Devices see packets of their own stack and of the kernel; whatever does not look like plain TCP is passed
+//! on whole.
 
 /// Offset of the flags byte in a TCP header.
 const FLAGS: usize = 13;
@@ -50,8 +51,8 @@ impl Headers {
         packet.get(self.ip_len + FLAGS).copied().unwrap_or(0)
     }
 
-    /// The folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1): what the checksum field of a
-    /// packet holds that the device is to finish.
+    /// The folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1): what the checksum
+    /// field of a packet holds that the device is to finish.
     pub(crate) fn pseudo_sum(&self, packet: &[u8]) -> u16 {
         let addresses = if self.v6 { packet.get(8..40) } else { packet.get(12..20) };
         let len = packet.len().saturating_sub(self.ip_len) as u32;

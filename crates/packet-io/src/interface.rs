@@ -1,7 +1,7 @@
 //! A network interface and what is configured on it: addresses, MTU, up or down, routes.
 //!
-//! A small encoder for rtnetlink (`rtnetlink(7)`), so that nothing is shelled out and IPv4 and IPv6 are the same code.
-//! Everything here acts in the network namespace of the calling thread; see [`crate::netns`].
+//! A small encoder for rtnetlink (`rtnetlink(7)`), so that nothing is shelled out and IPv4 and IPv6 are the
+//! same code. Everything here acts in the network namespace of the calling thread; see [`crate::netns`].
 
 use std::io;
 use std::net::IpAddr;
@@ -95,8 +95,8 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, action, error))
     }
 
-    /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already is no error.
-    /// On an interface that is up the kernel answers to the address when this returns.
+    /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already
+    /// is no error. On an interface that is up the kernel answers to the address when this returns.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection an IPv6
@@ -118,8 +118,8 @@ impl Interface {
         Ok(())
     }
 
-    /// Routes `destination/prefix` to this interface, `via` a next hop if one is given. `0.0.0.0/0` and `::/0` are the
-    /// default routes. One that exists is replaced.
+    /// Routes `destination/prefix` to this interface, `via` a next hop if one is given. `0.0.0.0/0` and
+    /// `::/0` are the default routes. One that exists is replaced.
     pub fn add_route(&self, destination: IpAddr, prefix: u8, via: Option<IpAddr>) -> Result<(), OpenError> {
         let (family, octets) = encode(destination);
         let scope = if via.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
@@ -139,7 +139,8 @@ impl Interface {
     }
 }
 
-/// Linux adds the local route of an IPv6 address a moment after the address; a packet that comes before that is lost.
+/// Linux adds the local route of an IPv6 address a moment after the address; a packet that comes before that
+/// is lost.
 fn wait_until_local(address: IpAddr) {
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
@@ -230,8 +231,8 @@ impl Request {
         self
     }
 
-    /// Sends the request and returns the payload of the first answer; for a command, which is only acknowledged, that
-    /// is empty.
+    /// Sends the request and returns the payload of the first answer; for a command, which is only
+    /// acknowledged, that is empty.
     fn exchange(mut self) -> io::Result<Vec<u8>> {
         let len = self.0.len() as u32;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());

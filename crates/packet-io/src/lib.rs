@@ -12,8 +12,9 @@
 //! | [`realtime`] | waiting for a due time with microsecond precision |
 //! | [`privileges`] | what to tell a user who lacks a right |
 //!
-//! A device knows neither TCP's state nor a clock. It moves packets, cuts super-packets that the kernel cannot cut, and
-//! finishes checksums that the stack left open. All unsafe code of the project is in this crate.
+//! A device knows neither TCP's state nor a clock. It moves packets, cuts super-packets that the kernel
+//! cannot cut, and finishes checksums that the stack left open. All unsafe code of the project is in this
+//! crate.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

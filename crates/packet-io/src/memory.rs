@@ -1,7 +1,7 @@
 //! A pair of devices joined in memory: what one sends, the other receives, in order and without loss.
 //!
-//! For tests and examples of everything above the devices. Delay, rate and loss between the two ends are the business
-//! of `brisk_link`; this is a cable.
+//! For tests and examples of everything above the devices. Delay, rate and loss between the two ends are the
+//! business of `brisk_link`; this is a cable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,8 +16,8 @@ use crate::offload;
 pub struct MemoryOptions {
     /// MTU in bytes, 68 to 65535. Default 1500.
     pub mtu: usize,
-    /// Carry super-packets and open checksums as they are. Without it they are cut and finished by the sender, as on a
-    /// plain wire. Default true.
+    /// Carry super-packets and open checksums as they are. Without it they are cut and finished by the
+    /// sender, as on a plain wire. Default true.
     pub offload: bool,
     /// How many bytes may wait in each direction before `send` answers `WouldBlock`. Default 4 MiB.
     pub queue_bytes: usize,

@@ -1,9 +1,10 @@
 //! Network namespaces: open one by name or path, create one, run a closure inside.
 //!
-//! A namespace belongs to a thread, and a thread that changed cannot always come back (a user namespace may forbid it).
-//! So [`Namespace::run`] uses a scoped thread of its own: the caller's thread never changes. Descriptors that are opened
-//! inside stay in that namespace wherever they are used, which is how one process serves several.
-//! Names live in `/run/netns` as `ip-netns(8)` lays down, so `ip netns` sees what is created here and the other way round.
+//! A namespace belongs to a thread, and a thread that changed cannot always come back (a user namespace may
+//! forbid it). So [`Namespace::run`] uses a scoped thread of its own: the caller's thread never changes.
+//! Descriptors that are opened inside stay in that namespace wherever they are used, which is how one process
+//! serves several. Names live in `/run/netns` as `ip-netns(8)` lays down, so `ip netns` sees what is created
+//! here and the other way round.
 
 use std::fs;
 use std::io;
@@ -44,8 +45,8 @@ impl Namespace {
         Ok(Namespace { fd: Arc::new(file.into()), label: name_or_path.to_owned() })
     }
 
-    /// A fresh namespace without a name, with its loopback interface up. It vanishes with its last user, also after a
-    /// crash.
+    /// A fresh namespace without a name, with its loopback interface up. It vanishes with its last user, also
+    /// after a crash.
     pub fn anonymous() -> Result<Namespace, OpenError> {
         in_thread(|| {
             enter_fresh()?;
@@ -55,8 +56,8 @@ impl Namespace {
         .map_err(|error| OpenError::namespace("(anonymous)", "cannot be created", error))?
     }
 
-    /// Creates a namespace that stays until [`Namespace::delete`], as `ip netns add` does, with its loopback interface
-    /// up. An existing name is an error.
+    /// Creates a namespace that stays until [`Namespace::delete`], as `ip netns add` does, with its loopback
+    /// interface up. An existing name is an error.
     pub fn create(name: &str) -> Result<Namespace, OpenError> {
         let path = named(name)?;
         let failed = |error: io::Error| OpenError::namespace(name, "cannot be created", error);
@@ -87,8 +88,8 @@ impl Namespace {
         }
     }
 
-    /// Runs `body` inside this namespace, on a thread of its own, and waits for it. A panic of `body` goes on in the
-    /// caller.
+    /// Runs `body` inside this namespace, on a thread of its own, and waits for it. A panic of `body` goes on
+    /// in the caller.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, OpenError> {
         in_thread(|| {
             self.enter()?;
@@ -124,8 +125,8 @@ fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> io::Result<T> {
 }
 
 fn enter_fresh() -> Result<(), OpenError> {
-    // SAFETY: unshare(2) is unsafe only for CLONE_FILES, where one thread could miss descriptors of another. CLONE_NEWNET
-    // changes nothing but the network namespace of this thread.
+    // SAFETY: unshare(2) is unsafe only for CLONE_FILES, where one thread could miss descriptors of another.
+    // CLONE_NEWNET changes nothing but the network namespace of this thread.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|error| OpenError::namespace("(new)", "cannot be created", error.into()))
 }
@@ -138,7 +139,8 @@ fn named(name: &str) -> Result<PathBuf, OpenError> {
     Ok(Path::new(NAMES).join(name))
 }
 
-/// Makes the directory of names a shared mount, so that a name reaches other mount namespaces, as `ip netns add` does.
+/// Makes the directory of names a shared mount, so that a name reaches other mount namespaces, as `ip netns
+/// add` does.
 fn share_names_directory() -> io::Result<()> {
     fs::create_dir_all(NAMES)?;
     let share =

@@ -1,7 +1,7 @@
 //! What to tell a user who lacks a right, and which rights this process has.
 //!
-//! A device that cannot be opened answers with an [`OpenError`]: one line that names the device, says what is wrong,
-//! and what to do. Most failures here are a missing capability, so the remedy is part of the message.
+//! A device that cannot be opened answers with an [`OpenError`]: one line that names the device, says what is
+//! wrong, and what to do. Most failures here are a missing capability, so the remedy is part of the message.
 
 use std::fmt;
 use std::io;

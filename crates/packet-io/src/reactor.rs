@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Registered or not. The registration holds a duplicate of the descriptor, so that it cannot outlive what it watches.
+/// Registered or not. The registration holds a duplicate of the descriptor, so that it cannot outlive what it
+/// watches.
 #[derive(Debug, Default)]
 pub(crate) struct Reactor(Option<AsyncFd<OwnedFd>>);
 
@@ -32,8 +33,8 @@ impl Reactor {
         }
     }
 
-    /// Writes at once, whatever the reactor knows, because a device is nearly always writable. Only a second `WouldBlock`,
-    /// observed by the reactor, lets the next `poll_writable` wait.
+    /// Writes at once, whatever the reactor knows, because a device is nearly always writable. Only a second
+    /// `WouldBlock`, observed by the reactor, lets the next `poll_writable` wait.
     pub(crate) fn write<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match (write(), &self.0) {
             (Err(error), Some(registered)) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,9 +1,10 @@
 //! Waiting for a due time with microsecond precision, for the link emulator.
 //!
-//! A plain `ppoll` comes back 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`] sleeps in
-//! `ppoll` until shortly before the due time and then polls without sleeping; with a real-time priority
-//! ([`request_fifo`]) and a timer slack of a nanosecond the median lateness is below a microsecond. The kernel stops a
-//! real-time thread that uses more than 95 % of a second, for tens of milliseconds, so spinning is rationed.
+//! A plain `ppoll` comes back 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
+//! sleeps in `ppoll` until shortly before the due time and then polls without sleeping; with a real-time
+//! priority ([`request_fifo`]) and a timer slack of a nanosecond the median lateness is below a microsecond.
+//! The kernel stops a real-time thread that uses more than 95 % of a second, for tens of milliseconds, so
+//! spinning is rationed.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -21,7 +22,8 @@ pub enum Priority {
     Ordinary(io::Error),
 }
 
-/// Asks for SCHED_FIFO at `priority` (clamped to 1 to 99) for the calling thread. Threads that it starts are ordinary.
+/// Asks for SCHED_FIFO at `priority` (clamped to 1 to 99) for the calling thread. Threads that it starts are
+/// ordinary.
 pub fn request_fifo(priority: u8) -> Priority {
     // SAFETY: sched_param is plain old data for which zero is a valid value (musl has more fields than glibc).
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -35,8 +37,8 @@ pub fn request_fifo(priority: u8) -> Priority {
     }
 }
 
-/// Lets timers of the calling thread expire when they are due rather than up to 50 microseconds later, to save wake-ups.
-/// Needs no right.
+/// Lets timers of the calling thread expire when they are due rather than up to 50 microseconds later, to
+/// save wake-ups. Needs no right.
 pub fn set_finest_timer_slack() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN))?)
 }
@@ -64,8 +66,8 @@ impl Waiter {
         Waiter { spin, window_end: None, spun_in_window: Duration::ZERO, spun: Duration::ZERO }
     }
 
-    /// Waits until one of `fds` is readable or `due` has come, and says which are readable; none means that the due time
-    /// has come, or that a signal did. Without `due` it waits for the descriptors alone.
+    /// Waits until one of `fds` is readable or `due` has come, and says which are readable; none means that
+    /// the due time has come, or that a signal did. Without `due` it waits for the descriptors alone.
     pub fn wait<const N: usize>(
         &mut self,
         fds: [BorrowedFd<'_>; N],

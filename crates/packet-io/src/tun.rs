@@ -1,12 +1,13 @@
 //! A Linux TUN device: the kernel routes IP packets to a descriptor, and takes those that are written to it.
 //!
-//! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work: a
-//! super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the fastest path between a
-//! user-space TCP and the kernel of the same host: one call moves up to 64 kB, both ways. Where the kernel refuses the
-//! offloads the same device carries single packets, and what the stack leaves open is done in software.
+//! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
+//! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
+//! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
+//! ways. Where the kernel refuses the offloads the same device carries single packets, and what the stack
+//! leaves open is done in software.
 //!
-//! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode tun user
-//! USER`) needs nothing.
+//! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
+//! tun user USER`) needs nothing.
 
 mod vnet;
 
@@ -32,11 +33,11 @@ use vnet::{Gso, VnetHeader};
 /// How a TUN device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunOptions {
-    /// Ask for super-packets and open checksums, both ways. Quietly without them where the kernel refuses. Default true;
-    /// a link emulator, which wants the packets as they would be on a wire, says false.
+    /// Ask for super-packets and open checksums, both ways. Quietly without them where the kernel refuses.
+    /// Default true; a link emulator, which wants the packets as they would be on a wire, says false.
     pub offload: bool,
-    /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same. Default
-    /// false.
+    /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same.
+    /// Default false.
     pub multi_queue: bool,
 }
 
@@ -48,8 +49,8 @@ impl Default for TunOptions {
 
 /// An open TUN device. It vanishes when dropped, unless it was made persistent by someone else.
 ///
-/// As a [`Device`] it runs under tokio. [`TunDevice::recv`] and [`TunDevice::send_raw`] with [`AsFd`] serve a thread
-/// that has its own poll loop; the descriptor never blocks.
+/// As a [`Device`] it runs under tokio. [`TunDevice::recv`] and [`TunDevice::send_raw`] with [`AsFd`] serve a
+/// thread that has its own poll loop; the descriptor never blocks.
 #[derive(Debug)]
 pub struct TunDevice {
     reactor: Reactor,
@@ -73,8 +74,8 @@ const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 impl TunDevice {
-    /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a previous
-    /// owner lets go of it.
+    /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a
+    /// previous owner lets go of it.
     pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         if let Some(problem) = name_problem(name) {
             return Err(OpenError::unsupported(format!("tun:{name}"), problem));
@@ -88,8 +89,8 @@ impl TunDevice {
         Ok(TunDevice::over(fd, name, mtu, vnet))
     }
 
-    /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be used from
-    /// any thread afterwards.
+    /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be
+    /// used from any thread afterwards.
     pub fn open_in_netns(name: &str, namespace: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         TunDevice::open_in(name, &Namespace::open(namespace)?, options)
     }
@@ -100,8 +101,9 @@ impl TunDevice {
         Ok(TunDevice { namespace: Some(namespace.clone()), ..device })
     }
 
-    /// Takes over a descriptor that is attached to a TUN device already, perhaps in a namespace that this process cannot
-    /// see; therefore the MTU in bytes is the caller's to know. Fails on a TAP device and on one with a packet information header.
+    /// Takes over a descriptor that is attached to a TUN device already, perhaps in a namespace that this
+    /// process cannot see; therefore the MTU in bytes is the caller's to know. Fails on a TAP device and on
+    /// one with a packet information header.
     pub fn from_fd(fd: OwnedFd, mtu: usize) -> Result<TunDevice, OpenError> {
         let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", "", error);
         let mut request = interface_request("");
@@ -163,8 +165,8 @@ impl TunDevice {
         self.vnet
     }
 
-    /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. On a device with offload it
-    /// may be a super-packet with an unfinished checksum: see [`TunDevice::recv_with_meta`].
+    /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. On a device with
+    /// offload it may be a super-packet with an unfinished checksum: see [`TunDevice::recv_with_meta`].
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.recv_with_meta(buffer).map(|(len, _)| len)
     }
@@ -375,8 +377,8 @@ fn interface_request(name: &str) -> libc::ifreq {
 }
 
 fn ioctl_interface(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: TUNSETIFF and TUNGETIFF, the only codes used here, read and write one ifreq, and the reference is to a
-    // live one.
+    // SAFETY: TUNSETIFF and TUNGETIFF, the only codes used here, read and write one ifreq, and the reference
+    // is to a live one.
     match unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(request)) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -4,12 +4,12 @@
 //! segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. The price is four bytes per
 //! segment; what is in a datagram is in [`layout`], how peers are named in [`peers`].
 //!
-//! The stack above speaks IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP ports
-//! are chosen freely and have nothing to do with the UDP ports.
+//! The stack above speaks IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is
+//! [`inner_address`]. TCP ports are chosen freely and have nothing to do with the UDP ports.
 //!
-//! NATs forget a silent flow after as little as 30 seconds; whoever wants an idle connection to survive sends a TCP
-//! keep-alive every 20. IP fragmentation is forbidden on the socket, so a path narrower than [`UdpOptions::path_mtu`]
-//! swallows full segments: lower it there.
+//! NATs forget a silent flow after as little as 30 seconds; whoever wants an idle connection to survive sends
+//! a TCP keep-alive every 20. IP fragmentation is forbidden on the socket, so a path narrower than
+//! [`UdpOptions::path_mtu`] swallows full segments: lower it there.
 
 mod batch;
 pub mod layout;
@@ -36,8 +36,8 @@ use peers::{Peers, Route, canonical};
 pub struct UdpOptions {
     /// The longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
     pub path_mtu: usize,
-    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core, and the kernel keeps each
-    /// peer on one of them. Default false.
+    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core, and the kernel
+    /// keeps each peer on one of them. Default false.
     pub reuse_port: bool,
     /// Wish for the socket buffers in bytes, each way; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,

@@ -1,7 +1,8 @@
 //! Datagrams on their way out, collected so that one system call sends many (`UDP_SEGMENT`).
 //!
-//! Unlike TCP's segmentation offload this takes *different* packets, as long as they go to the same peer, are equally
-//! long (the last may be shorter) and carry the same ECN bits. Datagrams to one peer keep their order.
+//! Unlike TCP's segmentation offload this takes *different* packets, as long as they go to the same peer, are
+//! equally long (the last may be shorter) and carry the same ECN bits. Datagrams to one peer keep their
+//! order.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

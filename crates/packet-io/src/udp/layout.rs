@@ -1,31 +1,32 @@
 //! The datagram: a TCP header rearranged, without what UDP has already.
 //!
-//! The idea and the order are those of draft-cheshire-tcp-over-udp: the word with the data offset comes first, because its
-//! first four bits, which are 5 or more, tell the datagram from STUN (0), QUIC long headers of version negotiation
-//! and other protocols on the same port. The draft carries one connection per pair of UDP ports; here many
-//! connections share one pair, and with it one NAT mapping, so the TCP ports travel inside (four bytes more).
+//! The idea and the order are those of draft-cheshire-tcp-over-udp: the word with the data offset comes
+//! first, because its first four bits, which are 5 or more, tell the datagram from STUN (0), QUIC long
+//! headers of version negotiation and other protocols on the same port. The draft carries one connection per
+//! pair of UDP ports; here many connections share one pair, and with it one NAT mapping, so the TCP ports
+//! travel inside (four bytes more).
 //!
 //! ```text
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-------+-------+-+-+-+-+-+-+-+-+-------------------------------+
-//! | offset| rsvd A|C E 0 A P R S F|            window             |   bytes  0..4    TCP bytes 12..16
+//! | offset| rsvd A|C E 0 A P R S F|            window             |  0..4 (TCP 12..16)
 //! +-------+-------+-+-+-+-+-+-+-+-+-------------------------------+
-//! |                        sequence number                        |   bytes  4..8    TCP bytes 4..8
+//! |                        sequence number                        |  4..8 (TCP 4..8)
 //! +---------------------------------------------------------------+
-//! |                     acknowledgment number                     |   bytes  8..12   TCP bytes 8..12
+//! |                     acknowledgment number                     |  8..12 (TCP 8..12)
 //! +-------------------------------+-------------------------------+
-//! |          source port          |       destination port        |   bytes 12..16   TCP bytes 0..4
+//! |          source port          |       destination port        |  12..16 (TCP 0..4)
 //! +-------------------------------+-------------------------------+
-//! |                 options (offset * 4 - 20 bytes)               |   bytes 16..
+//! |                 options (offset * 4 - 20 bytes)               |  16..
 //! +---------------------------------------------------------------+
 //! |                             data                              |
 //! +---------------------------------------------------------------+
 //! ```
 //!
 //! `offset` is the data offset of the TCP header that it stands for, 5 to 15. The reserved bits and all flags pass as
-//! they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides. Checksum and length are
-//! those of UDP. Of the IP header only the ECN bits travel, in the outer one.
+//! they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides. Checksum
+//! and length are those of UDP. Of the IP header only the ECN bits travel, in the outer one.
 
 use std::net::Ipv6Addr;
 
@@ -132,7 +133,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The IPv6 packet that the stack gets: one datagram, or a run of datagrams that a sender with TSO would have sent as one.
+/// The IPv6 packet that the stack gets: one datagram, or a run of datagrams that a sender with TSO would have
+/// sent as one.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     packet: Vec<u8>,

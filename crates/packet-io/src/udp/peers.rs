@@ -1,7 +1,7 @@
 //! Inner addresses: what the stack calls a peer that UDP knows by address *and* port.
 //!
-//! Two peers behind one NAT share an address and differ in the port, so each outer socket address gets an inner IPv6
-//! address of its own, in a prefix of unique local addresses (RFC 4193) that appears on no wire:
+//! Two peers behind one NAT share an address and differ in the port, so each outer socket address gets an
+//! inner IPv6 address of its own, in a prefix of unique local addresses (RFC 4193) that appears on no wire:
 //!
 //! ```text
 //! fd62:7269:736b::1                      the stack itself
@@ -9,10 +9,10 @@
 //! fd62:7269:736b:6:HHHH:HHHH:HHHH:HHHH   peer with an IPv6 address: SipHash-2-4 of address, port and scope
 //! ```
 //!
-//! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted; for IPv6 a
-//! table remembers it, bounded, forgetting whoever was silent longest. The peers' own idea of their addresses differs
-//! from ours (NAT), and nothing depends on it: no address is part of a datagram. Fast Open cookies are bound to the inner
-//! address, so to the outer address and port.
+//! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted;
+//! for IPv6 a table remembers it, bounded, forgetting whoever was silent longest. The peers' own idea of
+//! their addresses differs from ours (NAT), and nothing depends on it: no address is part of a datagram. Fast
+//! Open cookies are bound to the inner address, so to the outer address and port.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -115,8 +115,8 @@ impl Peers {
         Peers(Recent::new(PEERS))
     }
 
-    /// The inner address of a peer that was just heard. `None` if another living peer has the same one, which for IPv6 peers happens by a
-    /// collision of hashes: the first keeps it.
+    /// The inner address of a peer that was just heard. `None` if another living peer has the same one, which
+    /// for IPv6 peers happens by a collision of hashes: the first keeps it.
     pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
         let inner = inner_of(route.outer);
         match self.0.find(inner) {
