@@ -65,7 +65,8 @@ impl LinkArgs {
             ("ecn-mark", &self.ecn_mark),
         ];
         let boxes = self.middlebox.iter().map(|value| ("middlebox", value));
-        for (key, value) in words.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).chain(boxes)
+        for (key, value) in
+            words.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).chain(boxes)
         {
             spec.set(key, value).map_err(Failure::usage)?;
         }

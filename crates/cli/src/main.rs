@@ -7,12 +7,20 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+mod backend;
 mod demo;
+mod device_args;
 mod emulate;
 mod failure;
+mod frontend;
+mod get;
+mod hop_args;
+mod interrupt;
 mod link_args;
 mod manual;
 mod output;
+mod serve;
+mod service;
 mod whatif;
 
 use failure::Failure;
@@ -20,7 +28,9 @@ use failure::Failure;
 /// A user-space TCP for short transfers: one round trip to open and answer.
 #[derive(Debug, Parser)]
 #[command(name = "brisk", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Start with:  brisk demo\nEvery flag can also be set as BRISK_<FLAG> in the environment.")]
+#[command(
+    after_help = "Start with:  brisk demo\nEvery flag can also be set as BRISK_<FLAG> in the environment."
+)]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -60,6 +70,14 @@ enum Command {
     Emulate(emulate::Args),
     /// What each mechanism would do for a flow over a link, in virtual time, no privileges
     Whatif(whatif::Args),
+    /// The gateway near the users: accepts TCP, carries it over the hop to the backend
+    Frontend(frontend::Args),
+    /// The gateway near the origin: accepts the hop, connects to the origin
+    Backend(backend::Args),
+    /// A static HTTP/1.1 file server on our stack
+    Serve(serve::Args),
+    /// Fetch a URL over our stack
+    Get(get::Args),
     /// Print a shell completion script
     #[command(hide = true)]
     Completions(manual::Completions),
@@ -82,6 +100,10 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, &common),
         Command::Emulate(args) => emulate::run(args, &common),
         Command::Whatif(args) => whatif::run(args, &common),
+        Command::Frontend(args) => frontend::run(args, &common),
+        Command::Backend(args) => backend::run(args, &common),
+        Command::Serve(args) => serve::run(args, &common),
+        Command::Get(args) => get::run(args, &common),
         Command::Completions(args) => manual::completions(args, Cli::command()),
         Command::Man(args) => manual::man(args, Cli::command()),
     }

@@ -1,14 +1,30 @@
 //! `brisk whatif`: what each mechanism would do for a flow over a link, in virtual time.
 
+use std::path::{Path, PathBuf};
+
+use brisk_lab::arms::{default_arms, parse_arms};
+use brisk_lab::compare::{Comparison, compare};
+use brisk_lab::sizes::Sizes;
+use brisk_link::LinkSpec;
+use brisk_link::units::{parse_ratio, parse_size};
+use indicatif::{ProgressBar, ProgressStyle};
+
 use crate::Common;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::link_args::LinkArgs;
+use crate::output::{print, print_line};
 
 const EXAMPLES: &str = "\
 Examples:
   brisk whatif --rtt 100ms --rate 20mbit --loss 2% --flow 30kB
   brisk whatif --rtt 200ms --loss after:1%,50% --flow 5kB -n 10000 --json
-  brisk whatif --rtt 80ms --loss 1% --sizes sizes.csv --arms \"tcp\"";
+  brisk whatif --rtt 80ms --loss 1% --sizes sizes.csv --established";
+
+/// The link when no flag describes one.
+const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
+/// The seed when none is given: results can be compared from day to day.
+const USUAL_SEED: u64 = 1;
 
 /// The flags of `whatif`.
 #[derive(Debug, clap::Args)]
@@ -16,10 +32,121 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
+    #[command(flatten)]
+    workload: Workload,
+    /// What to compare, separated by semicolons: "tcp; all" or "fast_open,corrective=f2"; default: all that
+    /// exist
+    #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
+    arms: Option<String>,
+    /// Most redundancy that the planner may add; matters only to arms that have it
+    #[arg(long, value_name = "RATIO", default_value = "5%", env = "BRISK_MAX_OVERHEAD")]
+    max_overhead: String,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload")]
+struct Workload {
+    /// Bytes of each response
+    #[arg(long, value_name = "SIZE", default_value = "30kB", conflicts_with_all = ["sizes", "har", "pcap"], env = "BRISK_FLOW")]
+    flow: String,
+    /// Draw the sizes of the responses from a CSV of "bytes,cumulative share"
+    #[arg(long, value_name = "FILE", env = "BRISK_SIZES")]
+    sizes: Option<PathBuf>,
+    /// Take the responses from a HAR file; comes with the lab
+    #[arg(long, value_name = "FILE")]
+    har: Option<PathBuf>,
+    /// Take the responses from a packet capture; comes with the lab
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Bytes of each request, at least 16
+    #[arg(long, value_name = "SIZE", default_value = "100B", env = "BRISK_REQUEST")]
+    request: String,
+    /// Transactions for each arm
+    #[arg(short, long = "number", value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000), env = "BRISK_NUMBER")]
+    n: u64,
+    /// Leave the handshake out: each transaction begins on an open connection
+    #[arg(long)]
+    established: bool,
 }
 
 /// Runs the comparison and prints it.
-pub(crate) fn run(args: Args, _common: &Common) -> Result<(), Failure> {
-    let _ = args.link;
-    Err(Failure::failed("the comparison is not part of this build"))
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let comparison = args.comparison()?;
+    let stop = interrupt::stop_flag()?;
+    let bar = match common.quiet {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::new(comparison.n * comparison.arms.len() as u64).with_style(style()),
+    };
+    // Draws on a terminal only; a pipe sees nothing of it.
+    let report = compare(&comparison, &|done| bar.inc(done), &stop).map_err(Failure::failed)?;
+    bar.finish_and_clear();
+    if args.json {
+        let json = serde_json::to_string(&report)
+            .map_err(|error| Failure::failed(format!("cannot write the report as JSON: {error}")))?;
+        print_line(&json)
+    } else {
+        print(&report.to_text())
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:40} {pos}/{len} transactions, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Args {
+    fn comparison(&self) -> Result<Comparison, Failure> {
+        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
+        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+        parse_ratio(&self.max_overhead)
+            .map_err(|error| Failure::usage(format!("--max-overhead {}: {error}", self.max_overhead)))?;
+        let arms = match &self.arms {
+            Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
+            None => default_arms(),
+        };
+        let (sizes, sizes_text) = self.workload.sizes()?;
+        let request = parse_size(&self.workload.request)
+            .map_err(|error| Failure::usage(format!("--request {}: {error}", self.workload.request)))?;
+        if !(16..=65_536).contains(&request) {
+            return Err(Failure::usage(format!("--request {request}B: use 16B to 64KiB")));
+        }
+        Ok(Comparison {
+            seed: link.seed.unwrap_or(USUAL_SEED),
+            link,
+            request: request as u32,
+            sizes,
+            sizes_text,
+            n: self.workload.n,
+            established: self.workload.established,
+            arms,
+        })
+    }
+}
+
+impl Workload {
+    fn sizes(&self) -> Result<(Sizes, String), Failure> {
+        for (flag, file) in [("--har", &self.har), ("--pcap", &self.pcap)] {
+            if let Some(file) = file {
+                return Err(Failure::usage(format!(
+                    "{flag} {}: comes with the lab and is not built yet; use --flow or --sizes",
+                    file.display()
+                )));
+            }
+        }
+        if let Some(file) = &self.sizes {
+            return Ok((read_sizes(file)?, format!("sizes from {}", file.display())));
+        }
+        let bytes = parse_size(&self.flow)
+            .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
+        Ok((Sizes::Fixed(bytes), self.flow.clone()))
+    }
+}
+
+fn read_sizes(file: &Path) -> Result<Sizes, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::failed(format!("--sizes {}: {error}", file.display())))?;
+    Sizes::parse_csv(&text).map_err(|error| Failure::usage(format!("--sizes {}: {error}", file.display())))
 }

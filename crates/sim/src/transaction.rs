@@ -83,7 +83,7 @@ pub struct TransactionResult {
     pub wire_bytes_up: u64,
     /// IP bytes that the server sent, lost ones included.
     pub wire_bytes_down: u64,
-    /// Bytes of request and response.
+    /// Bytes of request and response; 0 if the transaction did not complete.
     pub payload_bytes: u64,
     /// Packets dropped before the completion.
     pub dropped: u64,
@@ -229,16 +229,14 @@ impl Stage {
         let before = if spec.established { before } else { Before::default() };
         let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
         world.run_while(limit, over);
-        let mut result = TransactionResult {
-            payload_bytes: u64::from(spec.request) + spec.response,
-            dropped: world.dropped() - before.dropped,
-            ..TransactionResult::default()
-        };
+        let mut result =
+            TransactionResult { dropped: world.dropped() - before.dropped, ..TransactionResult::default() };
         if let Some(outcome) = world.app::<Client>(client).and_then(|app| app.outcomes().last()) {
             if outcome.failed == Some(crate::application::client::Failed::Corrupted) {
                 return Err(TransactionError::Corrupted { seed });
             }
             result.completion = outcome.finished.map(|at| at - outcome.started);
+            result.payload_bytes = outcome.finished.map_or(0, |_| u64::from(spec.request) + spec.response);
             result.first_byte = outcome.first_byte.map(|at| at - outcome.started);
             outcome.stats.iter().for_each(|stats| result.add(&stats.counters));
         }
@@ -263,7 +261,8 @@ struct Before {
 impl TransactionResult {
     fn add(&mut self, counters: &Counters) {
         self.retransmits += counters.retransmits + counters.handshake_retransmits;
-        self.timeouts += counters.timeouts;
+        // In the handshake nothing but the timer sends again.
+        self.timeouts += counters.timeouts + counters.handshake_retransmits;
         self.probes += counters.probes;
         self.repaired_by_probe += counters.repaired_by_probe;
         self.repaired_by_parity += counters.repaired_by_parity;

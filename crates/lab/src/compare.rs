@@ -1,0 +1,371 @@
+//! Many short transfers over one link, once for each arm: what each mechanism would do.
+//!
+//! Transaction `i` has the same seed in every arm: the same size, the same draws of the link. Arms are
+//! therefore compared on the same losses, and the result depends on the seed alone, not on how many cores
+//! worked on it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_sim::seeds;
+use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
+use brisk_sim::world::Arena;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::arms::Arm;
+use crate::sizes::Sizes;
+use crate::statistics::{Interval, Sample, Statistic};
+
+mod table;
+
+/// A comparison to be made.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The path.
+    pub link: LinkSpec,
+    /// Bytes of each request. Default 100, about the least that a web request has.
+    pub request: u32,
+    /// Bytes of the responses.
+    pub sizes: Sizes,
+    /// How the sizes were asked for, for the report.
+    pub sizes_text: String,
+    /// Transactions of each arm.
+    pub n: u64,
+    /// Leave the handshake out.
+    pub established: bool,
+    /// Seed of everything.
+    pub seed: u64,
+    /// What is compared.
+    pub arms: Vec<Arm>,
+}
+
+/// Transactions that a core takes at a time.
+const CHUNK: u64 = 32;
+
+/// The result of a comparison, in the shape of `whatif --json`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// The path.
+    pub link: LinkReport,
+    /// What was transferred.
+    pub workload: Workload,
+    /// Seed of everything.
+    pub seed: u64,
+    /// The arms in the order in which they were asked for.
+    pub arms: Vec<ArmReport>,
+}
+
+/// The path of a comparison.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct LinkReport {
+    /// Its canonical text.
+    pub spec: String,
+    /// Round-trip time of the empty path, ms.
+    pub base_rtt_ms: f64,
+}
+
+/// What was transferred.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Workload {
+    /// The response size, as it was asked for.
+    pub flow: String,
+    /// Bytes of each request.
+    pub request_bytes: u32,
+    /// True if the handshake is left out.
+    pub established: bool,
+    /// Transactions asked for, each arm.
+    pub n: u64,
+}
+
+/// The result of one arm. Times are over the transactions that completed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ArmReport {
+    /// The text that it was asked by.
+    pub name: String,
+    /// Transactions that were made.
+    pub n: u64,
+    /// Transactions that completed.
+    pub completed: u64,
+    /// Completion times, ms.
+    pub ms: Times,
+    /// Their 95 % confidence intervals, ms.
+    pub ci95: Intervals,
+    /// Completion time divided by the base round-trip time; null without one.
+    pub rtts: Rtts,
+    /// IP bytes in both directions divided by the payload bytes of what completed.
+    pub wire_ratio: f64,
+    /// Retransmission timeouts before completion, all transactions together.
+    pub timeouts: u64,
+    /// Segments sent again before completion, all transactions together.
+    pub retransmits: u64,
+    /// Share of the transactions that lost a packet before completion.
+    pub hit: f64,
+    /// Losses repaired without a retransmission.
+    pub repaired: Repaired,
+}
+
+/// Completion times, ms.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Times {
+    /// Mean.
+    pub mean: f64,
+    /// First quartile.
+    pub p25: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// 95 % confidence intervals, ms.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Intervals {
+    /// Of the mean.
+    pub mean: Interval,
+    /// Of the median.
+    pub p50: Interval,
+    /// Of the 90th percentile.
+    pub p90: Interval,
+    /// Of the 99th percentile.
+    pub p99: Interval,
+}
+
+/// Completion time in round trips.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Rtts {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// Losses repaired without a retransmission, by what repaired them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Repaired {
+    /// A tail loss probe.
+    pub probe: u64,
+    /// A parity segment.
+    pub parity: u64,
+    /// A copy.
+    pub copy: u64,
+}
+
+/// Makes a comparison on all cores. `progress` hears the number of transactions (of all arms) that became
+/// done; once `stop` is set, the report is over what is done by then.
+///
+/// # Errors
+/// What keeps a transaction from being simulated; the first one in order.
+pub fn compare(
+    comparison: &Comparison,
+    progress: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Report, TransactionError> {
+    let chunks = comparison.n.div_ceil(CHUNK);
+    let done: Vec<Vec<Vec<TransactionResult>>> = (0..chunks)
+        .into_par_iter()
+        .map(|chunk| {
+            let end = ((chunk + 1) * CHUNK).min(comparison.n);
+            run_chunk(comparison, chunk * CHUNK..end, progress, stop)
+        })
+        .collect::<Result<_, TransactionError>>()?;
+    let mut by_arm = vec![Vec::new(); comparison.arms.len()];
+    for chunk in done {
+        for (arm, results) in by_arm.iter_mut().zip(chunk) {
+            arm.extend(results);
+        }
+    }
+    let arms = comparison.arms.iter().zip(&by_arm).map(|(arm, results)| report_arm(comparison, arm, results));
+    Ok(Report {
+        link: LinkReport {
+            spec: comparison.link.to_string(),
+            base_rtt_ms: milliseconds(comparison.link.base_rtt()),
+        },
+        workload: Workload {
+            flow: comparison.sizes_text.clone(),
+            request_bytes: comparison.request,
+            established: comparison.established,
+            n: comparison.n,
+        },
+        seed: comparison.seed,
+        arms: arms.collect(),
+    })
+}
+
+/// The transactions of a range, for each arm; fewer of them once `stop` is set.
+fn run_chunk(
+    comparison: &Comparison,
+    range: std::ops::Range<u64>,
+    progress: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Vec<Vec<TransactionResult>>, TransactionError> {
+    let mut arena = Arena::default();
+    let mut by_arm = vec![Vec::with_capacity(CHUNK as usize); comparison.arms.len()];
+    for index in range {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let seed = seeds::of_transaction(comparison.seed, index);
+        let response = comparison.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
+        for (arm, results) in comparison.arms.iter().zip(&mut by_arm) {
+            let spec = TransactionSpec {
+                request: comparison.request,
+                established: comparison.established,
+                client: arm.tcp.clone(),
+                server: arm.tcp.clone(),
+                ..TransactionSpec::new(&comparison.link, response)
+            };
+            results.push(transaction_in(&spec, seed, &mut arena)?);
+        }
+        progress(comparison.arms.len() as u64);
+    }
+    Ok(by_arm)
+}
+
+fn report_arm(comparison: &Comparison, arm: &Arm, results: &[TransactionResult]) -> ArmReport {
+    let completed = results.iter().filter_map(|result| result.completion);
+    let times = Sample::new(completed.map(milliseconds).collect());
+    let base_rtt = milliseconds(comparison.link.base_rtt());
+    let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
+    let total = |of: fn(&TransactionResult) -> u64| results.iter().map(of).sum::<u64>();
+    let wanted =
+        [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
+    let mut rng = brisk_link::seeds::rng(comparison.seed, "bootstrap");
+    let [mean, p50, p90, p99] = times.intervals(wanted, &mut rng);
+    let wire = total(|result| result.wire_bytes_up + result.wire_bytes_down);
+    ArmReport {
+        name: arm.name.clone(),
+        n: results.len() as u64,
+        completed: times.len() as u64,
+        ms: Times {
+            mean: rounded(times.mean()),
+            p25: rounded(times.quantile(0.25)),
+            p50: rounded(times.quantile(0.5)),
+            p90: rounded(times.quantile(0.9)),
+            p95: rounded(times.quantile(0.95)),
+            p99: rounded(times.quantile(0.99)),
+        },
+        ci95: Intervals { mean: both(mean), p50: both(p50), p90: both(p90), p99: both(p99) },
+        rtts: Rtts { p50: rtts(times.quantile(0.5)), p99: rtts(times.quantile(0.99)) },
+        wire_ratio: rounded(wire as f64 / total(|result| result.payload_bytes) as f64),
+        timeouts: total(|result| result.timeouts),
+        retransmits: total(|result| result.retransmits),
+        hit: rounded(
+            results.iter().filter(|result| result.dropped > 0).count() as f64 / results.len() as f64,
+        ),
+        repaired: Repaired {
+            probe: total(|result| result.repaired_by_probe),
+            parity: total(|result| result.repaired_by_parity),
+            copy: total(|result| result.repaired_by_copy),
+        },
+    }
+}
+
+impl Report {
+    /// The report as text for a terminal of 80 columns.
+    pub fn to_text(&self) -> String {
+        table::text(self)
+    }
+}
+
+/// Three digits behind the point: a microsecond of a millisecond, and more than any ratio is worth.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn both(interval: Interval) -> Interval {
+    interval.map(rounded)
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arms::default_arms;
+    use std::sync::atomic::AtomicU64;
+
+    fn comparison(link: &str, bytes: u64, n: u64) -> Comparison {
+        Comparison {
+            link: LinkSpec::parse(link).unwrap(),
+            request: 100,
+            sizes: Sizes::Fixed(bytes),
+            sizes_text: format!("{bytes}B"),
+            n,
+            established: false,
+            seed: 7,
+            arms: default_arms(),
+        }
+    }
+
+    fn report(comparison: &Comparison) -> Report {
+        compare(comparison, &|_| {}, &AtomicBool::new(false)).unwrap()
+    }
+
+    #[test]
+    fn without_loss_every_transaction_takes_two_round_trips() {
+        let report = report(&comparison("--rtt 200ms", 5_000, 50));
+        let arm = &report.arms[0];
+        assert_eq!((arm.n, arm.completed, arm.timeouts, arm.hit), (50, 50, 0, 0.0));
+        assert_eq!((arm.ms.mean, arm.ms.p50, arm.ms.p99), (400.0, 400.0, 400.0));
+        assert_eq!((arm.ci95.mean, arm.rtts.p50), ([400.0, 400.0], 2.0));
+    }
+
+    #[test]
+    fn the_report_depends_on_the_seed_and_not_on_the_number_of_threads() {
+        let comparison = comparison("--rtt 50ms --rate 20mbit --loss 5%", 20_000, 150);
+        let json = |report: &Report| serde_json::to_string(report).unwrap();
+        let all = json(&report(&comparison));
+        let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        assert_eq!(one.install(|| json(&report(&comparison))), all);
+        assert_ne!(json(&report(&Comparison { seed: 8, ..comparison })), all);
+    }
+
+    #[test]
+    fn the_json_has_the_keys_that_others_rely_on() {
+        let json = serde_json::to_value(report(&comparison("--rtt 50ms --loss 2%", 3_000, 20))).unwrap();
+        for key in ["link", "workload", "seed", "arms"] {
+            assert!(!json[key].is_null(), "{key}");
+        }
+        let arm = &json["arms"][0];
+        for key in ["name", "n", "completed", "wire_ratio", "timeouts", "retransmits", "hit"] {
+            assert!(!arm[key].is_null(), "{key}");
+        }
+        for key in ["mean", "p25", "p50", "p90", "p95", "p99"] {
+            assert!(arm["ms"][key].is_f64(), "{key}");
+        }
+        for key in ["mean", "p50", "p90", "p99"] {
+            assert_eq!(arm["ci95"][key].as_array().unwrap().len(), 2, "{key}");
+        }
+        assert!(arm["rtts"]["p50"].is_f64() && arm["rtts"]["p99"].is_f64());
+        for key in ["probe", "parity", "copy"] {
+            assert!(arm["repaired"][key].is_u64(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_stopped_comparison_reports_what_is_done() {
+        let stop = AtomicBool::new(false);
+        let done = AtomicU64::new(0);
+        let progress = |n| {
+            if done.fetch_add(n, Ordering::Relaxed) >= 10 {
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
+        let report = compare(&comparison("--rtt 50ms", 3_000, 100_000), &progress, &stop).unwrap();
+        assert!((10..1_000).contains(&report.arms[0].n), "{}", report.arms[0].n);
+    }
+
+    #[test]
+    fn the_text_fits_eighty_columns() {
+        let text = report(&comparison("--rtt 250ms --rate 1mbit/256kbit --loss 20%", 123_456, 20)).to_text();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}

@@ -1,0 +1,117 @@
+//! A comparison as a table for people: one row per arm, the interval of each figure below it.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use super::{ArmReport, Report};
+use crate::statistics::Interval;
+
+/// Columns of the terminal that the text is for.
+const WIDTH: u16 = 80;
+
+const HEADINGS: [&str; 10] =
+    ["arm", "mean ms", "p50 ms", "p90 ms", "p99 ms", "p50\nin RTT", "p99\nin RTT", "wire", "hit", "timeouts"];
+
+/// The whole text, line end included.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = heading(report);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+    table.set_header(HEADINGS);
+    for arm in &report.arms {
+        table.add_row(row(arm));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
+        if column.index > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text.push_str("\nBelow each time: its 95 % confidence interval. wire: IP bytes / payload bytes.\n");
+    text.push_str("hit: share of transactions that lost a packet. timeouts: per transaction.\n");
+    for arm in report.arms.iter().filter(|arm| arm.completed < arm.n) {
+        text.push_str(&format!(
+            "{}: {} of {} transactions did not complete in 600 s; their times are left out.\n",
+            arm.name,
+            arm.n - arm.completed,
+            arm.n
+        ));
+    }
+    text
+}
+
+fn heading(report: &Report) -> String {
+    let workload = &report.workload;
+    let connections = if workload.established { "an open connection" } else { "a fresh connection each" };
+    let link = match report.link.spec.as_str() {
+        "" => "a link without delay or limit",
+        link => link,
+    };
+    let n = report.arms.iter().map(|arm| arm.n).max().unwrap_or_default();
+    let planned = if n < workload.n { format!(" of {}", workload.n) } else { String::new() };
+    wrapped(&format!("{} over {link}", workload.flow))
+        + &wrapped(&format!(
+            "{n}{planned} transactions per arm, {connections}, {}-byte requests, seed {}",
+            workload.request_bytes, report.seed
+        ))
+        + "\n"
+}
+
+/// Breaks a line at blanks so that it fits.
+fn wrapped(line: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in line.split(' ') {
+        let len = word.chars().count();
+        if width > 0 && width + 1 + len > usize::from(WIDTH) {
+            text.push_str("\n  ");
+            width = 2;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += len;
+    }
+    text.push('\n');
+    text
+}
+
+fn row(arm: &ArmReport) -> [String; 10] {
+    let ArmReport { name, n, ms, ci95, rtts, wire_ratio, timeouts, hit, .. } = arm;
+    [
+        name.clone(),
+        with_interval(ms.mean, ci95.mean),
+        with_interval(ms.p50, ci95.p50),
+        with_interval(ms.p90, ci95.p90),
+        with_interval(ms.p99, ci95.p99),
+        number(rtts.p50, 2),
+        number(rtts.p99, 2),
+        number(*wire_ratio, 2),
+        format!("{} %", number(hit * 100.0, 1)),
+        number(*timeouts as f64 / (*n).max(1) as f64, 3),
+    ]
+}
+
+fn with_interval(value: f64, [low, high]: Interval) -> String {
+    if value.is_nan() {
+        return "-".to_owned();
+    }
+    format!("{}\n{}..{}", milliseconds(value, 1), milliseconds(low, 0), milliseconds(high, 0))
+}
+
+fn number(value: f64, digits: usize) -> String {
+    if value.is_nan() { "-".to_owned() } else { format!("{value:.digits$}") }
+}
+
+/// Milliseconds, in seconds once they would be too wide.
+fn milliseconds(value: f64, digits: usize) -> String {
+    match value {
+        100_000.0.. => format!("{:.0}s", value / 1000.0),
+        1_000.0.. => number(value, 0),
+        _ => number(value, digits),
+    }
+}

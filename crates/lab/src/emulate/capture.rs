@@ -1,0 +1,79 @@
+//! Packets at both ends of an emulated link, written to a file by a thread of its own: the disk must not
+//! hold up the link.
+
+use std::io::{self, BufWriter, Write};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
+
+use brisk_link::Way;
+use brisk_sim::pcapng::{Heading, InterfaceId, PcapngWriter};
+use brisk_wire::Instant;
+
+struct Record {
+    interface: usize,
+    heading: Heading,
+    time: Instant,
+    packet: Vec<u8>,
+}
+
+/// A capture with two interfaces, `a` and `b`.
+#[derive(Debug)]
+pub struct Capture {
+    records: Sender<Record>,
+    writer: JoinHandle<io::Result<()>>,
+    /// What to add to the time of the link's clock to get the time of day, and when that clock began.
+    epoch: (Clock, Duration),
+}
+
+impl Capture {
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// What the file says to the head of the capture.
+    pub fn new(to: impl Write + Send + 'static) -> io::Result<Capture> {
+        let mut writer = PcapngWriter::new(BufWriter::with_capacity(1 << 20, to))?;
+        let interfaces: [InterfaceId; 2] = [writer.interface("a")?, writer.interface("b")?];
+        let (records, incoming) = channel::<Record>();
+        let thread = std::thread::Builder::new().name("capture".to_owned()).spawn(move || {
+            for Record { interface, heading, time, packet } in incoming {
+                writer.packet(interfaces[interface], heading, time, &packet)?;
+            }
+            writer.flush()
+        })?;
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Capture { records, writer: thread, epoch: (Clock::now(), today) })
+    }
+
+    /// A packet left the end where packets of this way begin.
+    pub(super) fn left(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
+        let interface = match way {
+            Way::Up => 0,
+            Way::Down => 1,
+        };
+        self.record(interface, Heading::Out, began, now, packet);
+    }
+
+    /// A packet arrived at the end where packets of this way go.
+    pub(super) fn arrived(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
+        let interface = match way {
+            Way::Up => 1,
+            Way::Down => 0,
+        };
+        self.record(interface, Heading::In, began, now, packet);
+    }
+
+    fn record(&self, interface: usize, heading: Heading, began: Clock, now: Instant, packet: &[u8]) {
+        let (clock, today) = self.epoch;
+        let since = began.saturating_duration_since(clock) + Duration::from_micros(now.as_micros());
+        let time = Instant::from_micros((today + since).as_micros() as u64);
+        // A writer that is gone has an error to tell at the end.
+        let _ = self.records.send(Record { interface, heading, time, packet: packet.to_vec() });
+    }
+
+    /// Writes the rest.
+    pub(super) fn finish(self) -> io::Result<()> {
+        drop(self.records);
+        self.writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the capture panicked")))
+    }
+}

@@ -1,0 +1,304 @@
+//! The two kinds of ends: a TUN device in some network namespace, and a UDP socket.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::str::FromStr;
+
+use brisk_packet_io::OpenError;
+use brisk_packet_io::netns::Namespace;
+use brisk_packet_io::tun::{TunDevice, TunOptions};
+use thiserror::Error;
+
+use super::End;
+
+/// Largest IP packet.
+const LARGEST: usize = 65_535;
+
+/// An address and the length of its network prefix: `10.77.0.1/24`.
+pub type Prefix = (IpAddr, u8);
+
+/// Reads `10.77.0.1/24`; without a length, the address alone is the network.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
+    let wrong = || EndError::Address(text.to_owned());
+    let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+    let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let len = len.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
+    if len > longest {
+        return Err(wrong());
+    }
+    Ok((address, len))
+}
+
+/// One end as the command line names it: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndSpec {
+    /// The TUN device.
+    pub device: String,
+    /// The network namespace it is in; `None`: the one we run in.
+    pub namespace: Option<String>,
+    /// Addresses that the kernel has there.
+    pub addresses: Vec<Prefix>,
+}
+
+/// Why there is no such end.
+#[derive(Debug, Error)]
+pub enum EndError {
+    /// The text names no end.
+    #[error(
+        "'{0}' is no end of a link: write tun:NAME@NAMESPACE=ADDRESS/LENGTH, for example tun:brisk0@red=10.77.0.1/24"
+    )]
+    Grammar(String),
+    /// The text is no pair of namespaces.
+    #[error("'{0}' is no pair of namespaces: write --between RED,BLUE")]
+    Pair(String),
+    /// The text is no address.
+    #[error("'{0}' is no address with a prefix length such as 10.77.0.1/24 or fd77::1/64")]
+    Address(String),
+    /// The device cannot be opened or configured.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl FromStr for EndSpec {
+    type Err = EndError;
+
+    fn from_str(text: &str) -> Result<EndSpec, EndError> {
+        let wrong = || EndError::Grammar(text.to_owned());
+        let rest = text.strip_prefix("tun:").ok_or_else(wrong)?;
+        let (place, addresses) =
+            rest.split_once('=').map_or((rest, ""), |(place, addresses)| (place, addresses));
+        let (device, namespace) =
+            place.split_once('@').map_or((place, None), |(device, namespace)| (device, Some(namespace)));
+        if device.is_empty() || namespace.is_some_and(str::is_empty) {
+            return Err(wrong());
+        }
+        let addresses = addresses.split(',').filter(|address| !address.is_empty()).map(parse_prefix);
+        Ok(EndSpec {
+            device: device.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            addresses: addresses.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl EndSpec {
+    /// Opens the device, creating it if there is none, gives it its addresses and switches it on.
+    ///
+    /// # Errors
+    /// What the system refused, and what would help.
+    pub fn open(&self) -> Result<TunEnd, EndError> {
+        // A link carries packets as they are on a wire: no super-packets, checksums complete.
+        let options = TunOptions { offload: false, ..TunOptions::default() };
+        let mut device = match &self.namespace {
+            Some(namespace) => TunDevice::open_in_netns(&self.device, namespace, options)?,
+            None => TunDevice::open(&self.device, options)?,
+        };
+        for (address, prefix) in &self.addresses {
+            device.configure(*address, *prefix, MTU)?;
+        }
+        Ok(TunEnd { device, buffer: vec![0; LARGEST] })
+    }
+}
+
+/// MTU of the devices; a smaller one on the path is the link's affair.
+const MTU: u32 = 1500;
+
+/// Two namespaces to be joined by devices called `brisk0`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Between {
+    /// The client's namespace.
+    pub a: String,
+    /// The server's namespace.
+    pub b: String,
+}
+
+impl FromStr for Between {
+    type Err = EndError;
+
+    fn from_str(text: &str) -> Result<Between, EndError> {
+        match text.split_once(',') {
+            Some((a, b)) if !a.is_empty() && !b.is_empty() && a != b => {
+                Ok(Between { a: a.to_owned(), b: b.to_owned() })
+            }
+            _ => Err(EndError::Pair(text.to_owned())),
+        }
+    }
+}
+
+impl Between {
+    /// The ends with the addresses given, or 10.77.0.1/24 and fd77::1/64 at A, .2 and ::2 at B.
+    pub fn ends(&self, a: Vec<Prefix>, b: Vec<Prefix>) -> (EndSpec, EndSpec) {
+        let usual = |host: u8| {
+            vec![
+                (IpAddr::from([10, 77, 0, host]), 24),
+                (IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, u16::from(host)]), 64),
+            ]
+        };
+        let end = |namespace: &str, given: Vec<Prefix>, host| EndSpec {
+            device: "brisk0".to_owned(),
+            namespace: Some(namespace.to_owned()),
+            addresses: if given.is_empty() { usual(host) } else { given },
+        };
+        (end(&self.a, a, 1), end(&self.b, b, 2))
+    }
+
+    /// Creates those of the two namespaces that do not exist; they are deleted when the value is dropped.
+    ///
+    /// # Errors
+    /// What the system refused, and what would help.
+    pub fn create_missing(&self) -> Result<Created, EndError> {
+        let mut created = Created::default();
+        for name in [&self.a, &self.b] {
+            if Namespace::open(name).is_err() {
+                Namespace::create(name)?;
+                created.names.push(name.clone());
+            }
+        }
+        Ok(created)
+    }
+}
+
+/// Namespaces that were created for a run and end with it.
+#[derive(Debug, Default)]
+pub struct Created {
+    names: Vec<String>,
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Nobody is left to tell; `ip netns list` would show it.
+            let _ = Namespace::delete(name);
+        }
+    }
+}
+
+fn copy(buffer: &[u8], len: usize, packet: &mut Vec<u8>) {
+    packet.clear();
+    packet.extend_from_slice(buffer.get(..len).unwrap_or(buffer));
+}
+
+/// A TUN device as an end.
+#[derive(Debug)]
+pub struct TunEnd {
+    device: TunDevice,
+    buffer: Vec<u8>,
+}
+
+impl End for TunEnd {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    fn receive(&mut self, packet: &mut Vec<u8>) -> io::Result<()> {
+        let len = self.device.recv(&mut self.buffer)?;
+        copy(&self.buffer, len, packet);
+        Ok(())
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.device.send_raw(packet)
+    }
+}
+
+/// A UDP socket as an end. Its packets count with the IP and UDP headers they have on the wire.
+#[derive(Debug)]
+pub struct UdpEnd {
+    socket: UdpSocket,
+    buffer: Vec<u8>,
+    peer: Option<SocketAddr>,
+}
+
+impl UdpEnd {
+    /// Binds a socket. Without a `peer`, the sender of the last datagram is the peer.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(local: SocketAddr, peer: Option<SocketAddr>) -> io::Result<UdpEnd> {
+        let socket = UdpSocket::bind(local)?;
+        socket.set_nonblocking(true)?;
+        Ok(UdpEnd { socket, buffer: vec![0; LARGEST], peer })
+    }
+
+    /// Where the socket is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+impl End for UdpEnd {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn receive(&mut self, packet: &mut Vec<u8>) -> io::Result<()> {
+        match self.socket.recv_from(&mut self.buffer) {
+            Ok((len, from)) => {
+                copy(&self.buffer, len, packet);
+                self.peer = Some(from);
+                Ok(())
+            }
+            // A peer that is not there yet or any more answers earlier datagrams with an ICMP error.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        match self.peer {
+            Some(peer) => self.socket.send_to(packet, peer).map(drop),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn overhead(&self) -> usize {
+        match self.peer {
+            Some(SocketAddr::V6(_)) => 48,
+            Some(SocketAddr::V4(_)) | None => 28,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_read_with_and_without_namespace_and_addresses() {
+        let end: EndSpec = "tun:b0@red=10.9.0.1/24,fd09::1/64".parse().unwrap();
+        assert_eq!((end.device.as_str(), end.namespace.as_deref()), ("b0", Some("red")));
+        assert_eq!(end.addresses, [("10.9.0.1".parse().unwrap(), 24), ("fd09::1".parse().unwrap(), 64)]);
+        let bare: EndSpec = "tun:b0".parse().unwrap();
+        assert_eq!((bare.namespace, bare.addresses.len()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_no_end_says_how_to_write_one() {
+        for text in ["b0", "udp:1.2.3.4:5", "tun:", "tun:b0@"] {
+            let error = text.parse::<EndSpec>().unwrap_err().to_string();
+            assert!(error.contains("tun:NAME@NAMESPACE"), "{error}");
+        }
+        for text in ["tun:b0=10.9.0.1/33", "tun:b0=x/24", "tun:b0=fd00::1/129"] {
+            assert!(matches!(text.parse::<EndSpec>(), Err(EndError::Address(_))), "{text}");
+        }
+        assert!("red".parse::<Between>().is_err() && "red,red".parse::<Between>().is_err());
+    }
+
+    #[test]
+    fn ends_between_namespaces_have_addresses_of_both_families_unless_given() {
+        let between: Between = "red,blue".parse().unwrap();
+        let (a, b) = between.ends(Vec::new(), vec![parse_prefix("192.0.2.1/24").unwrap()]);
+        assert_eq!(a.addresses, [("10.77.0.1".parse().unwrap(), 24), ("fd77::1".parse().unwrap(), 64)]);
+        assert_eq!(b.addresses, [("192.0.2.1".parse().unwrap(), 24)]);
+    }
+}

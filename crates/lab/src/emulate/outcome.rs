@@ -1,0 +1,91 @@
+//! What an emulated link did, and whether its timing can be trusted.
+
+use std::time::Duration;
+
+use brisk_link::Counters;
+
+use super::Percentiles;
+
+/// The result of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// From A to B.
+    pub up: Counters,
+    /// From B to A.
+    pub down: Counters,
+    /// How late packets left, microseconds.
+    pub late: Percentiles,
+    /// Whether that can be trusted.
+    pub validity: Validity,
+    /// True if the thread ran under SCHED_FIFO.
+    pub fifo: bool,
+    /// Time that went into spinning.
+    pub spun: Duration,
+    /// Packets that an end did not take.
+    pub send_errors: u64,
+    /// What the end said to the last of them.
+    pub last_send_error: Option<String>,
+}
+
+/// Whether the timing of a run can be trusted.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Validity {
+    /// Lateness is small against the path.
+    Valid,
+    /// The 99th percentile of lateness exceeds 1 ms or 5 % of the round-trip time.
+    TooLate {
+        /// The 99th percentile, microseconds.
+        p99: f64,
+        /// What it may be at most, microseconds.
+        limit: f64,
+    },
+}
+
+/// Lateness that is too much on any path, microseconds.
+const MOST_LATENESS: f64 = 1000.0;
+/// Lateness that is too much for a path, as a share of its round-trip time.
+const MOST_SHARE: f64 = 0.05;
+
+impl Validity {
+    /// Judges a run over a path with this round-trip time; zero counts as unknown.
+    pub fn of(late: Percentiles, base_rtt: Duration) -> Validity {
+        let share = base_rtt.as_micros() as f64 * MOST_SHARE;
+        let limit = if share > 0.0 { share.min(MOST_LATENESS) } else { MOST_LATENESS };
+        if late.p99 > limit { Validity::TooLate { p99: late.p99, limit } } else { Validity::Valid }
+    }
+
+    /// True if the run can be trusted.
+    pub fn is_valid(self) -> bool {
+        self == Validity::Valid
+    }
+}
+
+impl std::fmt::Display for Validity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Validity::Valid => f.write_str("valid"),
+            Validity::TooLate { p99, limit } if *limit < MOST_LATENESS => {
+                write!(f, "INVALID: p99 lateness {p99:.0} us exceeds 5 % of the RTT ({limit:.0} us)")
+            }
+            Validity::TooLate { p99, .. } => write!(f, "INVALID: p99 lateness {p99:.0} us exceeds 1 ms"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_invalid_above_a_millisecond_or_a_twentieth_of_the_rtt() {
+        let late = |p99| Percentiles { p99, ..Percentiles::default() };
+        assert!(Validity::of(late(999.0), Duration::from_millis(100)).is_valid());
+        let long = Validity::of(late(1001.0), Duration::from_millis(100));
+        assert_eq!(long.to_string(), "INVALID: p99 lateness 1001 us exceeds 1 ms");
+        let short = Validity::of(late(501.0), Duration::from_millis(10));
+        assert_eq!(short.to_string(), "INVALID: p99 lateness 501 us exceeds 5 % of the RTT (500 us)");
+        assert!(Validity::of(late(900.0), Duration::ZERO).is_valid());
+    }
+}

@@ -1,0 +1,159 @@
+//! Quantiles, means and how sure one can be of them.
+//!
+//! Quantiles interpolate between order statistics (Hyndman and Fan 1996, type 7, what R and NumPy do).
+//! Intervals are percentile bootstrap intervals (Efron 1979): the sample is drawn again with replacement
+//! many times from a seeded generator, so that the same sample gives the same interval.
+
+use rand_core::RngCore;
+
+/// A sample in ascending order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample(Vec<f64>);
+
+/// A confidence interval: low and high end.
+pub type Interval = [f64; 2];
+
+/// What an interval is wanted of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Statistic {
+    /// The arithmetic mean.
+    Mean,
+    /// A quantile, 0 to 1.
+    Quantile(f64),
+}
+
+/// Draws of the bootstrap for a small sample.
+const RESAMPLES: usize = 1000;
+/// Draws for a large one, at least.
+const FEWEST_RESAMPLES: usize = 200;
+/// Values drawn in total above which there are fewer resamples: about a second of work.
+const DRAWS: usize = 20_000_000;
+
+impl Sample {
+    /// Sorts the values; what is not a number is left out.
+    pub fn new(mut values: Vec<f64>) -> Sample {
+        values.retain(|value| !value.is_nan());
+        values.sort_by(f64::total_cmp);
+        Sample(values)
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The arithmetic mean; NaN of nothing.
+    pub fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
+    /// The quantile `q` in 0..=1; NaN of nothing.
+    pub fn quantile(&self, q: f64) -> f64 {
+        interpolated(self.0.len(), q, |rank| self.0.get(rank).copied().unwrap_or(f64::NAN))
+    }
+
+    /// 95 % intervals of several statistics, all from the same resamples.
+    pub fn intervals<const N: usize>(&self, wanted: [Statistic; N], rng: &mut impl RngCore) -> [Interval; N] {
+        let n = self.0.len();
+        if n == 0 {
+            return [[f64::NAN; 2]; N];
+        }
+        let resamples = (DRAWS / n).clamp(FEWEST_RESAMPLES, RESAMPLES);
+        let mut found: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(resamples));
+        let mut times_drawn = vec![0u32; n];
+        // Rank r of the resample is the value at ranks[r]: counting keeps it sorted.
+        let mut ranks = Vec::with_capacity(n);
+        for _ in 0..resamples {
+            times_drawn.fill(0);
+            for _ in 0..n {
+                times_drawn[below(n, rng)] += 1;
+            }
+            ranks.clear();
+            for (index, times) in times_drawn.iter().enumerate() {
+                ranks.extend(std::iter::repeat_n(index, *times as usize));
+            }
+            for (values, statistic) in found.iter_mut().zip(wanted) {
+                values.push(match statistic {
+                    Statistic::Mean => ranks.iter().map(|index| self.0[*index]).sum::<f64>() / n as f64,
+                    Statistic::Quantile(q) => interpolated(n, q, |rank| self.0[ranks[rank]]),
+                });
+            }
+        }
+        found.map(|values| {
+            let values = Sample::new(values);
+            [values.quantile(0.025), values.quantile(0.975)]
+        })
+    }
+}
+
+/// Type 7: the quantile lies at rank (n - 1) q, counted from 0.
+fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
+    if n == 0 {
+        return f64::NAN;
+    }
+    let rank = (n - 1) as f64 * q.clamp(0.0, 1.0);
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(n - 1);
+    let (low, high) = (at(below), at(above));
+    low + (high - low) * (rank - below as f64)
+}
+
+/// Uniform in 0..n; the bias of the multiplication is below n / 2^32.
+fn below(n: usize, rng: &mut impl RngCore) -> usize {
+    ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rng(seed: u64) -> impl RngCore {
+        brisk_link::seeds::rng(seed, "test")
+    }
+
+    #[test]
+    fn quantiles_interpolate_as_type_7() {
+        let sample = Sample::new(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(sample.quantile(0.0), 1.0);
+        assert_eq!(sample.quantile(0.5), 2.5);
+        assert_eq!(sample.quantile(0.9), 3.7);
+        assert_eq!(sample.quantile(1.0), 4.0);
+        assert_eq!(sample.mean(), 2.5);
+    }
+
+    #[test]
+    fn nothing_has_no_mean_and_no_quantile() {
+        let nothing = Sample::new(vec![f64::NAN]);
+        assert!(nothing.is_empty() && nothing.mean().is_nan() && nothing.quantile(0.5).is_nan());
+        assert!(nothing.intervals([Statistic::Mean], &mut rng(1))[0][0].is_nan());
+    }
+
+    #[test]
+    fn intervals_repeat_with_the_seed_and_hold_the_value() {
+        let sample = Sample::new((0..500).map(|i| f64::from(i * i % 997)).collect());
+        let wanted = [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
+        let first = sample.intervals(wanted, &mut rng(1));
+        assert_eq!(first, sample.intervals(wanted, &mut rng(1)));
+        assert_ne!(first, sample.intervals(wanted, &mut rng(2)));
+        for ([low, high], value) in
+            first.iter().zip([sample.mean(), sample.quantile(0.5), sample.quantile(0.99)])
+        {
+            assert!(*low <= value && value <= *high && low < high, "{low} {value} {high}");
+        }
+    }
+
+    /// The normal approximation for the mean of 0..n: sd/sqrt(n) * 1.96 either side.
+    #[test]
+    fn the_interval_of_a_mean_is_as_wide_as_theory_says() {
+        let n = 2000;
+        let sample = Sample::new((0..n).map(f64::from).collect());
+        let [[low, high]] = sample.intervals([Statistic::Mean], &mut rng(3));
+        let expected = 2.0 * 1.96 * f64::from(n) / 12f64.sqrt() / f64::from(n).sqrt();
+        assert!((high - low) / expected > 0.9 && (high - low) / expected < 1.1, "{} {expected}", high - low);
+    }
+}
