@@ -163,9 +163,9 @@ impl Stack {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             slot.phase = Phase::Owned;
             let remote = slot.connection.tuple().remote;
-            let pending = slot.connection.pending_events();
+            let held = core::mem::take(&mut slot.held);
             let closed = slot.connection.close_reason();
-            self.tell(id, pending);
+            self.tell(id, held);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));
             }

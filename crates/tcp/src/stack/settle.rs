@@ -67,7 +67,6 @@ pub(crate) fn with_env<R>(
     };
     f(&mut Env {
         challenge: &mut challenge,
-        option_profile: &config.option_profile,
         super_segment: config.max_super_segment,
         partial_checksum: config.max_super_segment > 0,
         option_profile: &config.option_profile,

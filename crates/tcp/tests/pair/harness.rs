@@ -13,49 +13,50 @@ use brisk_tcp::error::{ReadError, WriteError};
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{
-    ChecksumCheck, ChecksumFill, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit, parse, split,
+    ChecksumCheck, ChecksumFill, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit, parse,
+    split,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-pub const A: Side = Side::A;
-pub const B: Side = Side::B;
+pub(crate) const A: Side = Side::A;
+pub(crate) const B: Side = Side::B;
 
 /// Which of the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub enum Side {
+pub(crate) enum Side {
     A,
     B,
 }
 
 impl Side {
-    pub fn other(self) -> Side {
+    pub(crate) fn other(self) -> Side {
         match self {
             A => B,
             B => A,
         }
     }
 
-    pub fn ip(self) -> IpAddr {
+    pub(crate) fn ip(self) -> IpAddr {
         match self {
             A => IpAddr::from([10, 0, 0, 1]),
             B => IpAddr::from([10, 0, 0, 2]),
         }
     }
 
-    pub fn addr(self, port: u16) -> SocketAddr {
+    pub(crate) fn addr(self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip(), port)
     }
 }
 
 /// What the channel does to packets, both ways. Chances are per mille.
 #[derive(Clone, Copy, Debug)]
-pub struct Channel {
-    pub delay: Duration,
+pub(crate) struct Channel {
+    pub(crate) delay: Duration,
     /// Up to this much more delay, drawn per packet: later packets overtake.
-    pub jitter: Duration,
-    pub loss: u32,
-    pub duplicate: u32,
+    pub(crate) jitter: Duration,
+    pub(crate) loss: u32,
+    pub(crate) duplicate: u32,
 }
 
 impl Default for Channel {
@@ -66,48 +67,51 @@ impl Default for Channel {
 
 /// A TCP packet that a host sent.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub at: Instant,
-    pub from: Side,
-    pub tcp: TcpHeader,
-    pub len: usize,
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    pub(crate) from: Side,
+    pub(crate) tcp: TcpHeader,
+    pub(crate) len: usize,
 }
 
 impl Seen {
-    pub fn is(&self, from: Side, flags: Flags) -> bool {
+    pub(crate) fn is(&self, from: Side, flags: Flags) -> bool {
         self.from == from && self.tcp.flags.without(Flags::PSH) == flags
     }
 }
 
+/// A packet on its way: when it is due, its number, who sent it.
+type InFlight = Reverse<(Instant, u64, Side, Vec<u8>)>;
+
 type Tap = Box<dyn FnMut(Side, &Segment<'_>) -> bool>;
 
 /// Two stacks and what is between them.
-pub struct Pair {
-    pub now: Instant,
-    pub a: Stack,
-    pub b: Stack,
-    pub channel: Channel,
+pub(crate) struct Pair {
+    pub(crate) now: Instant,
+    pub(crate) a: Stack,
+    pub(crate) b: Stack,
+    pub(crate) channel: Channel,
     /// Everything that was sent, while `record` is set.
-    pub seen: Vec<Seen>,
-    pub record: bool,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) record: bool,
     /// Sees each packet with its sender; true swallows it.
-    pub tap: Option<Tap>,
-    pub events: Vec<(Side, Event)>,
-    in_flight: BinaryHeap<Reverse<(Instant, u64, Side, Vec<u8>)>>,
+    pub(crate) tap: Option<Tap>,
+    pub(crate) events: Vec<(Side, Event)>,
+    in_flight: BinaryHeap<InFlight>,
     sent: u64,
     chance: ChaCha8Rng,
 }
 
-pub fn stack_config(side: Side) -> StackConfig {
+pub(crate) fn stack_config(side: Side) -> StackConfig {
     StackConfig { addresses: vec![side.ip()], ..StackConfig::default() }
 }
 
 impl Pair {
-    pub fn new(seed: u64) -> Pair {
+    pub(crate) fn new(seed: u64) -> Pair {
         Pair::with_configs(seed, stack_config(A), stack_config(B))
     }
 
-    pub fn with_configs(seed: u64, a: StackConfig, b: StackConfig) -> Pair {
+    pub(crate) fn with_configs(seed: u64, a: StackConfig, b: StackConfig) -> Pair {
         Pair {
             now: Instant::from_millis(1_000_000),
             a: Stack::new(a, seed).expect("valid"),
@@ -123,33 +127,37 @@ impl Pair {
         }
     }
 
-    pub fn stack(&mut self, side: Side) -> &mut Stack {
+    pub(crate) fn stack(&mut self, side: Side) -> &mut Stack {
         match side {
             A => &mut self.a,
             B => &mut self.b,
         }
     }
 
-    pub fn listen(&mut self, side: Side, port: u16, config: ListenConfig) -> ListenerId {
+    pub(crate) fn listen(&mut self, side: Side, port: u16, config: ListenConfig) -> ListenerId {
         self.stack(side).listen(side.addr(port), config).expect("free")
     }
 
-    pub fn connect(&mut self, side: Side, port: u16) -> ConnId {
+    pub(crate) fn connect(&mut self, side: Side, port: u16) -> ConnId {
         self.connect_with(side, port, &ConnectConfig::default())
     }
 
-    pub fn connect_with(&mut self, side: Side, port: u16, config: &ConnectConfig) -> ConnId {
+    pub(crate) fn connect_with(&mut self, side: Side, port: u16, config: &ConnectConfig) -> ConnId {
         let (now, remote) = (self.now, side.other().addr(port));
         self.stack(side).connect(remote, config, now).expect("possible")
     }
 
     /// A connection from A to a new listener on port 80 of B, established.
-    pub fn established(&mut self) -> (ConnId, ConnId) {
+    pub(crate) fn established(&mut self) -> (ConnId, ConnId) {
         let listener = self.listen(B, 80, ListenConfig::default());
         self.established_at(listener, &ConnectConfig::default())
     }
 
-    pub fn established_at(&mut self, listener: ListenerId, config: &ConnectConfig) -> (ConnId, ConnId) {
+    pub(crate) fn established_at(
+        &mut self,
+        listener: ListenerId,
+        config: &ConnectConfig,
+    ) -> (ConnId, ConnId) {
         let port = self.b.listener_addr(listener).expect("listens").port();
         let at_a = self.connect_with(A, port, config);
         let mut at_b = None;
@@ -161,26 +169,29 @@ impl Pair {
     }
 
     /// Lets `span` pass.
-    pub fn run(&mut self, span: Duration) {
+    pub(crate) fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.step(end) {}
         self.now = end;
     }
 
-    pub fn run_ms(&mut self, millis: u64) {
+    pub(crate) fn run_ms(&mut self, millis: u64) {
         self.run(Duration::from_millis(millis));
     }
 
     /// Lets time pass until `done`; panics if that takes longer than `limit`.
-    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) {
+    pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) {
         let end = self.now + limit;
         while !done(self) {
-            assert!(self.step(end), "not done after {limit:?}");
+            if !self.step(end) {
+                assert!(done(self), "not done after {limit:?}");
+                return;
+            }
         }
     }
 
     /// Everything that is due at the next instant at which anything is; false if that is after `end`.
-    pub fn step(&mut self, end: Instant) -> bool {
+    pub(crate) fn step(&mut self, end: Instant) -> bool {
         self.transmit();
         let next_packet = self.in_flight.peek().map(|Reverse((due, ..))| *due);
         let next = [next_packet, self.a.next_timeout(), self.b.next_timeout()].into_iter().flatten().min();
@@ -193,9 +204,6 @@ impl Pair {
                 self.stack(side).on_timeout(now);
                 let again = self.stack(side).next_timeout();
                 assert!(again.is_none_or(|at| at > now), "{side:?} wants to be woken at {again:?} for ever");
-            }
-            while let Some(event) = self.stack(side).poll_event() {
-                self.events.push((side, event));
             }
         }
         self.transmit();
@@ -231,6 +239,9 @@ impl Pair {
                         pieces.into_iter().for_each(|piece| self.send(side, piece));
                     }
                 }
+            }
+            while let Some(event) = self.stack(side).poll_event() {
+                self.events.push((side, event));
             }
         }
     }
@@ -268,31 +279,31 @@ impl Pair {
     }
 
     /// Hands a packet to `to` at once, as if it had come from outside.
-    pub fn inject(&mut self, to: Side, packet: &[u8]) {
+    pub(crate) fn inject(&mut self, to: Side, packet: &[u8]) {
         let now = self.now;
         self.stack(to).on_packet(packet, Rx::default(), now);
         self.transmit();
     }
 
     /// Hands `to` a segment that claims to come from the other host.
-    pub fn forge(&mut self, to: Side, tcp: &TcpHeader, payload: &[u8]) {
+    pub(crate) fn forge(&mut self, to: Side, tcp: &TcpHeader, payload: &[u8]) {
         let packet = packet(to.other().addr(tcp.src_port), to.addr(tcp.dst_port), tcp, payload);
         self.inject(to, &packet);
     }
 
     /// The packets that `from` sent with exactly these flags, PSH aside.
-    pub fn count(&self, from: Side, flags: Flags) -> usize {
+    pub(crate) fn count(&self, from: Side, flags: Flags) -> usize {
         self.seen.iter().filter(|seen| seen.is(from, flags)).count()
     }
 
     /// The last packet that `from` sent.
-    pub fn last(&self, from: Side) -> &Seen {
+    pub(crate) fn last(&self, from: Side) -> &Seen {
         self.seen.iter().rev().find(|seen| seen.from == from).expect("something was sent")
     }
 
     /// The header that the next segment of `from` to the other side would have, judged by the last two
     /// packets that were seen: for forging.
-    pub fn next_header(&self, from: Side) -> TcpHeader {
+    pub(crate) fn next_header(&self, from: Side) -> TcpHeader {
         let ours = self.last(from);
         let span = ours.len as u32 + u32::from(ours.tcp.flags.intersects(Flags::SYN | Flags::FIN));
         TcpHeader {
@@ -303,13 +314,13 @@ impl Pair {
         }
     }
 
-    pub fn write(&mut self, side: Side, id: ConnId, data: &[u8]) -> Result<usize, WriteError> {
+    pub(crate) fn write(&mut self, side: Side, id: ConnId, data: &[u8]) -> Result<usize, WriteError> {
         let now = self.now;
         self.stack(side).write(id, data, now)
     }
 
     /// Reads what is there; `None` at the end of the stream.
-    pub fn read(&mut self, side: Side, id: ConnId) -> Result<Option<Vec<u8>>, ReadError> {
+    pub(crate) fn read(&mut self, side: Side, id: ConnId) -> Result<Option<Vec<u8>>, ReadError> {
         let now = self.now;
         let mut all = Vec::new();
         let mut buffer = [0; 16 << 10];
@@ -324,28 +335,35 @@ impl Pair {
         }
     }
 
-    pub fn shutdown(&mut self, side: Side, id: ConnId) {
+    pub(crate) fn shutdown(&mut self, side: Side, id: ConnId) {
         let now = self.now;
         self.stack(side).shutdown(id, now).expect("open");
     }
 
-    pub fn release(&mut self, side: Side, id: ConnId) {
+    pub(crate) fn release(&mut self, side: Side, id: ConnId) {
         let now = self.now;
         self.stack(side).release(id, now);
     }
 
-    pub fn abort(&mut self, side: Side, id: ConnId) {
+    pub(crate) fn abort(&mut self, side: Side, id: ConnId) {
         let now = self.now;
         self.stack(side).abort(id, now);
     }
 
-    pub fn heard(&self, side: Side, event: Event) -> bool {
+    pub(crate) fn heard(&self, side: Side, event: Event) -> bool {
         self.events.contains(&(side, event))
     }
 
     /// Writes `data` at `from` as fast as the buffer takes it and reads it at the other end; panics if
     /// that takes longer than `limit` of virtual time or anything is wrong with the bytes.
-    pub fn transfer(&mut self, from: Side, writer: ConnId, reader: ConnId, data: &[u8], limit: Duration) {
+    pub(crate) fn transfer(
+        &mut self,
+        from: Side,
+        writer: ConnId,
+        reader: ConnId,
+        data: &[u8],
+        limit: Duration,
+    ) {
         let (mut written, mut read) = (0, 0);
         self.run_until(limit, |pair| {
             while written < data.len() {
@@ -364,7 +382,7 @@ impl Pair {
 }
 
 /// An IP packet with a TCP segment in it.
-pub fn packet(src: SocketAddr, dst: SocketAddr, tcp: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(src: SocketAddr, dst: SocketAddr, tcp: &TcpHeader, payload: &[u8]) -> Vec<u8> {
     let tcp = TcpHeader { src_port: src.port(), dst_port: dst.port(), ..tcp.clone() };
     let mut out = Vec::new();
     emit(&IpMeta::new(src.ip(), dst.ip()), &tcp, &[payload], ChecksumFill::Full, &mut out).expect("fits");
@@ -372,13 +390,13 @@ pub fn packet(src: SocketAddr, dst: SocketAddr, tcp: &TcpHeader, payload: &[u8])
 }
 
 /// A SYN as a forger would write it.
-pub fn syn(seq: u32) -> TcpHeader {
+pub(crate) fn syn(seq: u32) -> TcpHeader {
     let mut tcp = TcpHeader { seq: SeqNum(seq), flags: Flags::SYN, window: 65_535, ..TcpHeader::default() };
     tcp.options.mss = Some(1460);
     tcp
 }
 
 /// Bytes that are not the same anywhere.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }

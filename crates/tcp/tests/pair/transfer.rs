@@ -1,1 +1,132 @@
-//! transfer
+//! Data over a good wire: both ways, large, small, urgent.
+
+use std::time::Duration;
+
+use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::error::ReadError;
+use brisk_wire::Flags;
+
+use crate::harness::{A, B, Pair, pattern, stack_config};
+
+#[test]
+fn a_megabyte_each_way() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let data = pattern(1 << 20);
+    pair.transfer(A, at_a, at_b, &data, Duration::from_secs(20));
+    pair.transfer(B, at_b, at_a, &data, Duration::from_secs(20));
+    for counters in
+        [pair.a.conn_stats(at_a), pair.b.conn_stats(at_b)].map(|stats| stats.expect("open").counters)
+    {
+        assert_eq!((counters.retransmits, counters.timeouts), (0, 0));
+        assert_eq!(counters.payload_bytes_received, 1 << 20);
+    }
+}
+
+#[test]
+fn both_ways_at_once() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let data = pattern(300_000);
+    let (mut sent, mut got) = ([0, 0], [0, 0]);
+    pair.run_until(Duration::from_secs(20), |pair| {
+        for (n, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
+            sent[n] += pair.write(side, id, &data[sent[n]..]).unwrap_or(0);
+            let bytes = pair.read(side, id).expect("open").expect("not at its end");
+            assert!(bytes == data[got[n]..got[n] + bytes.len()]);
+            got[n] += bytes.len();
+        }
+        got == [data.len(); 2]
+    });
+}
+
+#[test]
+fn super_segments_carry_the_same_bytes() {
+    let big = |side| StackConfig { max_super_segment: 65_000, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, big(A), big(B));
+    let (at_a, at_b) = pair.established();
+    pair.transfer(A, at_a, at_b, &pattern(1 << 20), Duration::from_secs(20));
+    assert!(pair.a.stats().packets_out < pair.seen.len() as u64 / 2, "packets left in bunches");
+    assert_eq!(pair.a.conn_stats(at_a).expect("open").counters.retransmits, 0);
+}
+
+#[test]
+fn every_combination_of_options_carries_data() {
+    for bits in 0..16 {
+        let tcp = TcpConfig {
+            timestamps: bits & 1 != 0,
+            sack: bits & 2 != 0,
+            window_scaling: bits & 4 != 0,
+            ecn: bits & 8 != 0,
+            ..TcpConfig::default()
+        };
+        let mut pair = Pair::new(1);
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+        let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+        pair.channel.loss = 20;
+        pair.transfer(A, at_a, at_b, &pattern(200_000), Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn small_writes_wait_for_nagle_unless_told_not_to() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let small = |pair: &mut Pair| {
+        let before = pair.seen.iter().filter(|seen| seen.from == A && seen.len > 0).count();
+        for _ in 0..5 {
+            pair.write(A, at_a, b"x").expect("open");
+            pair.run_ms(1);
+        }
+        pair.run_ms(500);
+        pair.seen.iter().filter(|seen| seen.from == A && seen.len > 0).count() - before
+    };
+    assert_eq!(small(&mut pair), 2, "the first at once, the others together");
+    pair.a.set_nodelay(at_a, true);
+    assert_eq!(small(&mut pair), 5);
+    assert_eq!(pair.b.readable(at_b), 10);
+}
+
+#[test]
+fn a_cork_holds_back_what_is_not_full() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    pair.a.set_cork(at_a, true);
+    pair.write(A, at_a, b"head").expect("open");
+    pair.run_ms(100);
+    assert_eq!(pair.b.readable(at_b), 0);
+    pair.write(A, at_a, b"body").expect("open");
+    pair.a.set_cork(at_a, false);
+    pair.run_ms(100);
+    assert_eq!(pair.read(B, at_b), Ok(Some(b"headbody".to_vec())));
+}
+
+#[test]
+fn the_urgent_byte_is_read_apart() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let now = pair.now;
+    pair.a.write_urgent(at_a, b"abc!", now).expect("open");
+    pair.write(A, at_a, b"def").expect("open");
+    pair.run_ms(200);
+    assert!(pair.seen.iter().any(|seen| seen.tcp.flags.contains(Flags::URG)));
+    let now = pair.now;
+    let mut buffer = [0; 16];
+    assert_eq!(pair.b.read(at_b, &mut buffer, now), Ok(3), "up to the mark");
+    assert_eq!(pair.b.read_urgent(at_b), Ok(b'!'));
+    assert_eq!(pair.b.read_urgent(at_b), Err(ReadError::WouldBlock));
+    assert_eq!(pair.read(B, at_b), Ok(Some(b"def".to_vec())));
+}
+
+#[test]
+fn peeking_leaves_the_bytes() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    pair.write(A, at_a, b"abc").expect("open");
+    pair.run_ms(100);
+    let mut buffer = [0; 2];
+    assert_eq!(pair.b.peek(at_b, &mut buffer), Ok(2));
+    assert_eq!(&buffer, b"ab");
+    assert_eq!(pair.read(B, at_b), Ok(Some(b"abc".to_vec())));
+    assert_eq!(pair.b.peek(at_b, &mut buffer), Err(ReadError::WouldBlock));
+}
