@@ -213,3 +213,118 @@ impl PathMtu {
         lowered
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: u32 = 12;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1000)
+    }
+
+    fn probe(path: &mut PathMtu, now: Instant) -> Option<u32> {
+        let size = path.next_probe(1_000_000, 1_000_000, OPTIONS, now)?;
+        path.on_probe_sent(SeqRange::with_len(SeqNum(1000), size), OPTIONS);
+        Some(size)
+    }
+
+    #[test]
+    fn the_payload_is_what_headers_and_options_leave() {
+        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off).mss(0), 1460);
+        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off).mss(OPTIONS), 1448);
+        assert_eq!(PathMtu::new(1500, true, MtuProbing::Off).mss(OPTIONS), 1428);
+    }
+
+    #[test]
+    fn a_router_lowers_the_mtu_and_never_raises_it() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::Off);
+        assert!(path.on_icmp(1400));
+        assert!(!path.on_icmp(1400) && !path.on_icmp(1450) && !path.on_icmp(9000));
+        assert_eq!(path.mtu(), 1400);
+    }
+
+    #[test]
+    fn sizes_below_the_minimum_of_the_family_are_not_believed() {
+        // RFC 8201 section 4: "A node MUST NOT reduce its estimate of the Path MTU below the IPv6
+        // minimum link MTU in response to a Packet Too Big message."
+        let mut path = PathMtu::new(1500, true, MtuProbing::Off);
+        path.on_icmp(68);
+        assert_eq!(path.mtu(), 1280);
+        let mut path = PathMtu::new(1500, false, MtuProbing::Off);
+        path.on_icmp(0);
+        assert_eq!(path.mtu(), 576);
+    }
+
+    #[test]
+    fn two_timeouts_of_full_sized_segments_suggest_a_black_hole() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        assert!(!path.on_timeout(true, at(1)) && !path.on_timeout(false, at(1)));
+        assert!(path.on_timeout(true, at(2)));
+        assert_eq!(path.mss(0), 1024);
+        assert!(!path.on_timeout(true, at(3)));
+        assert!(path.on_timeout(true, at(4)), "still nothing gets through: half of it");
+        assert_eq!(path.mss(0), 512);
+        for second in 5..100 {
+            path.on_timeout(true, at(second));
+        }
+        assert_eq!(path.mss(0), FLOOR_MSS);
+    }
+
+    #[test]
+    fn progress_between_timeouts_speaks_against_a_black_hole() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        for second in 0..10 {
+            assert!(!path.on_timeout(true, at(second)));
+            path.on_progress();
+        }
+        let mut off = PathMtu::new(1500, false, MtuProbing::Off);
+        assert!((0..10).all(|second| !off.on_timeout(true, at(second))));
+    }
+
+    #[test]
+    fn probes_find_the_largest_size_that_passes() {
+        // RFC 4821 section 7.3: search between search_low and search_high.
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        let passes = 4321;
+        let mut probes = 0;
+        while let Some(size) = probe(&mut path, at(1)) {
+            probes += 1;
+            if size + OPTIONS + 40 <= passes {
+                assert!(path.on_acked(SeqNum(1000) + size));
+            } else {
+                path.on_probe_lost(at(1));
+            }
+        }
+        assert!((passes - THRESHOLD..=passes).contains(&path.mtu()), "{}", path.mtu());
+        assert!(probes < 15, "{probes} probes");
+        assert_eq!(probe(&mut path, at(500)), None);
+        probe(&mut path, at(602));
+        assert!(probe(&mut path, at(602)).is_some(), "after ten minutes larger sizes are tried again");
+    }
+
+    #[test]
+    fn one_probe_is_in_flight_at_a_time_and_only_with_enough_behind_it() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::Always);
+        assert_eq!(path.next_probe(10 * 1012, 1_000_000, OPTIONS, at(0)), None, "window too small");
+        assert_eq!(path.next_probe(1_000_000, 3000, OPTIONS, at(0)), None, "nothing to follow it");
+        assert!(probe(&mut path, at(0)).is_some());
+        assert!(path.probe_in_flight().is_some());
+        assert_eq!(probe(&mut path, at(0)), None);
+        assert!(!path.on_acked(SeqNum(1500)), "part of it is not the whole");
+    }
+
+    #[test]
+    fn a_router_ends_the_search_above_what_it_names() {
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        assert!(probe(&mut path, at(0)).is_some());
+        path.on_icmp(1400);
+        assert_eq!(path.probe_in_flight(), None, "the probe cannot have passed");
+        while let Some(size) = probe(&mut path, at(1)) {
+            assert!(size + OPTIONS + 40 <= 1400);
+            path.on_acked(SeqNum(1000) + size);
+        }
+        assert!((1400 - THRESHOLD..=1400).contains(&path.mtu()));
+    }
+}

@@ -113,3 +113,99 @@ impl Pacer {
         self.at = self.at.max(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+    const RTT: Duration = Duration::from_millis(100);
+
+    fn us(micros: u64) -> Instant {
+        Instant::from_micros(micros)
+    }
+
+    /// A pacer past its first ten segments at `cwnd` bytes per 100 ms, its bucket full at time 0.
+    fn pacer(cwnd: u32, percent: u32) -> Pacer {
+        let config = PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: percent };
+        let mut pacer = Pacer::new(Some(config));
+        pacer.on_sent(10 * MSS * 2, us(0));
+        pacer.update(cwnd, Some(RTT), false, MSS, us(0));
+        pacer
+    }
+
+    #[test]
+    fn without_a_configuration_or_a_round_trip_nothing_is_paced() {
+        let mut off = Pacer::new(None);
+        off.update(100_000, Some(RTT), true, MSS, us(0));
+        off.on_sent(1 << 30, us(0));
+        assert_eq!((off.budget(us(0)), off.next_timeout(), off.rate()), (u32::MAX, None, None));
+        let mut early = Pacer::new(Some(PacingConfig::default()));
+        early.update(100_000, None, true, MSS, us(0));
+        early.on_sent(1 << 20, us(0));
+        assert_eq!((early.budget(us(0)), early.next_timeout()), (u32::MAX, None));
+    }
+
+    #[test]
+    fn the_rate_is_a_percentage_of_the_window_per_round_trip() {
+        let mut pacer = pacer(100_000, 120);
+        assert_eq!(pacer.rate(), Some(1_200_000));
+        pacer.update(100_000, Some(RTT), true, MSS, us(0));
+        assert_eq!(pacer.rate(), Some(2_000_000));
+    }
+
+    #[test]
+    fn an_initial_window_leaves_at_once() {
+        let mut pacer = Pacer::new(Some(PacingConfig::default()));
+        pacer.update(10 * MSS, Some(RTT), true, MSS, us(0));
+        for _ in 0..10 {
+            assert_eq!(pacer.budget(us(0)), u32::MAX);
+            pacer.on_sent(MSS, us(0));
+        }
+        assert_eq!(pacer.budget(us(0)), 2 * MSS, "from here on a quantum at a time");
+    }
+
+    #[test]
+    fn a_spent_quantum_comes_back_at_the_rate() {
+        // 1 MB/s: two segments of 1000 bytes take 2 ms.
+        let mut pacer = pacer(100_000, 100);
+        assert_eq!(pacer.budget(us(0)), 2000);
+        pacer.on_sent(1000, us(0));
+        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (1000, None));
+        pacer.on_sent(1000, us(0));
+        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
+        assert_eq!(pacer.budget(us(1500)), 1500);
+        assert_eq!(pacer.budget(us(2000)), 2000);
+        assert_eq!(pacer.budget(us(1_000_000)), 2000, "silence earns no burst");
+    }
+
+    #[test]
+    fn the_quantum_is_a_millisecond_of_data_between_two_segments_and_64_kilobytes() {
+        assert_eq!(pacer(10_000, 100).budget(us(0)), 2000);
+        assert_eq!(pacer(1_000_000, 100).budget(us(0)), 10_000);
+        assert_eq!(pacer(100_000_000, 100).budget(us(0)), 65_536);
+    }
+
+    #[test]
+    fn what_could_not_wait_is_paid_back() {
+        let mut pacer = pacer(100_000, 100);
+        pacer.on_sent(5000, us(0));
+        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));
+        pacer.on_sent(u32::MAX, us(0));
+        assert_eq!(pacer.next_timeout(), Some(us(6000)), "debt is bounded");
+    }
+
+    #[test]
+    fn over_time_no_more_leaves_than_the_rate_allows() {
+        let mut pacer = pacer(1_000_000, 120);
+        let (mut now, mut total) = (us(0), 0u64);
+        while now < us(1_000_000) {
+            while pacer.budget(now) >= MSS {
+                pacer.on_sent(MSS, now);
+                total += u64::from(MSS);
+            }
+            now = pacer.next_timeout().unwrap_or(now + Duration::from_micros(1));
+        }
+        assert!((11_900_000..12_100_000).contains(&total), "{total} bytes in a second at 12 MB/s");
+    }
+}

@@ -85,13 +85,15 @@ impl Prr {
 impl PrrEpisode {
     /// SndCnt of RFC 9937 section 6.2: how many bytes this acknowledgement lets go.
     fn snd_cnt(&mut self, delivered: i64, pipe: i64, good_ack: bool, mss: i64) -> i64 {
+        let mss = mss.max(1);
         self.prr_delivered += delivered as u64;
         let (prr_delivered, prr_out) = (self.prr_delivered as i64, self.prr_out as i64);
         let ssthresh = i64::from(self.ssthresh);
         let snd = if pipe > ssthresh {
             let sum = self.prr_delivered.saturating_mul(u64::from(self.ssthresh));
-            let share = sum.div_ceil(u64::from(self.recover_fs));
-            i64::try_from(share).unwrap_or(i64::MAX) - prr_out
+            let share = i64::try_from(sum.div_ceil(u64::from(self.recover_fs))).unwrap_or(i64::MAX);
+            // Part of a segment lets a whole one go, as if counted in segments.
+            share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
             // "PRR-SSRB": make up for what was not sent before, one segment more per good ACK.
             let mut snd = (prr_delivered - prr_out).max(delivered);
@@ -102,5 +104,123 @@ impl PrrEpisode {
         };
         // "Force a fast retransmit upon entering recovery."
         if prr_out == 0 && snd <= 0 { mss } else { snd.max(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    #[test]
+    fn one_loss_out_of_twenty_reduces_in_proportion() {
+        // RFC 9937 section 8, first example: 20 segments in flight, the first lost, ssthresh 10. The
+        // 19 others come back as SACKs; the first lets the fast retransmit out, then about every
+        // second lets one segment go.
+        let mut prr = Prr::new();
+        prr.enter(10 * MSS, 20 * MSS);
+        let mut pipe = 20 * MSS - MSS;
+        let mut sends = Vec::new();
+        for sack in 0..19 {
+            pipe -= MSS;
+            let cwnd = prr.on_ack(MSS, pipe, false, sack == 0, MSS);
+            let mut segments = 0;
+            while cwnd >= pipe + MSS {
+                pipe += MSS;
+                segments += 1;
+                prr.on_sent(MSS);
+            }
+            sends.push(segments);
+        }
+        assert_eq!(sends[0], 1, "a fast retransmit leaves at once");
+        assert!(sends.iter().all(|segments| *segments <= 1), "no burst: {sends:?}");
+        assert_eq!(sends.iter().sum::<u32>(), 10);
+        assert_eq!(pipe, 9 * MSS + MSS);
+        assert_eq!(prr.exit(), Some(10 * MSS));
+        assert!(!prr.is_active());
+    }
+
+    #[test]
+    fn below_ssthresh_good_acknowledgements_win_back_one_segment_more_each() {
+        // RFC 9937 section 6.2: "If (SND.UNA is advanced and no further loss indicated) SndCnt +=
+        // SMSS", so that the window "grows at the rate of slow start" towards ssthresh.
+        let mut prr = Prr::new();
+        prr.enter(10 * MSS, 20 * MSS);
+        assert_eq!(prr.on_ack(MSS, 2 * MSS, true, false, MSS), 4 * MSS);
+        assert_eq!(prr.on_ack(0, 2 * MSS, false, false, MSS), 4 * MSS, "nothing delivered, nothing changes");
+    }
+
+    #[test]
+    fn while_losses_go_on_the_window_conserves_packets() {
+        let mut prr = Prr::new();
+        prr.enter(10 * MSS, 20 * MSS);
+        assert_eq!(prr.on_ack(MSS, 2 * MSS, true, true, MSS), 3 * MSS);
+        prr.on_sent(MSS);
+        assert_eq!(prr.on_ack(MSS, 2 * MSS, false, false, MSS), 3 * MSS);
+    }
+
+    #[test]
+    fn the_window_never_exceeds_ssthresh_by_catching_up() {
+        let mut prr = Prr::new();
+        prr.enter(10 * MSS, 20 * MSS);
+        assert_eq!(prr.on_ack(15 * MSS, 5 * MSS, true, false, MSS), 10 * MSS);
+    }
+
+    #[test]
+    fn the_first_retransmission_always_leaves() {
+        // RFC 9937 section 6.2: "If (prr_out is 0 AND SndCnt is 0) [...] Force a fast retransmit".
+        let mut prr = Prr::new();
+        prr.enter(10 * MSS, 1000 * MSS);
+        assert_eq!(prr.on_ack(0, 30 * MSS, false, true, MSS), 31 * MSS);
+        prr.on_sent(MSS);
+        assert_eq!(prr.on_ack(1, 30 * MSS, false, true, MSS), 30 * MSS);
+    }
+
+    proptest! {
+        #[test]
+        fn no_acknowledgement_breaks_the_arithmetic(
+            ssthresh: u32,
+            recover_fs: u32,
+            acks in prop::collection::vec((any::<u32>(), any::<u32>(), any::<bool>(), any::<bool>(), any::<u32>()), 0..20),
+            mss in 1u32..70_000,
+        ) {
+            let mut prr = Prr::new();
+            prr.enter(ssthresh, recover_fs);
+            for (delivered, pipe, advanced, loss, out) in acks {
+                let cwnd = prr.on_ack(delivered, pipe, advanced, loss, mss);
+                prop_assert!(delivered == 0 || cwnd >= pipe);
+                prr.on_sent(out);
+            }
+        }
+
+        #[test]
+        fn bytes_sent_while_above_ssthresh_stay_in_proportion(
+            segments in 10u32..200,
+            delivered in prop::collection::vec(1u32..4, 1..40),
+        ) {
+            let (flight, ssthresh) = (segments * MSS, segments * MSS / 2);
+            let mut prr = Prr::new();
+            prr.enter(ssthresh, flight);
+            let (mut pipe, mut total, mut out) = (flight, 0u64, 0u64);
+            for count in delivered {
+                let bytes = (count * MSS).min(pipe);
+                pipe -= bytes;
+                total += u64::from(bytes);
+                if pipe <= ssthresh {
+                    break;
+                }
+                let cwnd = prr.on_ack(bytes, pipe, false, false, MSS);
+                let room = (cwnd - pipe) / MSS * MSS;
+                prr.on_sent(room);
+                pipe += room;
+                out += u64::from(room);
+                prop_assert!(out <= total * u64::from(ssthresh) / u64::from(flight) + u64::from(MSS));
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::seq_ranges::SeqRange;
 /// An empty queue keeps at most this much memory, bytes.
 const IDLE_BYTES: usize = 4096;
 /// Push marks that are kept; beyond it the oldest are forgotten.
-const MAX_PUSH_MARKS: usize = 64;
+const MAX_PUSH_MARKS: usize = 128;
 
 /// The send buffer of one connection.
 #[derive(Clone, Debug)]
@@ -26,6 +26,10 @@ pub(crate) struct SendQueue {
     fin: bool,
     /// One past the last byte of what was pushed, ascending.
     pushes: VecDeque<SeqNum>,
+    /// The mark of the last write, while nothing was written behind it.
+    tail_push: Option<SeqNum>,
+    /// How far was pushed, by the application or by force; Linux: pushed_seq.
+    pushed: SeqNum,
     /// The highest sequence number that was sent.
     sent: SeqNum,
     max_window: u32,
@@ -41,6 +45,8 @@ impl SendQueue {
             max: config.max.max(config.initial),
             fin: false,
             pushes: VecDeque::new(),
+            tail_push: None,
+            pushed: SeqNum(0),
             sent: SeqNum(0),
             max_window: 0,
         }
@@ -52,6 +58,10 @@ impl SendQueue {
         for push in &mut self.pushes {
             *push += shift;
         }
+        if let Some(push) = &mut self.tail_push {
+            *push += shift;
+        }
+        self.pushed += shift;
         self.sent += shift;
         self.start = seq;
     }
@@ -107,10 +117,14 @@ impl SendQueue {
     /// write that is not corked. RFC 9293 3.9.1: a sender "MUST set the PSH bit in the last
     /// buffered segment (i.e., when there is no more queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
-        // A mark that nothing was sent up to yet is no longer the end of what is buffered.
-        while self.pushes.back().is_some_and(|push| push.gt(self.sent)) {
+        // A write that nothing was sent up to yet no longer ends what is buffered.
+        if let Some(push) = self.tail_push
+            && push.gt(self.sent)
+            && self.pushes.back() == Some(&push)
+        {
             self.pushes.pop_back();
         }
+        self.tail_push = Some(self.end());
         self.add_push(self.end());
     }
 
@@ -164,6 +178,7 @@ impl SendQueue {
         self.bytes.drain(..to.since(self.start) as usize);
         self.start = to;
         self.sent = self.sent.max(to);
+        self.pushed = self.pushed.max(to);
         while self.pushes.front().is_some_and(|push| push.le(to)) {
             self.pushes.pop_front();
         }
@@ -192,13 +207,14 @@ impl SendQueue {
     }
 
     fn force_push(&mut self) {
-        let pushed = self.pushes.back().copied().unwrap_or(self.start);
-        if self.max_window > 0 && self.end().since(pushed) > self.max_window / 2 {
-            self.add_push(self.end());
+        let half = self.max_window / 2;
+        while half > 0 && self.end().since(self.pushed) > half {
+            self.add_push(self.pushed + half);
         }
     }
 
     fn add_push(&mut self, push: SeqNum) {
+        self.pushed = self.pushed.max(push);
         if self.pushes.back().is_some_and(|last| last.ge(push)) || push == self.start {
             return;
         }
@@ -206,5 +222,219 @@ impl SendQueue {
             self.pushes.pop_front();
         }
         self.pushes.push_back(push);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START: SeqNum = SeqNum(u32::MAX - 700);
+
+    fn queue() -> SendQueue {
+        let mut queue = SendQueue::new(BufferConfig { initial: 10_000, max: 40_000 });
+        queue.set_start(START);
+        queue
+    }
+
+    fn range(from: u32, to: u32) -> SeqRange {
+        SeqRange::new(START + from, START + to)
+    }
+
+    fn bytes(queue: &SendQueue, range: SeqRange) -> Vec<u8> {
+        let (first, second) = queue.slices(range);
+        [first, second].concat()
+    }
+
+    #[test]
+    fn takes_what_fits_and_frees_what_is_acknowledged() {
+        let mut queue = queue();
+        assert_eq!(queue.write(&[1; 8000]), 8000);
+        assert_eq!(queue.write(&[2; 8000]), 2000);
+        assert_eq!((queue.free(), queue.write(&[3; 10])), (0, 0));
+        queue.advance(START + 3000);
+        assert_eq!((queue.start(), queue.len(), queue.free()), (START + 3000, 7000, 3000));
+        assert_eq!(queue.end(), START + 10_000);
+    }
+
+    #[test]
+    fn takes_no_memory_until_written_to_and_keeps_none_when_idle() {
+        let mut queue = queue();
+        assert_eq!(queue.allocated(), 0);
+        queue.write(&[1; 9000]);
+        assert!((9000..=10_000).contains(&queue.allocated()));
+        queue.advance(START + 9000);
+        assert_eq!(queue.allocated(), 0);
+        assert_eq!(queue.end(), START + 9000);
+    }
+
+    #[test]
+    fn bytes_queued_before_the_sequence_number_is_known_move_along() {
+        let mut queue = SendQueue::new(BufferConfig { initial: 10_000, max: 10_000 });
+        queue.write(b"early");
+        queue.mark_push();
+        queue.set_start(START);
+        assert_eq!(bytes(&queue, range(0, 5)), b"early");
+        queue.write(b"late");
+        queue.on_sent(START + 5);
+        assert!(!queue.push_at(range(0, 4)) && queue.push_at(range(0, 5)));
+    }
+
+    #[test]
+    fn a_syn_or_fin_in_the_acknowledgement_is_understood() {
+        let mut queue = queue();
+        queue.write(b"abc");
+        queue.queue_fin();
+        queue.advance(START - 1);
+        assert_eq!((queue.len(), queue.start()), (3, START));
+        queue.advance(START + 4);
+        assert!(queue.is_empty() && queue.fin_queued());
+        assert_eq!((queue.end(), queue.write(b"more"), queue.free()), (START + 3, 0, 0));
+    }
+
+    #[test]
+    fn ranges_beyond_what_is_kept_give_what_there_is() {
+        let mut queue = queue();
+        queue.write(b"abcdef");
+        queue.advance(START + 2);
+        assert_eq!(bytes(&queue, range(0, 4)), b"cd");
+        assert_eq!(bytes(&queue, range(4, 100)), b"ef");
+        assert!(bytes(&queue, range(6, 7)).is_empty() && bytes(&queue, range(0, 2)).is_empty());
+        assert!(bytes(&queue, range(5, 3)).is_empty());
+    }
+
+    #[test]
+    fn push_is_set_where_a_write_ends() {
+        // RFC 9293 3.9.1.2: "When the PUSH flag is [set], the data [...] will be transmitted promptly";
+        // Linux sets PSH on the last segment of each write.
+        let mut queue = queue();
+        queue.write(&[1; 2500]);
+        queue.mark_push();
+        let pushes = [range(0, 1000), range(1000, 2000), range(2000, 2500)].map(|range| queue.push_at(range));
+        assert_eq!(pushes, [false, false, true]);
+        assert!(!queue.push_at(range(2500, 2500)), "not on a bare acknowledgement");
+    }
+
+    #[test]
+    fn push_is_set_where_the_queue_is_emptied_even_if_corked() {
+        let mut queue = queue();
+        queue.write(&[1; 500]);
+        assert!(queue.push_at(range(0, 500)) && !queue.push_at(range(0, 400)));
+    }
+
+    #[test]
+    fn a_write_that_could_not_be_sent_in_time_is_joined_by_the_next() {
+        let mut queue = queue();
+        for _ in 0..2 {
+            queue.write(&[1; 1000]);
+            queue.mark_push();
+        }
+        assert!(!queue.push_at(range(0, 1000)) && !queue.push_at(range(0, 1460)));
+        assert!(queue.push_at(range(1460, 2000)));
+    }
+
+    #[test]
+    fn a_retransmission_carries_push_where_the_original_did() {
+        let mut queue = queue();
+        queue.write(&[1; 1000]);
+        queue.mark_push();
+        queue.on_sent(START + 1000);
+        queue.write(&[1; 1000]);
+        queue.mark_push();
+        assert!(queue.push_at(range(0, 1000)) && queue.push_at(range(1000, 2000)));
+        assert!(!queue.push_at(range(0, 900)) && !queue.push_at(range(1000, 1900)));
+    }
+
+    #[test]
+    fn half_a_window_without_push_forces_one() {
+        let mut queue = queue();
+        queue.set_max_window(4000);
+        queue.write(&[1; 7000]);
+        queue.mark_push();
+        let pushes: Vec<bool> =
+            (0..7).map(|index| queue.push_at(range(index * 1000, (index + 1) * 1000))).collect();
+        assert_eq!(pushes, [false, true, false, true, false, true, true]);
+    }
+
+    #[test]
+    fn push_marks_are_bounded() {
+        let mut queue = queue();
+        for index in 1..=9000 {
+            queue.write(&[1]);
+            queue.mark_push();
+            queue.on_sent(START + index);
+        }
+        assert!(queue.pushes.len() <= MAX_PUSH_MARKS);
+        queue.advance(START + 9000);
+        assert!(queue.pushes.is_empty());
+    }
+
+    #[test]
+    fn the_buffer_grows_with_the_window_up_to_its_maximum() {
+        let mut queue = queue();
+        for (cwnd, free) in
+            [(4000, 10_000), (8000, 16_000), (3000, 16_000), (90_000, 40_000), (u32::MAX, 40_000)]
+        {
+            queue.grow(cwnd);
+            assert_eq!(queue.free(), free);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(usize),
+        Advance(u32),
+        Read(u32, u32),
+        Grow(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0usize..6000).prop_map(Step::Write),
+            3 => (0u32..5000).prop_map(Step::Advance),
+            4 => (0u32..12_000, 0u32..12_000).prop_map(|(from, len)| Step::Read(from, len)),
+            1 => (0u32..30_000).prop_map(Step::Grow),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_queue_agrees_with_a_vector(steps in prop::collection::vec(step(), 1..60)) {
+            let mut queue = queue();
+            let mut written: Vec<u8> = Vec::new();
+            let (mut acked, mut limit) = (0usize, 10_000usize);
+            for step in steps {
+                match step {
+                    Step::Write(len) => {
+                        let data: Vec<u8> = (0..len).map(|index| ((written.len() + index) * 7 % 251) as u8).collect();
+                        let taken = queue.write(&data);
+                        prop_assert_eq!(taken, len.min(limit - (written.len() - acked)));
+                        written.extend_from_slice(&data[..taken]);
+                        queue.mark_push();
+                    }
+                    Step::Advance(bytes) => {
+                        acked = written.len().min(acked + bytes as usize);
+                        queue.advance(START + acked as u32);
+                    }
+                    Step::Read(from, len) => {
+                        let start = START + acked as u32 + from;
+                        let from = written.len().min(acked + from as usize);
+                        let to = written.len().min(from + len as usize);
+                        prop_assert_eq!(bytes(&queue, SeqRange::with_len(start, len)), &written[from..to]);
+                    }
+                    Step::Grow(cwnd) => {
+                        queue.grow(cwnd);
+                        limit = limit.max((cwnd as usize * 2).min(40_000));
+                    }
+                }
+                prop_assert_eq!(queue.len(), written.len() - acked);
+                prop_assert_eq!(queue.end(), START + written.len() as u32);
+                prop_assert!(queue.allocated() <= limit.max(queue.len()));
+            }
+        }
     }
 }

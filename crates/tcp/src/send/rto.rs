@@ -69,3 +69,54 @@ impl Rto {
         self.backoffs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: Duration = Duration::from_millis(300);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn arming_a_running_timer_changes_nothing() {
+        // RFC 6298 5.1: "if the timer is not running, start it running".
+        let mut rto = Rto::new(&RtoConfig::LINUX);
+        rto.arm(at(0), BASE);
+        rto.arm(at(100), BASE);
+        assert_eq!(rto.deadline(), Some(at(300)));
+        rto.restart(at(100), BASE);
+        assert_eq!(rto.deadline(), Some(at(400)));
+        rto.disarm();
+        assert_eq!(rto.deadline(), None);
+    }
+
+    #[test]
+    fn each_expiry_doubles_the_timeout_up_to_the_maximum() {
+        // RFC 6298 5.5: "The host MUST set RTO <- RTO * 2 ("back off the timer"). The maximum value
+        // discussed in (2.5) above may be used to provide an upper bound to this doubling operation."
+        let mut rto = Rto::new(&RtoConfig::LINUX);
+        let mut timeouts = [0; 11];
+        for timeout in &mut timeouts {
+            *timeout = rto.current(BASE).as_millis();
+            rto.arm(at(0), BASE);
+            rto.on_expire();
+            assert_eq!(rto.deadline(), None, "the retransmission starts it anew");
+        }
+        assert_eq!(timeouts, [300, 600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 120_000, 120_000]);
+        assert_eq!(rto.backoffs(), 11);
+    }
+
+    #[test]
+    fn endless_backoff_stays_at_the_maximum() {
+        let mut rto = Rto::new(&RtoConfig::LINUX);
+        for _ in 0..100 {
+            rto.on_expire();
+        }
+        assert_eq!(rto.current(BASE), RtoConfig::LINUX.max);
+        rto.reset_backoff();
+        assert_eq!((rto.current(BASE), rto.backoffs()), (BASE, 0));
+    }
+}

@@ -121,3 +121,117 @@ impl WindowedMin {
         self.slots.iter().flatten().min().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const G: Duration = Duration::from_micros(1);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn before_the_first_sample_the_timeout_is_the_initial_one() {
+        // RFC 6298 2.1: "Until a round-trip time (RTT) measurement has been made for a segment sent
+        // between the sender and receiver, the sender SHOULD set RTO <- 1 second".
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        assert_eq!((rtt.rto_base(), rtt.srtt(), rtt.rttvar(), rtt.min_rtt()), (ms(1000), None, None, None));
+        // RFC 6298 5.7: "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
+        rtt.set_initial_rto(ms(3000));
+        assert_eq!(rtt.rto_base(), ms(3000));
+        rtt.on_sample(ms(100), at(0));
+        assert_eq!(rtt.rto_base(), ms(300));
+    }
+
+    #[test]
+    fn the_first_sample_sets_half_of_itself_as_variation() {
+        // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2, RTO <- SRTT + max (G, K*RTTVAR)".
+        let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
+        rtt.on_sample(ms(800), at(0));
+        assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.rto_base()), (Some(ms(800)), Some(ms(400)), ms(2400)));
+    }
+
+    #[test]
+    fn later_samples_move_the_estimate_by_an_eighth_and_the_variation_by_a_quarter() {
+        // RFC 6298 2.3, computed by hand: RTTVAR = 3/4*400 + 1/4*|800-400| = 400, SRTT = 7/8*800 +
+        // 1/8*400 = 750.
+        let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
+        rtt.on_sample(ms(800), at(0));
+        rtt.on_sample(ms(400), at(1));
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(750)), Some(ms(400))));
+        assert_eq!(rtt.latest(), Some(ms(400)));
+    }
+
+    #[test]
+    fn a_stable_path_keeps_200_ms_above_the_round_trip() {
+        // The floor is on the variance term, not on the sum.
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        for sample in 0..200 {
+            rtt.on_sample(ms(100), at(sample));
+        }
+        assert_eq!(rtt.rto_base(), ms(300));
+    }
+
+    #[test]
+    fn rfc_6298_has_its_floor_of_one_second_on_the_sum() {
+        // RFC 6298 2.4: "Whenever RTO is computed, if it is less than 1 second, then the RTO SHOULD be
+        // rounded up to 1 second."
+        let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
+        rtt.on_sample(ms(10), at(0));
+        assert_eq!(rtt.rto_base(), ms(1000));
+    }
+
+    #[test]
+    fn the_granularity_of_the_clock_is_a_floor_of_the_variance() {
+        let config = RtoConfig { min: ms(1), ..RtoConfig::RFC6298 };
+        let mut rtt = RttEstimator::new(&config, ms(4));
+        for sample in 0..200 {
+            rtt.on_sample(ms(10), at(sample));
+        }
+        assert_eq!(rtt.rto_base(), ms(14));
+    }
+
+    #[test]
+    fn no_sample_makes_the_timeout_exceed_its_maximum() {
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        rtt.on_sample(Duration::MAX, at(0));
+        assert_eq!(rtt.rto_base(), RtoConfig::LINUX.max);
+        rtt.on_sample(Duration::ZERO, at(1));
+        assert!(rtt.srtt() > Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_steady_round_trip_is_met_exactly() {
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        rtt.on_sample(ms(500), at(0));
+        for sample in 0..300 {
+            rtt.on_sample(Duration::from_micros(12_345), at(sample));
+        }
+        let error = rtt.srtt().map(|srtt| srtt.abs_diff(Duration::from_micros(12_345)));
+        assert!(error <= Some(Duration::from_micros(8)), "{error:?}");
+    }
+
+    #[test]
+    fn the_minimum_forgets_what_is_older_than_five_minutes() {
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        rtt.on_sample(ms(10), at(0));
+        for second in 1..=200 {
+            rtt.on_sample(ms(50), at(second * 1000));
+            assert_eq!(rtt.min_rtt(), Some(ms(10)), "after {second} s");
+        }
+        for second in 201..=301 {
+            rtt.on_sample(ms(50), at(second * 1000));
+        }
+        assert_eq!(rtt.min_rtt(), Some(ms(50)));
+        rtt.on_sample(ms(20), at(302_000));
+        assert_eq!(rtt.min_rtt(), Some(ms(20)), "a smaller one counts at once");
+        rtt.on_sample(ms(90), at(100_000_000));
+        assert_eq!(rtt.min_rtt(), Some(ms(90)), "after a long silence the past is gone");
+    }
+}

@@ -172,3 +172,102 @@ impl SendWindow {
         rto.saturating_mul(factor).min(PERSIST_MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn window(raw: u16) -> SendWindow {
+        let mut window = SendWindow::new();
+        window.start(SeqNum(100), SeqNum(1), raw);
+        window
+    }
+
+    #[test]
+    fn the_window_of_a_syn_is_never_scaled() {
+        let mut window = window(1000);
+        window.set_scale(7);
+        assert_eq!(window.snd_wnd(), 1000);
+        assert_eq!(window.update(SeqNum(101), SeqNum(1), 1000), Changed::Grew);
+        assert_eq!((window.snd_wnd(), window.max_snd_wnd()), (128_000, 128_000));
+    }
+
+    #[test]
+    fn a_shift_above_14_counts_as_14() {
+        // RFC 7323 2.3: "If a Window Scale option is received with a shift.cnt value larger than 14,
+        // the TCP SHOULD log the error but MUST use 14 instead of the specified value."
+        let mut window = window(1000);
+        window.set_scale(255);
+        assert_eq!(window.scale(), 14);
+        window.update(SeqNum(101), SeqNum(1), u16::MAX);
+        assert_eq!(window.snd_wnd(), 65_535 << 14);
+    }
+
+    #[test]
+    fn an_older_segment_does_not_change_the_window() {
+        // RFC 9293 3.10.7.4: "the check here prevents using old segments to update the window".
+        let mut window = window(1000);
+        assert_eq!(window.update(SeqNum(200), SeqNum(50), 2000), Changed::Grew);
+        assert_eq!(window.update(SeqNum(150), SeqNum(50), 9000), Changed::Stale);
+        assert_eq!(window.update(SeqNum(200), SeqNum(49), 9000), Changed::Stale);
+        assert_eq!(window.snd_wnd(), 2000);
+        assert_eq!(window.update(SeqNum(200), SeqNum(50), 2000), Changed::Same);
+        assert_eq!(window.update(SeqNum(200), SeqNum(50), 1500), Changed::Shrank);
+        assert_eq!(window.max_snd_wnd(), 2000);
+    }
+
+    #[test]
+    fn a_retransmission_that_acknowledges_more_brings_its_window() {
+        let mut window = window(1000);
+        window.update(SeqNum(200), SeqNum(50), 2000);
+        assert_eq!(window.update(SeqNum(150), SeqNum(60), 3000), Changed::Grew);
+    }
+
+    #[test]
+    fn a_window_that_shrinks_below_what_was_sent_leaves_nothing_usable() {
+        // RFC 9293 3.8.6: "a sending TCP peer MUST be robust against window shrinking, which may cause
+        // the 'usable window' to become negative" (MUST-34).
+        let mut window = window(1000);
+        assert_eq!(window.usable(SeqNum(1), SeqNum(401)), 600);
+        assert!(window.update(SeqNum(101), SeqNum(1), 300).is_change());
+        assert_eq!(window.usable(SeqNum(1), SeqNum(401)), 0);
+        assert_eq!(window.right_edge(SeqNum(1)), SeqNum(301));
+    }
+
+    #[test]
+    fn zero_window_probes_come_after_the_timeout_and_then_ever_more_rarely() {
+        let rto = Duration::from_millis(300);
+        let mut window = window(0);
+        window.arm_persist(at(0), rto);
+        window.arm_persist(at(200), rto);
+        assert_eq!(window.next_timeout(), Some(at(300)), "once armed it runs");
+        let mut now = at(300);
+        let mut gaps = [0; 10];
+        for gap in &mut gaps {
+            window.on_persist(now, rto);
+            let next = window.next_timeout().unwrap_or(now);
+            *gap = next.saturating_since(now).as_millis();
+            now = next;
+        }
+        assert_eq!(gaps, [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 120_000, 120_000]);
+        assert_eq!(window.unanswered_probes(), 10);
+        window.on_probe_answered();
+        assert_eq!(window.unanswered_probes(), 0, "an answered probe keeps the connection open");
+        assert!(window.next_timeout().is_some());
+    }
+
+    #[test]
+    fn an_opening_window_ends_the_probing() {
+        let mut window = window(0);
+        window.arm_persist(at(0), Duration::from_millis(300));
+        window.on_persist(at(300), Duration::from_millis(300));
+        assert_eq!(window.update(SeqNum(101), SeqNum(1), 500), Changed::Opened);
+        assert_eq!(window.next_timeout(), None);
+        window.arm_persist(at(1000), Duration::from_millis(300));
+        assert_eq!(window.next_timeout(), Some(at(1300)), "the backoff is forgotten");
+    }
+}
