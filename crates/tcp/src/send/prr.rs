@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn one_loss_out_of_twenty_reduces_in_proportion() {
-        // RFC 9937 section 8, first example: 20 segments in flight, the first lost, ssthresh 10. The
+        // After the first example of RFC 9937: 20 segments in flight, the first lost, ssthresh 10. The
         // 19 others come back as SACKs; the first lets the fast retransmit out, then about every
         // second lets one segment go.
         let mut prr = Prr::new();
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn below_ssthresh_good_acknowledgements_win_back_one_segment_more_each() {
-        // RFC 9937 section 6.2: "If (SND.UNA is advanced and no further loss indicated) SndCnt +=
-        // SMSS", so that the window "grows at the rate of slow start" towards ssthresh.
+        // RFC 9937: "If (SND.UNA is advanced and no further loss indicated) SndCnt += SMSS", which is
+        // the pace of slow start.
         let mut prr = Prr::new();
         prr.enter(10 * MSS, 20 * MSS);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, false, MSS), 4 * MSS);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_first_retransmission_always_leaves() {
-        // RFC 9937 section 6.2: "If (prr_out is 0 AND SndCnt is 0) [...] Force a fast retransmit".
+        // RFC 9937: "Force a fast retransmit upon entering recovery".
         let mut prr = Prr::new();
         prr.enter(10 * MSS, 1000 * MSS);
         assert_eq!(prr.on_ack(0, 30 * MSS, false, true, MSS), 31 * MSS);

@@ -309,8 +309,7 @@ mod tests {
 
     #[test]
     fn push_is_set_where_a_write_ends() {
-        // RFC 9293 3.9.1.2: "When the PUSH flag is [set], the data [...] will be transmitted promptly";
-        // Linux sets PSH on the last segment of each write.
+        // RFC 9293 3.9.1: the sender "MUST set the PSH bit in the last buffered segment" (MUST-61).
         let mut queue = queue();
         queue.write(&[1; 2500]);
         queue.mark_push();

@@ -239,3 +239,267 @@ impl RackVerdict {
 fn sent_after((t1, seq1): (Instant, SeqNum), (t2, seq2): (Instant, SeqNum)) -> bool {
     t1 > t2 || (t1 == t2 && seq1.gt(seq2))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use brisk_wire::{SackBlock, SackBlocks};
+
+    use super::*;
+    use crate::outcome::{Origin, Sent};
+    use crate::send::scoreboard::AckInfo;
+
+    const MSS: u32 = 1000;
+    const RTT: Duration = Duration::from_millis(40);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn range(from: u32, to: u32) -> SeqRange {
+        SeqRange::new(SeqNum(from * MSS), SeqNum(to * MSS))
+    }
+
+    /// A sender with a scoreboard and a round-trip time of 40 ms; sequence numbers count segments.
+    struct Sender {
+        board: Scoreboard,
+        rack: Rack,
+        in_recovery: bool,
+    }
+
+    impl Sender {
+        /// `count` segments, one per millisecond from 0 on.
+        fn new(count: u32) -> Self {
+            let mut sender =
+                Sender { board: Scoreboard::new(SeqNum(0), true), rack: Rack::new(), in_recovery: false };
+            for index in 0..count {
+                sender.send(Origin::New, index, index + 1, u64::from(index));
+            }
+            sender
+        }
+
+        fn send(&mut self, origin: Origin, from: u32, to: u32, millis: u64) {
+            let range = range(from, to);
+            let sent = Sent { range, segment_size: MSS, origin, syn: false, fin: false, at: at(millis) };
+            self.board.on_sent(&sent);
+        }
+
+        fn ack(&mut self, ack: u32, sack: &[(u32, u32)], millis: u64) -> RackVerdict {
+            self.ack_echoing(ack, sack, millis, None)
+        }
+
+        fn ack_echoing(
+            &mut self,
+            ack: u32,
+            sack: &[(u32, u32)],
+            millis: u64,
+            echo: Option<u64>,
+        ) -> RackVerdict {
+            let blocks: SackBlocks = sack
+                .iter()
+                .map(|&(from, to)| SackBlock { start: SeqNum(from * MSS), end: SeqNum(to * MSS) })
+                .collect();
+            let info = AckInfo {
+                now: at(millis),
+                ece: false,
+                window_changed: false,
+                len: 0,
+                max_snd_wnd: 1 << 20,
+                ts_echo_rtt: echo.map(Duration::from_millis),
+            };
+            let outcome = self.board.on_ack(SeqNum(ack * MSS), &blocks, info);
+            let (una, nxt) = (self.board.una(), self.board.nxt());
+            self.rack.on_ack(&outcome, una, nxt, Some(RTT), Some(RTT), self.in_recovery, at(millis));
+            let verdict = self.rack.detect(&self.board, at(millis));
+            self.mark(&verdict);
+            verdict
+        }
+
+        fn mark(&mut self, verdict: &RackVerdict) {
+            for range in &verdict.lost {
+                self.board.mark_lost(*range);
+            }
+        }
+
+        fn lost(&self) -> Vec<SeqRange> {
+            let lost = self.board.records().filter(|record| record.lost);
+            lost.map(|record| record.range).collect()
+        }
+    }
+
+    #[test]
+    fn a_hole_is_lost_a_quarter_round_trip_after_later_data_was_sacked() {
+        // RFC 8985 6.2 step 4: "RACK_update_reo_wnd() [...] min(RACK.reo_wnd_mult * RACK.min_RTT / 4,
+        // SRTT)"; step 5 declares loss when "Segment.xmit_ts + RACK.rtt + RACK.reo_wnd" has passed.
+        let mut sender = Sender::new(3);
+        let verdict = sender.ack(0, &[(1, 2)], 41);
+        assert!(verdict.lost.is_empty());
+        assert_eq!(verdict.timeout, Some(Duration::from_millis(9)), "0 + 40 + 10 - 41");
+        assert_eq!(sender.rack.next_timeout(), Some(at(50)));
+        let verdict = sender.rack.on_timeout(&sender.board, at(50));
+        assert_eq!(verdict.lost[..], [range(0, 1)]);
+        assert_eq!(sender.rack.next_timeout(), None);
+    }
+
+    #[test]
+    fn three_sacked_segments_stand_for_three_duplicates_until_reordering_is_seen() {
+        // RFC 8985 6.2 step 4: "If RACK.reordering_seen is FALSE: [...] If RACK.segs_sacked >=
+        // DupThresh: return 0".
+        let mut sender = Sender::new(5);
+        sender.ack(0, &[(1, 3)], 42);
+        assert!(sender.lost().is_empty());
+        let verdict = sender.ack(0, &[(1, 4)], 43);
+        assert_eq!(verdict.lost[..], [range(0, 1)]);
+        assert_eq!(verdict.lost_again, 0);
+    }
+
+    #[test]
+    fn in_recovery_there_is_no_reordering_window() {
+        let mut sender = Sender::new(5);
+        sender.in_recovery = true;
+        assert_eq!(sender.ack(0, &[(1, 2)], 41).lost[..], [range(0, 1)]);
+    }
+
+    #[test]
+    fn all_that_was_sent_before_a_delivered_segment_is_lost_at_once() {
+        let mut sender = Sender::new(10);
+        let verdict = sender.ack(0, &[(7, 10)], 49);
+        assert_eq!(verdict.lost[..], [range(0, 7)]);
+    }
+
+    #[test]
+    fn what_was_sent_after_the_latest_delivery_is_never_suspected() {
+        let mut sender = Sender::new(10);
+        sender.ack(2, &[], 1000);
+        assert!(sender.lost().is_empty() && sender.rack.next_timeout().is_none());
+    }
+
+    #[test]
+    fn segments_of_one_burst_are_ordered_by_sequence_number() {
+        // RFC 8985 section 5.2: with equal timestamps the higher end sequence number counts as sent
+        // later.
+        let mut sender = Sender::new(0);
+        sender.send(Origin::New, 0, 6, 0);
+        let verdict = sender.ack(0, &[(2, 5)], 40);
+        assert_eq!(verdict.lost[..], [range(0, 2)], "and not the last one");
+    }
+
+    #[test]
+    fn a_late_original_is_reordering_and_widens_the_window() {
+        let mut sender = Sender::new(8);
+        sender.ack(0, &[(1, 2)], 41);
+        assert!(!sender.rack.reordering_seen());
+        sender.ack(2, &[], 42);
+        assert!(sender.rack.reordering_seen());
+        assert_eq!(sender.rack.reo_wnd(3), RTT / 4);
+        sender.ack(2, &[(3, 6)], 46);
+        assert!(sender.lost().is_empty(), "three SACKs no longer suffice");
+    }
+
+    #[test]
+    fn a_late_retransmission_is_no_reordering() {
+        let mut sender = Sender::new(4);
+        sender.ack(0, &[(1, 4)], 43);
+        sender.send(Origin::Retransmit, 0, 1, 43);
+        sender.ack(4, &[], 83);
+        assert!(!sender.rack.reordering_seen());
+    }
+
+    #[test]
+    fn a_lost_retransmission_is_detected() {
+        let mut sender = Sender::new(5);
+        assert_eq!(sender.ack(0, &[(1, 4)], 43).lost[..], [range(0, 1)]);
+        sender.in_recovery = true;
+        sender.send(Origin::Retransmit, 0, 1, 43);
+        sender.send(Origin::New, 5, 6, 44);
+        let verdict = sender.ack(0, &[(1, 4), (5, 6)], 84);
+        assert_eq!(verdict.lost[..], [range(0, 1), range(4, 5)]);
+        assert_eq!(verdict.lost_again, MSS, "one of the two had been sent again");
+    }
+
+    #[test]
+    fn an_acknowledgement_of_the_original_says_nothing_about_the_retransmission() {
+        // RFC 8985 6.2 step 2: such a segment is skipped if "ACK.ts_option.echo_reply <
+        // Segment.xmit_ts" or "rtt < RACK.min_RTT".
+        let spurious = |millis, echo| {
+            let mut sender = Sender::new(5);
+            sender.ack(0, &[(1, 4)], 43);
+            sender.send(Origin::Retransmit, 0, 1, 43);
+            sender.ack_echoing(1, &[], millis, echo);
+            sender.rack.rtt()
+        };
+        let before = Duration::from_millis(40);
+        assert_eq!(spurious(60, None), before, "17 ms is less than any round trip before");
+        assert_eq!(spurious(99, Some(99)), before, "the echo is of the original");
+        assert_eq!(spurious(99, Some(56)), Duration::from_millis(56));
+        assert_eq!(spurious(99, None), Duration::from_millis(56));
+    }
+
+    #[test]
+    fn needless_retransmissions_widen_the_window_once_per_round() {
+        // RFC 8985 6.2 step 4: "RACK.reo_wnd_mult += 1" per round with DSACK, at most SRTT.
+        let mut sender = Sender::new(30);
+        sender.ack(0, &[(1, 2)], 41);
+        sender.ack(2, &[], 42);
+        sender.send(Origin::Retransmit, 2, 4, 43);
+        sender.ack(4, &[], 50);
+        sender.ack(4, &[(2, 3)], 51);
+        sender.ack(4, &[(3, 4)], 52);
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 2, "two reports in one round count once");
+        for _ in 0..16 {
+            sender.rack.on_recovery_exit();
+        }
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 4, "after 16 recoveries it is back");
+    }
+
+    #[test]
+    fn duplicates_that_nobody_retransmitted_do_not_widen_the_window() {
+        let mut sender = Sender::new(30);
+        sender.ack(0, &[(1, 2)], 41);
+        sender.ack(2, &[], 42);
+        sender.ack(2, &[(0, 1)], 43);
+        sender.send(Origin::Duplicate, 2, 3, 44);
+        sender.ack(3, &[], 50);
+        sender.ack(3, &[(2, 3)], 51);
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 4);
+    }
+
+    #[test]
+    fn a_timer_that_is_served_late_judges_as_of_its_deadline() {
+        let mut sender = Sender::new(12);
+        sender.ack(0, &[(1, 2)], 41);
+        sender.ack(2, &[], 42);
+        sender.ack(2, &[(10, 11)], 50);
+        let deadline = sender.rack.next_timeout();
+        assert_eq!(deadline, Some(at(59)), "segment 9, sent at 9 ms, plus 40 ms, plus 10 ms");
+        let mut late = sender.rack.clone();
+        assert_eq!(late.on_timeout(&sender.board, at(58)).lost[..], [range(2, 9)]);
+        assert_eq!(sender.rack.on_timeout(&sender.board, at(900)).lost[..], [range(2, 10)]);
+        assert!(!sender.lost().contains(&range(11, 12)));
+    }
+
+    #[test]
+    fn a_timeout_takes_the_head_and_all_that_is_overdue() {
+        // RFC 8985 6.3: "If SEG.SEQ = SND.UNA OR Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - Now() <=
+        // 0: Segment.lost = TRUE".
+        let mut sender = Sender::new(3);
+        sender.ack(1, &[], 40);
+        sender.send(Origin::New, 3, 4, 200);
+        let lost = sender.rack.on_rto(&sender.board, at(241));
+        assert_eq!(lost[..], [range(1, 3)]);
+        let mut untouched = Sender::new(3);
+        assert_eq!(untouched.rack.on_rto(&untouched.board, at(1000))[..], [range(0, 3)]);
+        let mut fresh = Sender::new(2);
+        fresh.ack(1, &[], 40);
+        assert_eq!(fresh.rack.on_rto(&fresh.board, at(41))[..], [range(1, 2)], "the head whatever its age");
+    }
+
+    #[test]
+    fn sacked_and_lost_segments_are_not_judged_again() {
+        let mut sender = Sender::new(6);
+        assert_eq!(sender.ack(0, &[(2, 5)], 44).lost[..], [range(0, 2)]);
+        assert!(sender.ack(0, &[(2, 6)], 45).lost.is_empty());
+        assert_eq!(sender.lost().len(), 2);
+    }
+}

@@ -302,3 +302,323 @@ impl Recovery {
         self.frto = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::outcome::{Delivered, Dsack};
+    use crate::seq_ranges::SeqRange;
+
+    const ISS: SeqNum = SeqNum(u32::MAX - 50);
+
+    fn seq(offset: u32) -> SeqNum {
+        ISS + offset
+    }
+
+    fn range(from: u32, to: u32) -> SeqRange {
+        SeqRange::new(seq(from), seq(to))
+    }
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// An acknowledgement that moves SND.UNA from `una` to `ack`.
+    fn ack(una: u32, ack: u32) -> AckOutcome {
+        AckOutcome {
+            at: ms(200),
+            ack: seq(ack),
+            una_before: seq(una),
+            advanced: ack - una,
+            newly_sacked: 0,
+            delivered_bytes: ack - una,
+            delivered: alloc::vec::Vec::new(),
+            pipe_before: 0,
+            undelivered_before: 0,
+            rtt: None,
+            echoed_rtt: None,
+            dsack: None,
+            duplicate: ack == una,
+            ece: false,
+            reneged: false,
+        }
+    }
+
+    fn take(recovery: &mut Recovery, outcome: &AckOutcome, lost: bool, nxt: u32) -> Episode {
+        recovery.on_ack(outcome, &LossOutcome::default(), lost, 0, seq(nxt))
+    }
+
+    fn retransmit(recovery: &mut Recovery, from: u32, to: u32, at: Instant) {
+        let range = range(from, to);
+        let origin = Origin::Retransmit;
+        recovery.on_sent(&Sent { range, segment_size: 1000, origin, syn: false, fin: false, at });
+    }
+
+    fn dsack(from: u32, to: u32, of: DsackOf) -> AckOutcome {
+        AckOutcome { dsack: Some(Dsack { range: range(from, to), of }), ..ack(2000, 2000) }
+    }
+
+    /// SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one segment sent again.
+    fn in_recovery() -> Recovery {
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        assert_eq!(take(&mut recovery, &ack(1000, 1000), true, 9000), Episode::Entered);
+        retransmit(&mut recovery, 1000, 2000, ms(100));
+        recovery
+    }
+
+    #[test]
+    fn recovery_lasts_until_all_that_was_outstanding_is_acknowledged() {
+        // RFC 6675 section 5 (A): "An incoming cumulative ACK for a sequence number greater than
+        // RecoveryPoint signals the end of loss recovery, and the loss recovery phase MUST be
+        // terminated." (RecoveryPoint there is the last octet sent; here it is the one after it.)
+        let mut recovery = in_recovery();
+        assert_eq!((recovery.state(), recovery.recovery_point()), (CongestionState::Recovery, seq(9000)));
+        assert_eq!(take(&mut recovery, &ack(1000, 5000), true, 12_000), Episode::Stayed);
+        assert_eq!(take(&mut recovery, &ack(5000, 8999), false, 12_000), Episode::Stayed);
+        assert_eq!(take(&mut recovery, &ack(8999, 9000), false, 12_000), Episode::Exited);
+        assert_eq!(recovery.state(), CongestionState::Open);
+    }
+
+    #[test]
+    fn a_loss_in_the_next_window_begins_another_reduction_at_once() {
+        let mut recovery = in_recovery();
+        assert_eq!(take(&mut recovery, &ack(1000, 9000), true, 12_000), Episode::Entered);
+        assert_eq!(recovery.recovery_point(), seq(12_000));
+    }
+
+    #[test]
+    fn sacks_and_duplicates_without_loss_are_disorder() {
+        let mut recovery = Recovery::new(ISS);
+        let sacking = ack(1000, 1000);
+        assert_eq!(recovery.on_ack(&sacking, &LossOutcome::default(), false, 1000, seq(9000)), Episode::None);
+        assert_eq!(recovery.state(), CongestionState::Disorder);
+        take(&mut recovery, &ack(1000, 9000), false, 9000);
+        assert_eq!(recovery.state(), CongestionState::Open);
+    }
+
+    #[test]
+    fn one_window_is_reduced_once_whoever_asks() {
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
+        assert_eq!(recovery.state(), CongestionState::Cwr);
+        assert_eq!(recovery.on_ecn(seq(2000), seq(9000)), Episode::Stayed);
+        assert_eq!(recovery.on_masked_loss(seq(2000), seq(9000)), Episode::Stayed);
+        assert_eq!(take(&mut recovery, &ack(1000, 3000), true, 9500), Episode::Stayed, "a loss within CWR");
+        assert_eq!(recovery.state(), CongestionState::Recovery);
+        assert_eq!(take(&mut recovery, &ack(3000, 9500), false, 12_000), Episode::Exited);
+        assert_eq!(recovery.on_ecn(seq(9500), seq(12_000)), Episode::None, "the same window as before");
+        assert_eq!(recovery.on_masked_loss(seq(9500), seq(12_000)), Episode::None);
+        assert_eq!(recovery.on_masked_loss(seq(9501), seq(12_000)), Episode::Entered);
+        assert_eq!(take(&mut recovery, &ack(9500, 12_000), false, 12_000), Episode::Exited);
+    }
+
+    #[test]
+    fn a_timeout_lowers_ssthresh_once_for_the_same_data() {
+        // RFC 5681 section 3.1, equation (4), applies when "the given segment has not yet been resent
+        // by way of the retransmission timer"; else "the value of ssthresh is held constant".
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        assert!(recovery.on_timeout(seq(9000)));
+        assert_eq!(recovery.state(), CongestionState::Loss);
+        assert!(!recovery.on_timeout(seq(9000)));
+        assert_eq!(take(&mut recovery, &ack(1000, 2000), true, 9000), Episode::Stayed);
+        assert!(recovery.on_timeout(seq(9000)), "another segment this time");
+        assert_eq!(take(&mut recovery, &ack(2000, 9000), false, 9000), Episode::Exited);
+    }
+
+    #[test]
+    fn a_timeout_during_fast_recovery_does_not_lower_ssthresh_again() {
+        let mut recovery = in_recovery();
+        assert!(!recovery.on_timeout(seq(9000)));
+        assert_eq!(recovery.state(), CongestionState::Loss);
+    }
+
+    #[test]
+    fn segments_too_large_for_the_path_are_repaired_without_a_reduction() {
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        recovery.on_too_big(seq(9000));
+        assert_eq!(take(&mut recovery, &ack(1000, 2000), true, 9000), Episode::Stayed);
+        assert_eq!(take(&mut recovery, &ack(2000, 9000), false, 9000), Episode::Exited);
+        assert_eq!(
+            recovery.on_masked_loss(seq(9001), seq(9500)),
+            Episode::Entered,
+            "no reduction took place"
+        );
+    }
+
+    #[test]
+    fn duplicates_caused_by_our_own_retransmissions_start_no_fast_retransmit() {
+        // RFC 6582 3.2 step 2: "the TCP sender first checks the value of recover to see if the
+        // Cumulative Acknowledgment field covers more than recover".
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1), false, 9000);
+        assert!(recovery.may_fast_retransmit());
+        take(&mut recovery, &ack(1, 1), true, 9000);
+        assert!(!recovery.may_fast_retransmit());
+        take(&mut recovery, &ack(1, 9000), false, 12_000);
+        assert!(!recovery.may_fast_retransmit());
+        take(&mut recovery, &ack(9000, 9001), false, 12_000);
+        assert!(recovery.may_fast_retransmit());
+        recovery.on_ecn(seq(9001), seq(12_000));
+        assert!(recovery.may_fast_retransmit(), "an ECN reduction does not stop repairs");
+    }
+
+    #[test]
+    fn a_reduction_is_undone_when_every_retransmission_was_a_duplicate() {
+        // RFC 3708 section 3: all of the retransmissions of the window are reported by DSACK.
+        let mut recovery = in_recovery();
+        retransmit(&mut recovery, 2000, 3000, ms(101));
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::NeverSentTwice)), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Duplicate)), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+        recovery.undo();
+        assert_eq!(recovery.state(), CongestionState::Open);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit)), None, "once");
+    }
+
+    #[test]
+    fn a_dsack_that_comes_after_recovery_still_undoes_it() {
+        let mut recovery = in_recovery();
+        take(&mut recovery, &ack(1000, 9000), false, 9500);
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+    }
+
+    #[test]
+    fn a_dsack_from_before_the_episode_does_not_count() {
+        let mut recovery = in_recovery();
+        assert_eq!(recovery.spurious(&dsack(0, 1000, DsackOf::Retransmit)), None);
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+    }
+
+    #[test]
+    fn an_echo_older_than_the_retransmission_shows_that_the_original_arrived() {
+        // RFC 3522 section 3.2 step 4: "If the value of the Timestamp Echo Reply field of the
+        // acceptable ACK's Timestamps option is smaller than the value of RetransmitTS, then [...]"
+        // the retransmission was needless. Sent again at 100 ms, acknowledged at 200 ms.
+        let echo = |millis| Some(Duration::from_millis(millis));
+        let mut recovery = in_recovery();
+        assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(100), ..ack(1000, 3000) }), None);
+        assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(101), ..ack(1000, 3000) }), None);
+        assert_eq!(
+            recovery.spurious(&AckOutcome { echoed_rtt: echo(150), ..ack(1000, 1000) }),
+            None,
+            "a duplicate is not acceptable in that sense"
+        );
+        assert_eq!(
+            recovery.spurious(&AckOutcome { echoed_rtt: echo(150), ..ack(1000, 3000) }),
+            Some(UndoCause::Eifel)
+        );
+    }
+
+    fn delivering(from: u32, to: u32, retransmitted: bool) -> AckOutcome {
+        let segment =
+            Delivered { range: range(from, to), sent_at: ms(0), retransmitted, origin: Origin::New };
+        AckOutcome { delivered: alloc::vec![segment], ..ack(1000, 2000) }
+    }
+
+    fn timed_out(sack: bool) -> Recovery {
+        let mut recovery = Recovery::new(ISS);
+        recovery.set_sack(sack);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        recovery.on_timeout(seq(9000));
+        retransmit(&mut recovery, 1000, 2000, ms(100));
+        recovery
+    }
+
+    #[test]
+    fn originals_delivered_after_a_timeout_show_that_it_was_spurious() {
+        // RFC 5682 section 3.1: data that was not retransmitted after the timeout is acknowledged.
+        let mut recovery = timed_out(true);
+        assert_eq!(recovery.spurious(&delivering(1000, 2000, true)), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), Some(UndoCause::Frto));
+        let mut recovery = timed_out(true);
+        assert_eq!(recovery.spurious(&delivering(9000, 9500, false)), None, "sent after the timeout");
+    }
+
+    #[test]
+    fn duplicates_after_a_timeout_show_that_it_was_real() {
+        let mut recovery = timed_out(true);
+        assert_eq!(recovery.spurious(&ack(1000, 1000)), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), None);
+    }
+
+    #[test]
+    fn without_sack_a_jump_after_a_timeout_proves_nothing() {
+        let mut recovery = timed_out(false);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), None);
+    }
+
+    #[test]
+    fn neither_ecn_nor_a_masked_loss_is_ever_undone() {
+        for masked in [false, true] {
+            let mut recovery = in_recovery();
+            let episode = if masked {
+                recovery.on_masked_loss(seq(1000), seq(9000))
+            } else {
+                recovery.on_ecn(seq(1000), seq(9000))
+            };
+            assert_eq!(episode, Episode::Stayed);
+            assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), None);
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Send(u32),
+        Ack { advance: u32, lost: bool },
+        Ecn,
+        Masked,
+        Timer,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1u32..20).prop_map(Step::Send),
+            (0u32..12, any::<bool>()).prop_map(|(advance, lost)| Step::Ack { advance, lost }),
+            Just(Step::Ecn),
+            Just(Step::Masked),
+            Just(Step::Timer),
+        ]
+    }
+
+    proptest! {
+        /// Two reductions are at least a window apart: the second is entered only when everything
+        /// that was outstanding at the first has been acknowledged.
+        #[test]
+        fn there_is_one_reduction_per_window(steps in prop::collection::vec(step(), 1..80)) {
+            let mut recovery = Recovery::new(ISS);
+            let (mut una, mut nxt, mut reduced_to) = (0u32, 1u32, None);
+            for step in steps {
+                let episode = match step {
+                    Step::Send(bytes) => {
+                        nxt += bytes;
+                        Episode::None
+                    }
+                    Step::Ack { advance, lost } => {
+                        let outcome = ack(una, nxt.min(una + advance));
+                        una = nxt.min(una + advance);
+                        take(&mut recovery, &outcome, lost && una < nxt, nxt)
+                    }
+                    Step::Ecn => recovery.on_ecn(seq(una), seq(nxt)),
+                    Step::Masked => recovery.on_masked_loss(seq(una), seq(nxt)),
+                    Step::Timer if una < nxt => recovery.on_loss(seq(nxt)),
+                    Step::Timer => Episode::None,
+                };
+                if episode == Episode::Entered {
+                    prop_assert!(reduced_to.is_none_or(|reduced_to| una >= reduced_to));
+                    prop_assert!(recovery.reducing());
+                    reduced_to = Some(nxt);
+                }
+                if episode == Episode::Exited {
+                    prop_assert!(!recovery.reducing());
+                }
+            }
+        }
+    }
+}

@@ -92,7 +92,7 @@ pub(crate) struct Scoreboard {
 }
 
 /// What stands in for SACK on a connection without it: each duplicate acknowledgement says that one
-/// segment arrived, though not which (RFC 6582, RFC 9937 section 6.1).
+/// segment arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug)]
 struct Reno {
     /// Bytes that duplicate acknowledgements account for.
@@ -453,7 +453,7 @@ impl Scoreboard {
             outcome.delivered_bytes += arrived - self.reno.arrived;
             self.reno.arrived = arrived;
         } else if outcome.advanced > 0 {
-            // RFC 9937 6.1: what duplicates accounted for is not delivered a second time. One segment
+            // DeliveredData of RFC 9937: what duplicates accounted for is not delivered twice. One segment
             // of the advance filled the hole; the rest had been announced.
             let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
             outcome.delivered_bytes = outcome.advanced - announced;
@@ -937,8 +937,7 @@ mod tests {
 
     #[test]
     fn a_dsack_is_told_apart_by_what_was_sent_twice() {
-        // RFC 2883 section 4.1: a block that "covers a sequence space below the Acknowledgement
-        // Number" reports a duplicate.
+        // RFC 2883 section 4: a first block below the cumulative acknowledgement reports a duplicate.
         let cases = [
             (Origin::Retransmit, DsackOf::Retransmit),
             (Origin::TailLossProbe, DsackOf::TailLossProbe),
@@ -963,8 +962,8 @@ mod tests {
 
     #[test]
     fn a_dsack_within_the_second_block_is_recognised() {
-        // RFC 2883 section 4.1.2: "the first SACK block [...] reports the duplicate" and is "a subset
-        // of" the second if both lie above the cumulative acknowledgement.
+        // RFC 2883 section 4: above the cumulative acknowledgement "the second SACK block in that SACK
+        // option should specify that (possibly larger) block" that the duplicate is part of.
         let mut board = board(5, true);
         board.on_sent(&sent(Origin::Retransmit, 2000, 3000, ms(10)));
         let outcome = board.on_ack(ISS, &blocks(&[(2000, 3000), (1000, 4000)]), info(ms(60)));
