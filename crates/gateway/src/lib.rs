@@ -11,6 +11,7 @@
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`access`] | the record of one connection |
+//! | [`exposure`] | loopback only, until the hop is encrypted |
 //! | [`log`] | log lines |
 //!
 //! Any TCP payload passes. The hop is neither encrypted nor authenticated yet.
@@ -18,6 +19,7 @@
 
 pub mod access;
 pub mod backend;
+pub mod exposure;
 pub mod frontend;
 pub mod log;
 pub mod relay;

@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`attach`] | opening the device that a user named |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`split`] | its two halves |
@@ -14,6 +15,7 @@
 //! TCP host of its own with its own addresses, rather than to the kernel.
 #![forbid(unsafe_code)]
 
+pub mod attach;
 mod clock;
 mod connection;
 mod driver;

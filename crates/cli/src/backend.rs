@@ -1,0 +1,126 @@
+//! `brisk backend`: the gateway's side near the origin.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use brisk_gateway::log::{Level, Value};
+use brisk_gateway::{Backend, BackendConfig, exposure};
+use brisk_runtime::DeviceSpec;
+use brisk_runtime::attach::Attached;
+
+use crate::Common;
+use crate::device_args::AddressArgs;
+use crate::failure::Failure;
+use crate::frontend::hop_name;
+use crate::hop_args::{ServiceArgs, listen_address};
+use crate::service::{self, Stop};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk backend --listen 127.0.0.1:7443 --to 127.0.0.1:80
+  brisk backend --listen :7443 --to 127.0.0.1:80 --insecure
+  sudo brisk backend --listen 10.7.0.2:7443 --to 127.0.0.1:80 --device tun:brisk0 --addr 10.7.0.2/24 --insecure";
+
+/// The flags of `backend`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where frontends connect: ADDR:PORT, or :PORT for every address
+    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
+    listen: SocketAddr,
+    /// The origin: HOST:PORT
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = host_and_port)]
+    to: String,
+    /// Device of the hop: tun:NAME; TCP inside UDP on the address of --listen if not given
+    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
+    device: Option<DeviceSpec>,
+    #[command(flatten)]
+    addresses: AddressArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
+}
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let log = service::log(common);
+    service::run(async move {
+        let stop = Stop::on_signals()?;
+        if !args.service.insecure {
+            exposure::check_listen(args.listen).map_err(Failure::usage)?;
+        }
+        let device = device(args.device, args.listen)?;
+        let (builder, attached) = args.addresses.on(device).open()?;
+        let endpoint = builder.build()?;
+        let listen = inside(&attached, args.listen);
+        let config = BackendConfig {
+            service: args.service.config(log.clone()),
+            ..BackendConfig::new(listen, args.to.clone())
+        };
+        let backend = Backend::bind(config, &endpoint)?;
+        let listening = attached.outside(backend.local_addr());
+        let fields = [
+            ("role", Value::Text("backend".into())),
+            ("listen", Value::Text(listening.to_string())),
+            ("origin", Value::Text(args.to)),
+            ("hop", Value::Text(hop_name(&attached).into())),
+        ];
+        log.line(Level::Info, "started", &fields);
+        backend.run(stop.ordered()).await;
+        // What is lost after this was not acknowledged in time; the peer times out.
+        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        Ok(())
+    })
+}
+
+/// The device that is asked for, or the UDP socket that `--listen` names.
+fn device(device: Option<DeviceSpec>, listen: SocketAddr) -> Result<DeviceSpec, Failure> {
+    match device {
+        None => Ok(DeviceSpec::Udp { bind: listen }),
+        Some(DeviceSpec::Udp { bind }) if bind != listen => Err(Failure::usage(format!(
+            "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
+        ))),
+        Some(other) => Ok(other),
+    }
+}
+
+/// What to listen on inside the stack.
+fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
+    match attached {
+        Attached::Tun { .. } => listen,
+        Attached::Udp { .. } => {
+            SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), attached.service_port(listen.port()))
+        }
+    }
+}
+
+/// `HOST:PORT`, checked for its form; the name is looked up for each connection.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
+        Some(_) | None => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_origin_has_a_host_and_a_port() {
+        for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
+            assert_eq!(host_and_port(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "80", ":80", "host:", "host:0", "host:99999", "host:http"] {
+            assert!(host_and_port(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_udp_socket_is_named_once() {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7443));
+        assert_eq!(device(None, listen).ok(), Some(DeviceSpec::Udp { bind: listen }));
+        let other = "udp:127.0.0.1:1".parse().ok();
+        assert_eq!(device(other, listen).expect_err("they differ").code, 2);
+    }
+}

@@ -1,0 +1,57 @@
+//! The flags that attach a stack to a device, the same in every subcommand that has one.
+
+use std::net::IpAddr;
+
+use brisk_runtime::attach::{AttachConfig, AttachError};
+use brisk_runtime::{DeviceSpec, Prefix};
+
+use crate::failure::Failure;
+
+/// Where the stack is attached and what its addresses are.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct DeviceArgs {
+    /// tun:NAME, or udp:ADDR:PORT for TCP inside UDP, which needs no privileges
+    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE")]
+    pub(crate) device: DeviceSpec,
+    #[command(flatten)]
+    pub(crate) addresses: AddressArgs,
+}
+
+/// The addresses of the stack.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct AddressArgs {
+    /// The stack's own address with the length of its network, repeatable: 10.7.0.2/24
+    #[arg(long, value_name = "ADDR/LEN", env = "BRISK_ADDR", value_delimiter = ',')]
+    pub(crate) addr: Vec<Prefix>,
+    /// The kernel's side of the device, the stack's default route; the first other address if not given
+    #[arg(long, value_name = "ADDR", env = "BRISK_GATEWAY")]
+    pub(crate) gateway: Option<IpAddr>,
+    /// Largest IP packet on the device, bytes
+    #[arg(long, value_name = "BYTES", env = "BRISK_MTU", value_parser = clap::value_parser!(u16).range(576..))]
+    pub(crate) mtu: Option<u16>,
+}
+
+impl DeviceArgs {
+    /// What the flags ask for.
+    pub(crate) fn attach_config(&self) -> AttachConfig {
+        self.addresses.on(self.device.clone())
+    }
+}
+
+impl AddressArgs {
+    /// These addresses on `device`.
+    pub(crate) fn on(&self, device: DeviceSpec) -> AttachConfig {
+        AttachConfig { device, addresses: self.addr.clone(), gateway: self.gateway, mtu: self.mtu }
+    }
+}
+
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Failure {
+        match error {
+            AttachError::Usage(message) => Failure::usage(message),
+            AttachError::Open(error) => Failure::failed(error),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! `brisk get`: fetches a URL over our stack.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use brisk_runtime::attach::Attached;
+use brisk_runtime::{ConnStats, Endpoint, TcpStream};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HOST, LOCATION, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+
+use crate::Common;
+use crate::device_args::DeviceArgs;
+use crate::failure::Failure;
+use crate::{output, service};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo brisk get http://10.7.0.1:8000/ --device tun:brisk0 --addr 10.7.0.2/24
+  brisk get http://192.0.2.1:8080/big --device udp:0.0.0.0:0 -o big --stats json";
+
+/// The flags of `get`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to fetch: http://HOST[:PORT]/PATH
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Write the body to this file instead of stdout; - is stdout
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Fetch so many times, each over a fresh connection
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Print what each transfer took: json is one object per transfer on stdout, and the body is not shown
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    stats: Option<Stats>,
+    /// Give up a transfer after this long
+    #[arg(long, default_value = "2m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+/// How the figures of a transfer are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Stats {
+    /// A sentence on stderr.
+    Text,
+    /// One JSON object per transfer on stdout.
+    Json,
+}
+
+/// Fetches and prints.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let target = Target::parse(&args.url)?;
+    let quiet = common.quiet;
+    service::run(async move {
+        let (builder, attached) = args.device.attach_config().open()?;
+        let remote = target.resolve(&attached).await?;
+        let endpoint = builder.build()?;
+        for _ in 0..args.repeat {
+            let mut sink = Sink::open(&args)?;
+            let fetching = fetch(&endpoint, remote, &target, &mut sink);
+            let transfer = tokio::time::timeout(args.timeout, fetching).await.map_err(|_| {
+                let limit = humantime::format_duration(args.timeout);
+                Failure::failed(format!("{}: not finished after {limit}; --timeout allows more", args.url))
+            })??;
+            sink.finish()?;
+            match args.stats {
+                Some(Stats::Json) => output::print_line(&transfer.json(&args.url).to_string())?,
+                Some(Stats::Text) => eprintln!("{}", transfer.text(&args.url)),
+                None if args.output.is_some() && !quiet => eprintln!("{}", transfer.text(&args.url)),
+                None => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The parts of a URL.
+#[derive(Debug)]
+struct Target {
+    url: String,
+    host: String,
+    port: u16,
+    /// What the `Host` header says.
+    authority: String,
+    path: String,
+}
+
+impl Target {
+    fn parse(url: &str) -> Result<Target, Failure> {
+        let refuse = |why: &str| Failure::usage(format!("{url}: {why}; write http://HOST[:PORT]/PATH"));
+        let uri: Uri = url.parse().map_err(|error| refuse(&format!("{error}")))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(refuse("TLS is not spoken here")),
+            Some(_) | None => return Err(refuse("only http:// can be fetched")),
+        }
+        let authority = uri.authority().ok_or_else(|| refuse("there is no host"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(refuse("there is no host"));
+        }
+        Ok(Target {
+            url: url.to_owned(),
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            authority: authority.to_string(),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        })
+    }
+
+    /// The address that the stack connects to: the first one of a family it has.
+    async fn resolve(&self, attached: &Attached) -> Result<SocketAddr, Failure> {
+        let (url, host) = (&self.url, &self.host);
+        let found = tokio::net::lookup_host((host.as_str(), self.port))
+            .await
+            .map_err(|error| Failure::failed(format!("{url}: cannot find the address of {host}: {error}")))?;
+        let mut unreachable = None;
+        for address in found {
+            match attached.destination(address) {
+                Ok(destination) => return Ok(destination),
+                Err(error) => unreachable = Some(error),
+            }
+        }
+        Err(match unreachable {
+            Some(error) => Failure::failed(format!("{url}: {error}")),
+            None => Failure::failed(format!("{url}: {host} has no address; check the name")),
+        })
+    }
+
+    fn failed(&self, what: &str, error: impl std::fmt::Display) -> Failure {
+        Failure::failed(format!("{}: {what}: {error}", self.url))
+    }
+}
+
+/// What one transfer took.
+#[derive(Debug)]
+struct Transfer {
+    bytes: u64,
+    connect: Duration,
+    first_byte: Duration,
+    total: Duration,
+    stats: Option<ConnStats>,
+}
+
+/// One request over a fresh connection.
+async fn fetch(
+    endpoint: &Endpoint,
+    remote: SocketAddr,
+    target: &Target,
+    sink: &mut Sink,
+) -> Result<Transfer, Failure> {
+    let started = Instant::now();
+    let stream = endpoint.connect(remote).await.map_err(|error| {
+        target.failed("cannot connect", format!("{error}; check address, port and device"))
+    })?;
+    let connect = started.elapsed();
+    stream.set_nodelay(true);
+    let handle = stream.handle();
+    let mut response = request(stream, target).await?;
+    let first_byte = started.elapsed();
+    check(&response, target)?;
+    let mut bytes = 0;
+    while let Some(frame) = response.frame().await {
+        let frame = frame.map_err(|error| target.failed("the transfer broke off", error))?;
+        if let Some(data) = frame.data_ref() {
+            bytes += data.len() as u64;
+            sink.write(data)?;
+        }
+    }
+    let total = started.elapsed();
+    drop(response);
+    // What the server has not acknowledged by then it does not need: it has said all it had to say.
+    let _ = handle.shutdown();
+    let _ = tokio::time::timeout(service::LAST_WORDS, handle.closed()).await;
+    Ok(Transfer { bytes, connect, first_byte, total, stats: handle.stats() })
+}
+
+async fn request(stream: TcpStream, target: &Target) -> Result<Response<Incoming>, Failure> {
+    let failed = |error| target.failed("the server did not answer", error);
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(failed)?;
+    // Its errors reach whoever reads the response.
+    tokio::spawn(connection);
+    let request = Request::get(&target.path)
+        .header(HOST, &target.authority)
+        .header(USER_AGENT, concat!("brisk/", env!("CARGO_PKG_VERSION")))
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| target.failed("the request cannot be written", error))?;
+    sender.send_request(request).await.map_err(failed)
+}
+
+/// Only a success has a body worth having.
+fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(());
+    }
+    let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+    Err(Failure::failed(match location {
+        Some(location) => format!("{}: the server answered {status}; fetch {location} instead", target.url),
+        None => format!("{}: the server answered {status}", target.url),
+    }))
+}
+
+impl Transfer {
+    /// The contract of `--stats json`.
+    fn json(&self, url: &str) -> serde_json::Value {
+        let counters = self.stats.map(|stats| stats.counters).unwrap_or_default();
+        json!({
+            "url": url,
+            "bytes": self.bytes,
+            "connect_ms": millis(self.connect),
+            "ttfb_ms": millis(self.first_byte),
+            "total_ms": millis(self.total),
+            "rtt_ms": self.stats.and_then(|stats| stats.srtt).map(millis),
+            "fast_open": "off",
+            "retransmits": counters.retransmits + counters.handshake_retransmits,
+            "timeouts": counters.timeouts,
+            "probes": counters.probes,
+            "repaired": {
+                "probe": counters.repaired_by_probe,
+                "parity": counters.repaired_by_parity,
+                "copy": counters.repaired_by_copy,
+            },
+            "wire_bytes": { "out": counters.wire_bytes_out, "in": counters.wire_bytes_in },
+        })
+    }
+
+    fn text(&self, url: &str) -> String {
+        let rtt = self
+            .stats
+            .and_then(|stats| stats.srtt)
+            .map_or(String::new(), |rtt| format!(", round trip {:.1} ms", millis(rtt)));
+        format!(
+            "{url}: {} bytes in {:.1} ms (connected after {:.1} ms, first byte after {:.1} ms{rtt})",
+            self.bytes,
+            millis(self.total),
+            millis(self.connect),
+            millis(self.first_byte)
+        )
+    }
+}
+
+/// Milliseconds with microsecond precision.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Where the body goes.
+enum Sink {
+    Nowhere,
+    Stdout,
+    File(std::fs::File, PathBuf),
+}
+
+impl Sink {
+    fn open(args: &Args) -> Result<Sink, Failure> {
+        match &args.output {
+            Some(path) if path.as_os_str() == "-" => Ok(Sink::Stdout),
+            Some(path) => match std::fs::File::create(path) {
+                Ok(file) => Ok(Sink::File(file, path.clone())),
+                Err(error) => Err(Failure::failed(format!("{}: cannot be written: {error}", path.display()))),
+            },
+            None if args.stats == Some(Stats::Json) => Ok(Sink::Nowhere),
+            None => Ok(Sink::Stdout),
+        }
+    }
+
+    fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
+        match self {
+            Sink::Nowhere => Ok(()),
+            Sink::Stdout => std::io::stdout()
+                .write_all(data)
+                .map_err(|error| Failure::failed(format!("cannot write the body to stdout: {error}"))),
+            Sink::File(file, path) => file
+                .write_all(data)
+                .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", path.display()))),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        match self {
+            Sink::Nowhere | Sink::File(..) => Ok(()),
+            Sink::Stdout => std::io::stdout()
+                .flush()
+                .map_err(|error| Failure::failed(format!("cannot write the body to stdout: {error}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let target = Target::parse("http://[fd07::1]:8000/a?b")
+            .unwrap_or_else(|failure| panic!("{}", failure.message));
+        assert_eq!((target.host.as_str(), target.port), ("fd07::1", 8000));
+        assert_eq!((target.authority.as_str(), target.path.as_str()), ("[fd07::1]:8000", "/a?b"));
+        let target = Target::parse("http://origin").unwrap_or_else(|failure| panic!("{}", failure.message));
+        assert_eq!((target.port, target.path.as_str()), (80, "/"));
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_fetched_is_a_usage_error() {
+        for url in ["https://a/", "ftp://a/", "a/b", "", "http://"] {
+            let failure = Target::parse(url).map(|_| ()).expect_err(url);
+            assert_eq!(failure.code, 2, "{url}");
+            assert!(failure.message.ends_with("write http://HOST[:PORT]/PATH"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn the_json_has_exactly_the_keys_of_the_contract() {
+        let transfer = Transfer {
+            bytes: 1,
+            connect: Duration::from_micros(1_500),
+            first_byte: Duration::from_millis(2),
+            total: Duration::from_millis(3),
+            stats: None,
+        };
+        let json = transfer.json("http://a/");
+        let keys: Vec<&str> =
+            json.as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default();
+        let mut expected = [
+            "url",
+            "bytes",
+            "connect_ms",
+            "ttfb_ms",
+            "total_ms",
+            "rtt_ms",
+            "fast_open",
+            "retransmits",
+            "timeouts",
+            "probes",
+            "repaired",
+            "wire_bytes",
+        ];
+        expected.sort_unstable();
+        let mut keys = keys;
+        keys.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(json["connect_ms"], 1.5);
+    }
+}

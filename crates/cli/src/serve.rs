@@ -1,0 +1,186 @@
+//! `brisk serve`: a static HTTP/1.1 file server on our stack.
+
+mod content;
+mod files;
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_runtime::{Endpoint, TcpListener, TcpStream};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::Common;
+use crate::device_args::DeviceArgs;
+use crate::failure::Failure;
+use crate::serve::files::Files;
+use crate::service::{self, Stop};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo brisk serve . --device tun:brisk0 --addr 10.7.0.2/24     (then: curl http://10.7.0.2/)
+  brisk serve . --device udp:127.0.0.1:8080                     (then: brisk get http://127.0.0.1:8080/ --device udp:127.0.0.1:0)";
+
+/// The flags of `serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The directory to serve
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// TCP port on a tun: device
+    #[arg(long, default_value_t = 80, value_name = "PORT", env = "BRISK_PORT")]
+    port: u16,
+    /// Answer /N with N bytes that are made up on the way
+    #[arg(long)]
+    synthetic: bool,
+    /// Connections at one time; more wait to be accepted
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+    /// How long connections may go on after SIGTERM
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    drain_timeout: Duration,
+}
+
+/// How long a client may take to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let files = Files::open(&args.directory, args.synthetic).map_err(|error| {
+        Failure::failed(format!("{}: cannot be served: {error}", args.directory.display()))
+    })?;
+    let log = service::log(common);
+    service::run(async move {
+        let stop = Stop::on_signals()?;
+        let (builder, attached) = args.device.attach_config().open()?;
+        let port = attached.service_port(args.port);
+        let endpoint = builder.build()?;
+        let listeners = listen(&endpoint, port)?;
+        for listener in &listeners {
+            let address = attached.outside(listener.local_addr());
+            let directory = args.directory.display().to_string();
+            log.line(
+                Level::Info,
+                "serving",
+                &[("directory", Value::Text(directory)), ("url", Value::Text(format!("http://{address}/")))],
+            );
+        }
+        let slots = Arc::new(Semaphore::new(args.max_connections as usize));
+        serve(listeners, Arc::new(files), slots, log, stop, args.drain_timeout).await;
+        // What is lost after this was not acknowledged in time; the peer times out.
+        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        Ok(())
+    })
+}
+
+/// A `tun:` stack listens on the port of every family it has an address of.
+fn listen(endpoint: &Endpoint, port: u16) -> Result<Vec<TcpListener>, Failure> {
+    let has_v4 = endpoint.addresses().iter().any(|address| address.is_ipv4());
+    let has_v6 = endpoint.addresses().iter().any(|address| address.is_ipv6());
+    let v4 = has_v4.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    let v6 = has_v6.then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    let bind = |address| TcpListener::bind(endpoint, address).map_err(Failure::from);
+    v4.into_iter().chain(v6).map(bind).collect()
+}
+
+/// Accepts on every listener and serves each connection in a task of its own, until the order to stop.
+async fn serve(
+    listeners: Vec<TcpListener>,
+    files: Arc<Files>,
+    slots: Arc<Semaphore>,
+    log: Log,
+    stop: Stop,
+    drain_timeout: Duration,
+) {
+    let mut acceptors = JoinSet::new();
+    for listener in listeners {
+        let (files, slots, log, stop) = (files.clone(), slots.clone(), log.clone(), stop.clone());
+        acceptors.spawn(accept(listener, files, slots, log, stop, drain_timeout));
+    }
+    while acceptors.join_next().await.is_some() {}
+}
+
+async fn accept(
+    listener: TcpListener,
+    files: Arc<Files>,
+    slots: Arc<Semaphore>,
+    log: Log,
+    stop: Stop,
+    drain_timeout: Duration,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let next = async {
+            // The semaphore is never closed; an error would mean that nothing can be accepted any more.
+            let slot = slots.clone().acquire_owned().await.ok()?;
+            listener.accept().await.ok().map(|(stream, peer)| (slot, stream, peer))
+        };
+        let next = tokio::select! {
+            () = stop.clone().ordered() => break,
+            next = next => next,
+        };
+        let Some((slot, stream, peer)) = next else {
+            log.line(Level::Error, "accept", &[("reason", Value::Text("the device is gone".into()))]);
+            break;
+        };
+        let (files, log, stop) = (files.clone(), log.clone(), stop.clone());
+        connections.spawn(async move {
+            converse(stream, peer, files, log, stop).await;
+            drop(slot);
+        });
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    // Those that are still open are cut off: dropping the set ends them.
+    let _ = tokio::time::timeout(drain_timeout, all).await;
+}
+
+/// One connection: requests until either side has enough.
+async fn converse(stream: TcpStream, peer: SocketAddr, files: Arc<Files>, log: Log, stop: Stop) {
+    stream.set_nodelay(true);
+    let service = service_fn(|request| {
+        let (files, log) = (files.clone(), log.clone());
+        async move {
+            let response = files.answer(&request).await;
+            let fields = [
+                ("peer", Value::Text(peer.to_string())),
+                ("method", Value::Text(request.method().to_string())),
+                ("path", Value::Text(request.uri().path().to_owned())),
+                ("status", Value::Count(response.status().as_u16().into())),
+                ("bytes", Value::Count(response.body().len())),
+            ];
+            log.line(Level::Info, "request", &fields);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.ordered() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended
+        && !error.is_incomplete_message()
+    {
+        let fields = [("peer", Value::Text(peer.to_string())), ("reason", Value::Text(error.to_string()))];
+        log.line(Level::Warning, "connection", &fields);
+    }
+}

@@ -1,0 +1,66 @@
+//! What the subcommands that run until they are told to stop have in common.
+
+use std::io;
+use std::time::Duration;
+
+use brisk_gateway::log::{Level, Log, LogFormat};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::{Common, LogFormat as Written};
+
+/// How long the last acknowledgements are waited for at the end.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Runs `work` on a tokio runtime of its own.
+pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime
+        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))?;
+    runtime.block_on(work)
+}
+
+/// The log that the common flags ask for.
+pub(crate) fn log(common: &Common) -> Log {
+    let format = match common.log_format {
+        Written::Text => LogFormat::Text,
+        Written::Json => LogFormat::Json,
+    };
+    Log::stderr(format, if common.quiet { Level::Error } else { Level::Info })
+}
+
+/// The order to stop, given by SIGINT or SIGTERM.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Catches the signals from now on. A second one while connections are drained ends the program at once.
+    pub(crate) fn on_signals() -> Result<Stop, Failure> {
+        let failed = |error: io::Error| Failure::failed(format!("cannot catch signals: {error}"));
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(async move {
+            for order in 1.. {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if order > 1 {
+                    std::process::exit(1);
+                }
+                stop.send_replace(true);
+            }
+        });
+        Ok(Stop(stopped))
+    }
+
+    /// Resolves when the order is given.
+    pub(crate) async fn ordered(mut self) {
+        // The sender lives as long as the runtime; without it nobody can give the order any more.
+        if self.0.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A frontend and a backend in one process, a lossy emulated link between them, kernel sockets on both outsides.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use brisk_gateway::{
+    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Log, Role, ServiceConfig, Summary,
+};
+use brisk_link::LinkSpec;
+use brisk_runtime::memory;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+const SEED: u64 = 11;
+
+/// A running pair.
+struct Pair {
+    client_side: SocketAddr,
+    stop: watch::Sender<bool>,
+    frontend: JoinHandle<Summary>,
+    backend: JoinHandle<Summary>,
+    accesses: Arc<Mutex<Vec<Access>>>,
+}
+
+impl Pair {
+    async fn start(link: &str, origin: SocketAddr) -> Pair {
+        Pair::start_with(link, origin, |service| service).await
+    }
+
+    async fn start_with(
+        link: &str,
+        origin: SocketAddr,
+        adjust: impl Fn(ServiceConfig) -> ServiceConfig,
+    ) -> Pair {
+        let link = LinkSpec::parse(link).unwrap_or_else(|error| panic!("{error}"));
+        let (a, b) = memory::network(&link, SEED).unwrap();
+        let accesses: Arc<Mutex<Vec<Access>>> = Arc::default();
+        let seen = accesses.clone();
+        let service = adjust(ServiceConfig {
+            log: Log::silent(),
+            drain_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            on_access: Some(Arc::new(move |access| seen.lock().unwrap().push(access.clone()))),
+            ..ServiceConfig::default()
+        });
+        let hop: SocketAddr = "10.0.0.2:7443".parse().unwrap();
+        let config =
+            BackendConfig { service: service.clone(), ..BackendConfig::new(hop, origin.to_string()) };
+        let backend = Backend::bind(config, &b).unwrap();
+        let config = FrontendConfig { service, ..FrontendConfig::new(loopback(), hop) };
+        let frontend = Frontend::bind(config, a).await.unwrap();
+        let client_side = frontend.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let until = |mut stopped: watch::Receiver<bool>| async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+        };
+        let frontend = tokio::spawn(frontend.run(until(stopped.clone())));
+        let backend = tokio::spawn(backend.run(until(stopped)));
+        Pair { client_side, stop, frontend, backend, accesses }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.client_side).await.unwrap()
+    }
+
+    /// Ends both sides; answers the records of the frontend.
+    async fn finish(self) -> Vec<Access> {
+        self.stop.send_replace(true);
+        self.frontend.await.unwrap();
+        self.backend.await.unwrap();
+        let accesses = self.accesses.lock().unwrap().clone();
+        accesses.into_iter().filter(|access| access.role == Role::Frontend).collect()
+    }
+}
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// An origin that answers every connection with `answer` applied to all that it was sent.
+async fn origin(answer: fn(Vec<u8>) -> Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                stream.read_to_end(&mut request).await.unwrap();
+                stream.write_all(&answer(request)).await.unwrap();
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn requests_and_answers_pass_a_lossy_hop_and_half_closes_with_them() {
+    let origin = origin(|request| request.iter().rev().copied().collect()).await;
+    let pair = Pair::start("--rtt 10ms --loss 2%", origin).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..20_u32 {
+        let mut client = pair.connect().await;
+        clients.spawn(async move {
+            let request: Vec<u8> = (0..10_000_u32).map(|j| (i * j) as u8).collect();
+            client.write_all(&request).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer.reverse();
+            assert!(answer == request, "seed {SEED}");
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let accesses = pair.finish().await;
+    assert_eq!(accesses.len(), 20);
+    for access in accesses {
+        assert_eq!((access.bytes_up, access.bytes_down), (10_000, 10_000));
+        assert_eq!(access.end, End::Closed);
+        assert!(access.hop.and_then(|hop| hop.srtt).is_some_and(|rtt| rtt >= Duration::from_millis(10)));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_first_is_heard() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    server.write_all(b"220 ready").await.unwrap();
+    let mut greeting = [0; 9];
+    client.read_exact(&mut greeting).await.unwrap();
+    assert_eq!(&greeting, b"220 ready");
+    drop((client, server));
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_reset_by_the_client_reaches_the_origin_as_a_reset() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let error = server.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let accesses = pair.finish().await;
+    assert!(matches!(accesses[0].end, End::ClientFailed(_)), "{:?}", accesses[0].end);
+}
+
+#[tokio::test]
+async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    server.set_zero_linger().unwrap();
+    drop(server);
+    let error = client.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn an_origin_that_refuses_resets_the_client() {
+    let nobody = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
+    let pair = Pair::start("--rtt 4ms", nobody).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let error = client.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_dead_hop_resets_the_client_and_says_why() {
+    let limits = |service| ServiceConfig { connect_timeout: Duration::from_millis(300), ..service };
+    let pair = Pair::start_with("--loss 100%", loopback(), limits).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let error = client.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let accesses = pair.finish().await;
+    assert_eq!(accesses[0].end, End::HopUnreachable("no answer within 300ms".into()));
+}
+
+#[tokio::test]
+async fn stopping_drains_what_is_under_way_and_accepts_no_more() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"slow").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let mut request = [0; 4];
+    server.read_exact(&mut request).await.unwrap();
+    pair.stop.send_replace(true);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(TcpStream::connect(pair.client_side).await.is_err(), "no longer listening");
+    server.write_all(b"done").await.unwrap();
+    drop(server);
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"done");
+    drop(client);
+    assert_eq!(pair.frontend.await.unwrap(), Summary { accepted: 1, cut: 0 });
+    pair.backend.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_drain_limit_cuts_what_does_not_end() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let limits = |service| ServiceConfig { drain_timeout: Duration::from_millis(200), ..service };
+    let pair = Pair::start_with("--rtt 4ms", listener.local_addr().unwrap(), limits).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"forever").await.unwrap();
+    let (_server, _) = listener.accept().await.unwrap();
+    pair.stop.send_replace(true);
+    assert_eq!(pair.frontend.await.unwrap(), Summary { accepted: 1, cut: 1 });
+    let error = client.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    pair.backend.await.unwrap();
+}
+
+#[tokio::test]
+async fn more_clients_than_slots_wait_their_turn() {
+    let origin = origin(|request| request).await;
+    let limits = |service| ServiceConfig { max_connections: 2, ..service };
+    let pair = Pair::start_with("--rtt 4ms", origin, limits).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let mut client = pair.connect().await;
+        clients.spawn(async move {
+            client.write_all(b"turn").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"turn");
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    assert_eq!(pair.finish().await.len(), 10);
+}

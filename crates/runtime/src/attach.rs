@@ -1,0 +1,261 @@
+//! Opening the device that a user named: `--device`, `--addr`, `--gateway`.
+//!
+//! A TUN device is created if need be, switched on, and gets an address for the kernel's side: the gateway if there is
+//! one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is all it takes for the
+//! kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed address, peers are named by their
+//! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`].
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use brisk_packet_io::interface::Interface;
+use brisk_packet_io::tun::{TunDevice, TunOptions};
+use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
+use brisk_packet_io::{Device, DeviceSpec, OpenError};
+
+use crate::endpoint::{Builder, Endpoint};
+use crate::prefix::Prefix;
+
+/// The TCP port inside TCP-in-UDP of whatever listens on the UDP port.
+pub const UDP_SERVICE_PORT: u16 = 7413;
+
+/// MTU of a TUN device if none is asked for, bytes.
+const TUN_MTU: u16 = 1500;
+
+/// A device and the addresses on it, as a user asks for them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachConfig {
+    /// Which device.
+    pub device: DeviceSpec,
+    /// The stack's own addresses. At least one for `tun:`, none for `udp:`.
+    pub addresses: Vec<Prefix>,
+    /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
+    pub gateway: Option<IpAddr>,
+    /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576 to 65535.
+    /// `None`: 1500.
+    pub mtu: Option<u16>,
+}
+
+/// Why a device could not be attached, in one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// What was asked for does not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// The device could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Why a destination cannot be reached from here, in one line.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{destination} cannot be reached: the stack has no {family} address; give it one with --addr")]
+pub struct NoRoute {
+    destination: IpAddr,
+    family: &'static str,
+}
+
+impl From<NoRoute> for io::Error {
+    fn from(error: NoRoute) -> io::Error {
+        io::Error::new(io::ErrorKind::AddrNotAvailable, error)
+    }
+}
+
+/// How addresses outside and addresses of the stack belong together on an open device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Attached {
+    /// They are the same.
+    Tun {
+        /// The stack's addresses.
+        addresses: Vec<IpAddr>,
+    },
+    /// Peers are known by UDP address and port.
+    Udp {
+        /// The UDP address and port of the device.
+        local: SocketAddr,
+    },
+}
+
+impl AttachConfig {
+    /// `device` without anything else.
+    pub fn new(device: DeviceSpec) -> AttachConfig {
+        AttachConfig { device, addresses: Vec::new(), gateway: None, mtu: None }
+    }
+
+    /// Opens the device and sets up the kernel's side of it. The builder has the device and the addresses.
+    ///
+    /// # Errors
+    /// [`AttachError::Usage`] if the request contradicts itself; [`AttachError::Open`] if the system refuses.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn open(&self) -> Result<(Builder, Attached), AttachError> {
+        self.check()?;
+        match &self.device {
+            DeviceSpec::Tun { name } => self.open_tun(name),
+            DeviceSpec::Udp { bind } => self.open_udp(*bind),
+            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } => {
+                Err(AttachError::Usage(format!("{} is not built yet: use tun: or udp:", self.device)))
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), AttachError> {
+        let device = &self.device;
+        let refuse = |text: String| Err(AttachError::Usage(text));
+        match device {
+            DeviceSpec::Tun { .. } if self.addresses.is_empty() => {
+                return refuse(format!("{device} needs an address for the stack: --addr 10.7.0.2/24"));
+            }
+            DeviceSpec::Udp { .. } if !self.addresses.is_empty() || self.gateway.is_some() => {
+                return refuse(format!(
+                    "{device} takes no --addr and no --gateway: its address is the UDP address"
+                ));
+            }
+            DeviceSpec::Tun { .. }
+            | DeviceSpec::Udp { .. }
+            | DeviceSpec::Packet { .. }
+            | DeviceSpec::Xdp { .. } => {}
+        }
+        let Some(gateway) = self.gateway else { return Ok(()) };
+        let Some(network) = self.addresses.iter().find(|own| own.contains(gateway)) else {
+            return refuse(format!(
+                "--gateway {gateway} is in the network of none of the --addr; choose one that is"
+            ));
+        };
+        if network.address == gateway {
+            return refuse(format!("--gateway {gateway} is the stack's own address; choose another"));
+        }
+        Ok(())
+    }
+
+    fn open_tun(&self, name: &str) -> Result<(Builder, Attached), AttachError> {
+        let mut device = TunDevice::open(name, TunOptions::default())?;
+        let mtu = self.mtu.unwrap_or(TUN_MTU);
+        for own in &self.addresses {
+            match self.set_up(&mut device, own, mtu) {
+                // Who may not configure the device may still use it: somebody else has set it up for this user.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
+        Ok((AttachConfig::builder(Box::new(device), &addresses), Attached::Tun { addresses }))
+    }
+
+    /// Gives the kernel its side of the network of `own`.
+    fn set_up(&self, device: &mut TunDevice, own: &Prefix, mtu: u16) -> Result<(), OpenError> {
+        let gateway = self.gateway.filter(|gateway| own.contains(*gateway));
+        match gateway.or_else(|| own.neighbour()) {
+            Some(kernel) => device.configure(kernel, own.length, mtu.into()),
+            // The network is this one address: all that is needed is the way there.
+            None => {
+                let interface = Interface::named(device.name())?;
+                interface.set_mtu(mtu.into())?;
+                interface.set_up()?;
+                interface.add_route(own.address, own.length, None)
+            }
+        }
+    }
+
+    fn open_udp(&self, bind: SocketAddr) -> Result<(Builder, Attached), AttachError> {
+        let defaults = UdpOptions::default();
+        let path_mtu = self.mtu.map_or(defaults.path_mtu, usize::from);
+        let device = UdpDevice::bind(bind, UdpOptions { path_mtu, ..defaults })?;
+        let local = device.local_addr();
+        Ok((AttachConfig::builder(Box::new(device), &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
+    }
+
+    fn builder(device: Box<dyn Device>, addresses: &[IpAddr]) -> Builder {
+        addresses.iter().fold(Endpoint::builder(device), |builder, own| builder.address(*own))
+    }
+}
+
+impl Attached {
+    /// What the stack connects to in order to reach `outside`.
+    ///
+    /// # Errors
+    /// If the stack has no address of its family.
+    pub fn destination(&self, outside: SocketAddr) -> Result<SocketAddr, NoRoute> {
+        match self {
+            Attached::Udp { .. } => Ok(SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT)),
+            Attached::Tun { addresses } => {
+                let family = if outside.is_ipv4() { "IPv4" } else { "IPv6" };
+                match addresses.iter().any(|own| own.is_ipv4() == outside.is_ipv4()) {
+                    true => Ok(outside),
+                    false => Err(NoRoute { destination: outside.ip(), family }),
+                }
+            }
+        }
+    }
+
+    /// The port to listen on for a service that is known outside by `port`.
+    pub fn service_port(&self, port: u16) -> u16 {
+        match self {
+            Attached::Tun { .. } => port,
+            Attached::Udp { .. } => UDP_SERVICE_PORT,
+        }
+    }
+
+    /// How others name what listens on `local`.
+    pub fn outside(&self, local: SocketAddr) -> SocketAddr {
+        match self {
+            Attached::Udp { local } => *local,
+            Attached::Tun { addresses } => {
+                let own = addresses.iter().find(|own| own.is_ipv4() == local.is_ipv4());
+                let address = own.copied().filter(|_| local.ip().is_unspecified()).unwrap_or(local.ip());
+                SocketAddr::new(address, local.port())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(config: &AttachConfig) -> String {
+        match config.check() {
+            Err(AttachError::Usage(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn config(device: &str, addresses: &[&str], gateway: Option<&str>) -> AttachConfig {
+        AttachConfig {
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            gateway: gateway.map(|text| text.parse().unwrap()),
+            ..AttachConfig::new(device.parse().unwrap())
+        }
+    }
+
+    #[test]
+    fn requests_that_contradict_themselves_are_refused_with_a_remedy() {
+        assert!(refused(&config("tun:t0", &[], None)).contains("--addr 10.7.0.2/24"));
+        assert!(refused(&config("udp:0.0.0.0:1", &["10.0.0.1/24"], None)).contains("takes no --addr"));
+        let elsewhere = config("tun:t0", &["10.0.0.1/24"], Some("10.0.1.1"));
+        assert!(refused(&elsewhere).contains("none of the --addr"));
+        let own = config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.1"));
+        assert!(refused(&own).contains("own address"));
+        assert!(config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.9")).check().is_ok());
+    }
+
+    #[test]
+    fn a_destination_needs_an_address_of_its_family() {
+        let attached = Attached::Tun { addresses: vec!["10.0.0.2".parse().unwrap()] };
+        let (v4, v6) = ("10.0.0.1:80".parse().unwrap(), "[fd00::1]:80".parse().unwrap());
+        assert_eq!(attached.destination(v4), Ok(v4));
+        assert!(attached.destination(v6).unwrap_err().to_string().contains("no IPv6 address"));
+        let unspecified = "0.0.0.0:80".parse().unwrap();
+        assert_eq!(attached.outside(unspecified), "10.0.0.2:80".parse().unwrap());
+    }
+
+    #[test]
+    fn over_udp_a_peer_is_its_inner_address_and_the_service_port() {
+        let attached = Attached::Udp { local: "127.0.0.1:9".parse().unwrap() };
+        let outside = "192.0.2.1:80".parse().unwrap();
+        let inner = attached.destination(outside).unwrap();
+        assert_eq!(inner, SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT));
+        assert_eq!(attached.outside(inner), "127.0.0.1:9".parse().unwrap());
+    }
+}
