@@ -70,6 +70,7 @@ impl PathMtu {
     }
 
     /// The MTU in use, bytes of IP packet.
+    #[cfg(test)]
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu
     }

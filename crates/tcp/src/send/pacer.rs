@@ -60,6 +60,7 @@ impl Pacer {
     }
 
     /// Bytes per second in force; `None` if nothing is paced.
+    #[cfg(test)]
     pub(crate) fn rate(&self) -> Option<u64> {
         self.rate
     }

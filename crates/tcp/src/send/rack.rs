@@ -70,7 +70,6 @@ impl Rack {
 
     /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `una` and
     /// `nxt` are the values after it; `in_recovery` is the state before it is judged.
-    #[expect(clippy::too_many_arguments, reason = "each is a fact that another part owns")]
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -218,6 +217,7 @@ impl Rack {
     }
 
     /// RACK.rtt: the round trip of the most recent delivery.
+    #[cfg(test)]
     pub(crate) fn rtt(&self) -> Duration {
         self.rtt
     }

@@ -57,6 +57,7 @@ impl RttEstimator {
     }
 
     /// The last sample.
+    #[cfg(test)]
     pub(crate) fn latest(&self) -> Option<Duration> {
         self.latest
     }

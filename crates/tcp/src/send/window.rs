@@ -76,6 +76,7 @@ impl SendWindow {
     }
 
     /// Snd.Wind.Shift.
+    #[cfg(test)]
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
@@ -117,6 +118,7 @@ impl SendWindow {
     }
 
     /// The sequence number after the last one that the peer lets us send.
+    #[cfg(test)]
     pub(crate) fn right_edge(&self, una: SeqNum) -> SeqNum {
         una + self.snd_wnd
     }
