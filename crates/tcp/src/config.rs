@@ -65,8 +65,7 @@ impl Default for StackConfig {
 impl StackConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse =
-            |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if self.mtu < 576 {
             return refuse("mtu", self.mtu.to_string(), "576 to 65535 bytes");
         }
@@ -286,8 +285,7 @@ impl Default for TcpConfig {
 impl TcpConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse =
-            |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {
             return refuse("initial_window", self.initial_window.to_string(), "1 to 64 segments");
         }

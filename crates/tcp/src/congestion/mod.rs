@@ -66,7 +66,12 @@ pub trait CongestionController: Debug + Send {
 }
 
 /// Makes the controller that a configuration names, with an initial window of `initial` bytes.
-pub fn controller(algorithm: CongestionAlgorithm, mss: u32, initial: u32, paced: bool) -> Box<dyn CongestionController> {
+pub fn controller(
+    algorithm: CongestionAlgorithm,
+    mss: u32,
+    initial: u32,
+    paced: bool,
+) -> Box<dyn CongestionController> {
     match algorithm {
         CongestionAlgorithm::Cubic => Box::new(crate::congestion::cubic::Cubic::new(mss, initial, paced)),
         CongestionAlgorithm::Reno => Box::new(crate::congestion::reno::Reno::new(mss, initial)),

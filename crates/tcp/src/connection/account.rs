@@ -2,9 +2,9 @@
 
 use brisk_wire::SeqNum;
 
+use crate::connection::Connection;
 use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
-use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::event::Probe;
 use crate::outcome::{Origin, Sent};

@@ -1,11 +1,11 @@
 //! What the program calls: write, read, close, abort, options.
 
 use crate::config::KeepaliveConfig;
+use crate::connection::Connection;
 use crate::connection::control::{Control, Events};
 use crate::connection::keepalive::Keepalive;
 use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
-use crate::connection::Connection;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::time::{Duration, Instant};
 

@@ -155,7 +155,11 @@ impl Connection {
         // match [...] MUST send an acknowledgment (challenge ACK)".
         if segment.seq == self.rx.rcv_nxt() {
             self.outbox.clear();
-            self.end(if self.state == State::SynReceived { CloseReason::Refused } else { CloseReason::Reset });
+            self.end(if self.state == State::SynReceived {
+                CloseReason::Refused
+            } else {
+                CloseReason::Reset
+            });
         } else {
             self.challenge(now, env);
         }
@@ -276,7 +280,8 @@ impl Connection {
         if ack.reneged {
             self.tx.scoreboard.clear_sacked();
         }
-        let in_recovery = matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
+        let in_recovery =
+            matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
         let una = self.tx.scoreboard.una();
         let nxt = self.tx.scoreboard.nxt();
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
@@ -360,7 +365,13 @@ impl Connection {
                 if ack.delivered_bytes > 0 || episode == Episode::Entered {
                     let pipe = self.tx.scoreboard.pipe();
                     let delivered = ack.delivered_bytes;
-                    let cwnd = self.tx.prr.on_ack(delivered, pipe, ack.advanced > 0, loss.newly_lost > 0, self.tx.mss());
+                    let cwnd = self.tx.prr.on_ack(
+                        delivered,
+                        pipe,
+                        ack.advanced > 0,
+                        loss.newly_lost > 0,
+                        self.tx.mss(),
+                    );
                     self.tx.congestion.set_cwnd(cwnd);
                 }
             }

@@ -117,7 +117,8 @@ impl Connection {
         match ask {
             Ask::Probe => self.choose_probe(&room),
             Ask::Copy(range) => {
-                let sent = range.intersection(&SeqRange::new(self.tx.scoreboard.una(), self.tx.scoreboard.nxt()))?;
+                let sent =
+                    range.intersection(&SeqRange::new(self.tx.scoreboard.una(), self.tx.scoreboard.nxt()))?;
                 room.permits(Origin::Duplicate, sent.len()).then(|| self.again(sent, Origin::Duplicate))
             }
             Ask::Parity { seq, payload, option } => room
@@ -139,7 +140,13 @@ impl Connection {
             let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < room.peer;
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
             let segment_size = self.payload_limit();
-            return Some(Choice::Data(Data { range, segment_size, origin: Origin::TailLossProbe, fin, mtu_probe: false }));
+            return Some(Choice::Data(Data {
+                range,
+                segment_size,
+                origin: Origin::TailLossProbe,
+                fin,
+                mtu_probe: false,
+            }));
         }
         let tail = self.tx.scoreboard.tail()?.range;
         Some(self.again(tail, Origin::TailLossProbe))
@@ -160,7 +167,13 @@ impl Connection {
         match self.extent(&room, mss, most, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
-                Some(Choice::Data(Data { range, segment_size: mss, origin: Origin::New, fin, mtu_probe: false }))
+                Some(Choice::Data(Data {
+                    range,
+                    segment_size: mss,
+                    origin: Origin::New,
+                    fin,
+                    mtu_probe: false,
+                }))
             }
             Extent::Congestion => {
                 self.note_burst_end(true);
@@ -224,7 +237,8 @@ impl Connection {
     fn may_send_partial(&mut self, offered: u32, unsent: u32, fin: bool, room: &Room, now: Instant) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
-            return self.tx.hold.overridden || (room.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
+            return self.tx.hold.overridden
+                || (room.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
         }
         let una = self.tx.scoreboard.una();
         self.tx.hold.permits_partial(una, fin, now)

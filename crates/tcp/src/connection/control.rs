@@ -126,7 +126,9 @@ mod tests {
     #[test]
     fn a_connection_sends_ten_challenge_acks_a_second() {
         let mut limit = ChallengeLimit::default();
-        let permitted = |limit: &mut ChallengeLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
+        let permitted = |limit: &mut ChallengeLimit, at| {
+            (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count()
+        };
         assert_eq!(permitted(&mut limit, 500), 10);
         assert_eq!(permitted(&mut limit, 999), 0);
         assert_eq!(permitted(&mut limit, 1_500), 10);

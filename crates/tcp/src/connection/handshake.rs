@@ -48,7 +48,13 @@ pub(crate) struct CookieParams {
 
 impl Connection {
     /// An active open: the SYN is due at once.
-    pub(crate) fn connect(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, host: Host, now: Instant) -> Self {
+    pub(crate) fn connect(
+        tuple: FourTuple,
+        config: &Arc<TcpConfig>,
+        secrets: Secrets,
+        host: Host,
+        now: Instant,
+    ) -> Self {
         let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
         connection.tx.handshake.due = true;
@@ -121,7 +127,8 @@ impl Connection {
         }
         self.tx.scoreboard.set_sack(self.negotiated.sack);
         self.tx.recovery.set_sack(self.negotiated.sack);
-        if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps) {
+        if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps)
+        {
             self.rx.timestamps.on_syn(value, now);
         }
         let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
@@ -193,7 +200,9 @@ impl Connection {
 
     /// RFC 7323: timestamps that we offered and that come back must be ones that we sent.
     fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
-        let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else { return true };
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
+            return true;
+        };
         self.rx.timestamps.rtt(timestamps.echo, self.opened, now).is_some()
     }
 

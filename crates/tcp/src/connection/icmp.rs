@@ -2,8 +2,8 @@
 
 use brisk_wire::{IcmpKind, SeqNum};
 
-use crate::connection::state::State;
 use crate::connection::Connection;
+use crate::connection::state::State;
 use crate::error::CloseReason;
 
 impl Connection {
@@ -22,7 +22,9 @@ impl Connection {
                     self.shrink_segments();
                 }
             }
-            IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => self.on_hard_error(CloseReason::Refused),
+            IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => {
+                self.on_hard_error(CloseReason::Refused)
+            }
             IcmpKind::NetUnreachable | IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
                 self.on_hard_error(CloseReason::Unreachable);
             }

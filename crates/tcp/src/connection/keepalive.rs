@@ -42,7 +42,12 @@ impl Keepalive {
     }
 
     /// The timer fired. While data is outstanding the retransmission timer watches the peer instead.
-    pub(crate) fn on_timeout(&mut self, data_outstanding: bool, user_timeout: Option<Duration>, now: Instant) -> KeepaliveVerdict {
+    pub(crate) fn on_timeout(
+        &mut self,
+        data_outstanding: bool,
+        user_timeout: Option<Duration>,
+        now: Instant,
+    ) -> KeepaliveVerdict {
         if now < self.deadline {
             return KeepaliveVerdict::Wait;
         }
@@ -76,7 +81,10 @@ mod tests {
         let mut keepalive = Keepalive::new(CONFIG, Instant::ZERO);
         assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(9_999)), KeepaliveVerdict::Wait);
         for at in [10, 12, 14] {
-            assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(at * 1000)), KeepaliveVerdict::Probe);
+            assert_eq!(
+                keepalive.on_timeout(false, None, Instant::from_millis(at * 1000)),
+                KeepaliveVerdict::Probe
+            );
         }
         assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(16_000)), KeepaliveVerdict::Dead);
     }

@@ -186,7 +186,9 @@ impl Connection {
     /// True once nothing will be sent or received any more: the slot may be freed when the
     /// application has released it.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.state, State::Closed | State::TimeWait) && self.outbox.is_empty() && self.rx.ack.owed() == Owed::Nothing
+        matches!(self.state, State::Closed | State::TimeWait)
+            && self.outbox.is_empty()
+            && self.rx.ack.owed() == Owed::Nothing
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

@@ -40,7 +40,8 @@ struct World {
 impl World {
     fn new(config: TcpConfig) -> World {
         let config = Arc::new(config);
-        let tuple = FourTuple { local: "10.0.0.1:1000".parse().unwrap(), remote: "10.0.0.2:80".parse().unwrap() };
+        let tuple =
+            FourTuple { local: "10.0.0.1:1000".parse().unwrap(), remote: "10.0.0.2:80".parse().unwrap() };
         let secrets = Secrets { iss: SeqNum(u32::MAX - 5000), ts_offset: 77 };
         let client = Connection::connect(tuple, &config, secrets, HOST, Instant::ZERO);
         World {
@@ -63,12 +64,19 @@ impl World {
         for who in [C, S] {
             let Some(connection) = self.ends[who].as_mut() else { continue };
             let mut permit = |_| true;
-            let env = Env { challenge: &mut permit, super_segment: self.super_segment, partial_checksum: false, option_profile: &PROFILE };
+            let env = Env {
+                challenge: &mut permit,
+                super_segment: self.super_segment,
+                partial_checksum: false,
+                option_profile: &PROFILE,
+            };
             let mut out = vec![];
             while let Some(built) = connection.poll_transmit(self.now, &env, &mut out) {
                 let mut packets = vec![];
                 match built.segment_size {
-                    Some(size) => brisk_wire::split(&out, size, brisk_wire::ChecksumFill::Full, &mut |p| packets.push(p.to_vec())),
+                    Some(size) => brisk_wire::split(&out, size, brisk_wire::ChecksumFill::Full, &mut |p| {
+                        packets.push(p.to_vec())
+                    }),
                     None => packets.push(out.clone()),
                 }
                 for packet in packets {
@@ -87,7 +95,9 @@ impl World {
     }
 
     fn deliver(&mut self, to: usize, packet: &[u8]) {
-        let Ok(Packet::Tcp(segment)) = brisk_wire::parse(packet, ChecksumCheck::Verify) else { unreachable!() };
+        let Ok(Packet::Tcp(segment)) = brisk_wire::parse(packet, ChecksumCheck::Verify) else {
+            unreachable!()
+        };
         let arrived = Arrived {
             seq: segment.tcp.seq,
             ack: segment.tcp.ack,
@@ -100,13 +110,22 @@ impl World {
             segment_size: segment.payload.len(),
         };
         let mut permit = |_| true;
-        let mut env = Env { challenge: &mut permit, super_segment: 0, partial_checksum: false, option_profile: &PROFILE };
+        let mut env = Env {
+            challenge: &mut permit,
+            super_segment: 0,
+            partial_checksum: false,
+            option_profile: &PROFILE,
+        };
         match &mut self.ends[to] {
             Some(connection) => connection.on_segment(&arrived, self.now, &mut env),
             None => {
-                let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
+                let tuple = FourTuple {
+                    local: "10.0.0.2:80".parse().unwrap(),
+                    remote: "10.0.0.1:1000".parse().unwrap(),
+                };
                 let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
-                self.ends[to] = Some(Connection::accept(tuple, &self.config[to], secrets, HOST, &arrived, self.now));
+                self.ends[to] =
+                    Some(Connection::accept(tuple, &self.config[to], secrets, HOST, &arrived, self.now));
             }
         }
     }
@@ -117,7 +136,10 @@ impl World {
             self.drain();
             let arrival = self.flying.front().map(|(at, _, _)| *at);
             let timer = self.ends.iter().flatten().filter_map(Connection::next_timeout).min();
-            let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until) else { break };
+            let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until)
+            else {
+                break;
+            };
             self.now = self.now.max(next);
             if arrival == Some(next) {
                 let (_, to, packet) = self.flying.pop_front().unwrap();
@@ -180,7 +202,8 @@ impl World {
 fn handshake_takes_one_round_trip() {
     let mut world = World::new(TcpConfig::default());
     world.run_for(200);
-    let times: Vec<_> = world.log.iter().map(|(at, who, flags, ..)| (at.as_micros() / 1000, *who, *flags)).collect();
+    let times: Vec<_> =
+        world.log.iter().map(|(at, who, flags, ..)| (at.as_micros() / 1000, *who, *flags)).collect();
     assert_eq!(times, [(0, C, Flags::SYN), (50, S, Flags::SYN | Flags::ACK), (100, C, Flags::ACK)]);
     assert!(world.end(C).take_events().contains(Events::CONNECTED));
     assert_eq!(world.end(C).stats().srtt, Some(Duration::from_millis(100)));
@@ -191,7 +214,8 @@ fn a_lost_syn_is_sent_again_after_a_second() {
     let mut world = World::new(TcpConfig::default());
     world.lose = |who, n| who == C && n == 1;
     world.run_for(2000);
-    let syns: Vec<_> = world.log.iter().filter(|l| l.2 == Flags::SYN).map(|l| l.0.as_micros() / 1000).collect();
+    let syns: Vec<_> =
+        world.log.iter().filter(|l| l.2 == Flags::SYN).map(|l| l.0.as_micros() / 1000).collect();
     assert_eq!(syns, [0, 1000]);
     assert_eq!(world.end(C).state(), State::Established);
 }

@@ -5,10 +5,10 @@
 
 use alloc::vec::Vec;
 
+use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::state::State;
-use crate::connection::Connection;
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::outcome::{LossCause, LossOutcome};
@@ -73,7 +73,8 @@ impl Connection {
         let loss = self.mark_lost(verdict, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
-            let undelivered = self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
+            let undelivered =
+                self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, undelivered, now);
             self.allow_one_retransmission();
@@ -137,7 +138,8 @@ impl Connection {
     }
 
     fn on_handshake_timeout(&mut self) {
-        let retries = if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
+        let retries =
+            if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
         if self.tx.handshake.sent > retries {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
