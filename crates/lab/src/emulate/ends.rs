@@ -87,6 +87,11 @@ impl FromStr for EndSpec {
 }
 
 impl EndSpec {
+    /// True if the end is to be in a namespace that does not exist.
+    pub fn namespace_is_missing(&self) -> bool {
+        self.namespace.as_ref().is_some_and(|name| Namespace::open(name).is_err())
+    }
+
     /// Opens the device, creating it if there is none, gives it its addresses and switches it on.
     ///
     /// # Errors

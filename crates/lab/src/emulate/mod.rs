@@ -18,11 +18,13 @@ mod capture;
 pub mod ends;
 mod lateness;
 mod outcome;
+mod report;
 
 pub use capture::Capture;
 pub use ends::{Between, EndError, EndSpec, TunEnd, UdpEnd, parse_prefix};
 pub use lateness::{Lateness, Percentiles};
 pub use outcome::{Outcome, Validity};
+pub use report::Ticker;
 
 /// One end of an emulated link: where packets come from and go to.
 pub trait End {
