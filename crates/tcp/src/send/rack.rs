@@ -141,15 +141,7 @@ impl Rack {
             return verdict;
         };
         let wait = self.rtt + self.reo_wnd(board.sacked_segments());
-        for record in board.in_flight() {
-            let sent = (record.sent_at, record.range.end);
-            if !sent_after(newest, sent) {
-                if record.transmissions == 1 {
-                    // Whatever follows was first sent later still.
-                    break;
-                }
-                continue;
-            }
+        let mut judge = |record: &Record| {
             let due = record.sent_at + wait;
             if due <= now {
                 verdict.add(record);
@@ -157,7 +149,13 @@ impl Rack {
                 let remaining = due.saturating_since(now);
                 verdict.timeout = Some(verdict.timeout.map_or(remaining, |longest| longest.max(remaining)));
             }
-        }
+        };
+        let before = |record: &&Record| sent_after(newest, (record.sent_at, record.range.end));
+        // Both walks are in order of transmission: they end where the delivered segment was sent.
+        board.originals().take_while(before).for_each(&mut judge);
+        let (sent_at, _) = newest;
+        board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(judge);
+        verdict.sort(board.una());
         self.deadline = verdict.timeout.map(|timeout| now + timeout);
         verdict
     }
@@ -232,6 +230,18 @@ impl RackVerdict {
             Some(last) if last.end == record.range.start => last.end = record.range.end,
             Some(_) | None => self.lost.push(record.range),
         }
+    }
+
+    /// Puts the ranges in sequence order and joins those that touch.
+    fn sort(&mut self, una: SeqNum) {
+        self.lost.sort_unstable_by_key(|range| range.start.since(una));
+        self.lost.dedup_by(|next, range| {
+            let touches = range.end == next.start;
+            if touches {
+                range.end = next.end;
+            }
+            touches
+        });
     }
 }
 

@@ -1,9 +1,10 @@
 //! The scoreboard: a record per sent segment, and what acknowledgements say of it (RFC 2018,
 //! RFC 2883, RFC 6675 section 3).
 //!
-//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. What is sacked and
-//! what is lost is kept a second time as sets of ranges, so that an acknowledgement costs what it
-//! newly touches plus a binary search, whatever is outstanding. It is the only place that sees a raw
+//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. What is sacked, what
+//! is lost and what was sent again is kept a second time, as sets of ranges and in order of
+//! transmission, so that an acknowledgement costs what it newly touches plus a binary search, whatever
+//! is outstanding. It is the only place that sees a raw
 //! DSACK: it knows what was sent twice and why, and tells the others whose duplicate it was.
 
 use alloc::collections::VecDeque;
@@ -83,6 +84,10 @@ pub(crate) struct Scoreboard {
     sack: bool,
     sacked: SeqRanges,
     lost: SeqRanges,
+    /// Everything but originals in flight: what is sacked, lost or was sent more than once.
+    aside: SeqRanges,
+    /// What was sent again, in the order in which it was; entries outlive what they speak of.
+    resent: VecDeque<Resent>,
     sacked_segments: u32,
     sack_splits: u32,
     sent_twice: VecDeque<SentTwice>,
@@ -110,6 +115,13 @@ struct SentTwice {
     of: DsackOf,
 }
 
+/// A transmission of what had been sent before.
+#[derive(Clone, Copy, Debug)]
+struct Resent {
+    at: Instant,
+    range: SeqRange,
+}
+
 /// Candidates for a round-trip sample; the earliest transmissions, so that a delayed acknowledgement
 /// is part of the sample as RFC 6298 wants it.
 #[derive(Default)]
@@ -129,6 +141,8 @@ impl Scoreboard {
             sack,
             sacked: SeqRanges::new(),
             lost: SeqRanges::new(),
+            aside: SeqRanges::new(),
+            resent: VecDeque::new(),
             sacked_segments: 0,
             sack_splits: 0,
             sent_twice: VecDeque::new(),
@@ -236,6 +250,36 @@ impl Scoreboard {
         })
     }
 
+    /// The records in flight that were sent once, in sequence order, which is their order in time.
+    pub(crate) fn originals(&self) -> impl Iterator<Item = &Record> {
+        let mut index = 0;
+        core::iter::from_fn(move || {
+            let record = self.records.get(index)?;
+            let record = match self.aside.range_at(record.range.start) {
+                None => record,
+                Some(run) => {
+                    index = self.index_of(run.end);
+                    self.records.get(index)?
+                }
+            };
+            index += 1;
+            Some(record)
+        })
+    }
+
+    /// The records in flight that were sent more than once, in the order in which they last were.
+    pub(crate) fn resent(&self) -> impl Iterator<Item = &Record> {
+        self.resent.iter().flat_map(|resent| self.records_of(resent))
+    }
+
+    fn records_of(&self, resent: &Resent) -> impl Iterator<Item = &Record> {
+        let at = resent.at;
+        let range = resent.range.intersection(&SeqRange::new(self.una, self.nxt));
+        let (from, to) = range.map_or((0, 0), |range| (self.index_of(range.start), self.index_of(range.end)));
+        let records = self.records.range(from..to.max(from));
+        records.filter(move |record| record.in_flight() && record.transmissions > 1 && record.sent_at == at)
+    }
+
     /// Enters what left. New data gets a record per segment; what was sent before gets its records
     /// brought up to date. Acknowledgements and parity leave no trace.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
@@ -298,6 +342,12 @@ impl Scoreboard {
             record.lost = false;
         }
         self.lost.remove(range);
+        let Some(range) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { return };
+        self.aside.insert(range);
+        match self.resent.back_mut() {
+            Some(last) if last.at == sent.at && last.range.end == range.start => last.range.end = range.end,
+            Some(_) | None => self.resent.push_back(Resent { at: sent.at, range }),
+        }
     }
 
     /// Takes an acknowledgement: SEG.ACK, already validated by the connection (values outside
@@ -331,12 +381,26 @@ impl Scoreboard {
             outcome.reneged = outcome.advanced > 0 && self.head().is_some_and(|head| head.sacked);
         }
         self.count_duplicate(&mut outcome);
+        self.forget_resent();
         let una_before = outcome.una_before;
         outcome
             .delivered
             .sort_unstable_by_key(|segment| (segment.sent_at, segment.range.start.since(una_before)));
         outcome.rtt = sample.rtt(&info, outcome.advanced > 0);
         outcome
+    }
+
+    /// Strikes out what was sent again and is no longer in flight since, from the oldest on.
+    fn forget_resent(&mut self) {
+        while let Some(oldest) = self.resent.front() {
+            if self.records_of(oldest).next().is_some() {
+                return;
+            }
+            self.resent.pop_front();
+        }
+        if self.resent.capacity() > 0 && self.is_empty() {
+            self.resent = VecDeque::new();
+        }
     }
 
     /// Gives the memory of an outcome back, to be used by the next.
@@ -364,6 +428,7 @@ impl Scoreboard {
         self.una = ack;
         self.sacked.remove_before(ack);
         self.lost.remove_before(ack);
+        self.aside.remove_before(ack);
         if self.sacked.is_empty() {
             self.sack_splits = 0;
         }
@@ -415,6 +480,7 @@ impl Scoreboard {
         }
         if let Some(run) = run {
             self.sacked.insert(run);
+            self.aside.insert(run);
             self.lost.remove(run);
         }
     }
@@ -478,6 +544,7 @@ impl Scoreboard {
             if record.in_flight() {
                 record.lost = true;
                 newly += self.lost.insert(record.range);
+                self.aside.insert(record.range);
             }
         }
         newly
@@ -509,19 +576,36 @@ impl Scoreboard {
             let (from, to) = (self.index_of(range.start), self.index_of(range.end));
             for record in self.records.range_mut(from..to.max(from)) {
                 record.lost = false;
+                if record.transmissions == 1 {
+                    self.aside.remove(record.range);
+                }
             }
         }
+        self.list_resent();
         lost.bytes()
     }
 
     /// The receiver reneged (RFC 2018 section 8): nothing counts as sacked any more.
     pub(crate) fn clear_sacked(&mut self) {
-        for record in &mut self.records {
+        for record in self.records.iter_mut().filter(|record| record.sacked) {
             record.sacked = false;
+            if record.transmissions == 1 {
+                self.aside.remove(record.range);
+            }
         }
         self.sacked.clear();
         self.sacked_segments = 0;
         self.sack_splits = 0;
+        self.list_resent();
+    }
+
+    /// Builds the list of what was sent again anew, after records have come back into flight.
+    fn list_resent(&mut self) {
+        let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
+        let mut resent: Vec<Resent> =
+            again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
+        resent.sort_by_key(|resent| resent.at);
+        self.resent = resent.into();
     }
 
     /// The next range to retransmit: from the first lost segment on, whole lost segments that follow
@@ -1179,8 +1263,15 @@ mod tests {
         } else {
             prop_assert!(board.pipe() <= model.count(Byte::InFlight));
         }
-        let walked = board.in_flight().count();
-        prop_assert_eq!(walked, board.records().filter(|record| record.in_flight()).count());
+        let in_flight: Vec<_> = board.records().filter(|record| record.in_flight()).collect();
+        prop_assert_eq!(board.in_flight().count(), in_flight.len());
+        let (originals, resent): (Vec<_>, Vec<_>) =
+            in_flight.into_iter().partition(|record| record.transmissions == 1);
+        prop_assert_eq!(board.originals().collect::<Vec<_>>(), originals);
+        let walked: Vec<_> = board.resent().collect();
+        prop_assert!(walked.is_sorted_by_key(|record| record.sent_at));
+        prop_assert_eq!(walked.len(), resent.len());
+        prop_assert!(resent.iter().all(|record| walked.contains(record)));
         Ok(())
     }
 
