@@ -10,10 +10,11 @@ use crate::time::{Duration, Instant};
 /// Payload per segment that probing starts from once large packets seem to vanish (Linux:
 /// tcp_base_mss).
 const BASE_MSS: u32 = 1024;
-/// Least payload that repeated black holes lower the segment to (Linux: tcp_mtu_probe_floor).
+/// Least payload that a device must have room for (Linux: tcp_mtu_probe_floor).
 const FLOOR_MSS: u32 = 48;
-/// Timeouts in a row of full-sized segments that suggest a black hole.
-const BLACK_HOLE_TIMEOUTS: u32 = 2;
+/// Timeouts in a row of full-sized segments that suggest a black hole (Linux: tcp_retries1). Two would
+/// be common on a path that loses a tenth of everything.
+const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// A search whose bounds are closer than this is finished, bytes.
 const THRESHOLD: u32 = 8;
 /// After this long a finished search tries larger sizes again (RFC 4821 section 7.2).
@@ -119,8 +120,10 @@ impl PathMtu {
                 true
             }
             Some(search) => {
-                let payload = (search.low.saturating_sub(self.headers) / 2).clamp(FLOOR_MSS, BASE_MSS);
-                search.low = (payload + self.headers).min(search.low);
+                // Every path takes the minimum of its family: what is lost below it is not too large,
+                // and ever smaller segments would only starve a path that loses much.
+                let payload = (search.low.saturating_sub(self.headers) / 2).min(BASE_MSS);
+                search.low = (payload + self.headers).max(self.min).min(search.low);
                 search.probe = None;
                 let low = search.low;
                 self.lower(low)
@@ -203,7 +206,7 @@ impl PathMtu {
     }
 
     fn begin_search(&mut self, now: Instant) {
-        let base = (BASE_MSS + self.headers).min(self.mtu);
+        let base = (BASE_MSS + self.headers).max(self.min).min(self.mtu);
         self.search = Some(Search { low: base, high: self.mtu, probe: None, since: now });
         self.mtu = base;
     }
@@ -259,18 +262,25 @@ mod tests {
     }
 
     #[test]
-    fn two_timeouts_of_full_sized_segments_suggest_a_black_hole() {
+    fn three_timeouts_of_full_sized_segments_suggest_a_black_hole() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
         assert!(!path.on_timeout(true, at(1)) && !path.on_timeout(false, at(1)));
-        assert!(path.on_timeout(true, at(2)));
+        assert!(!path.on_timeout(true, at(2)) && path.on_timeout(true, at(3)));
         assert_eq!(path.mss(0), 1024);
-        assert!(!path.on_timeout(true, at(3)));
-        assert!(path.on_timeout(true, at(4)), "still nothing gets through: half of it");
-        assert_eq!(path.mss(0), 512);
-        for second in 5..100 {
+        assert!(!path.on_timeout(true, at(4)) && !path.on_timeout(true, at(5)));
+        assert!(path.on_timeout(true, at(6)), "still nothing gets through");
+        assert_eq!(path.mss(0), 536);
+        assert!((7..100).all(|second| !path.on_timeout(true, at(second))));
+        assert_eq!(path.mss(0), 536, "every IPv4 path takes 576 bytes");
+    }
+
+    #[test]
+    fn a_black_hole_does_not_lower_ipv6_below_its_minimum() {
+        let mut path = PathMtu::new(1500, true, MtuProbing::OnBlackHole);
+        for second in 0..100 {
             path.on_timeout(true, at(second));
         }
-        assert_eq!(path.mss(0), FLOOR_MSS);
+        assert_eq!(path.mtu(), 1280);
     }
 
     #[test]
