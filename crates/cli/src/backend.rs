@@ -52,6 +52,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let endpoint = builder.build()?;
         let listen = inside(&attached, args.listen);
         let config = BackendConfig {
+            attached: Some(attached.clone()),
             service: args.service.config(log.clone()),
             ..BackendConfig::new(listen, args.to.clone())
         };

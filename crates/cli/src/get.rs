@@ -12,7 +12,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, LOCATION, USER_AGENT};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::Common;
 use crate::device_args::DeviceArgs;
@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Print what each transfer took: json is one object per transfer on stdout, and the body is not shown
     #[arg(long, value_enum, value_name = "FORMAT")]
     stats: Option<Stats>,
+    /// Give up a connection that does not open within this long
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    connect_timeout: Duration,
     /// Give up a transfer after this long
     #[arg(long, default_value = "2m", value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Duration,
@@ -66,14 +69,14 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let endpoint = builder.build()?;
         for _ in 0..args.repeat {
             let mut sink = Sink::open(&args)?;
-            let fetching = fetch(&endpoint, remote, &target, &mut sink);
+            let fetching = fetch(&endpoint, remote, &target, args.connect_timeout, &mut sink);
             let transfer = tokio::time::timeout(args.timeout, fetching).await.map_err(|_| {
                 let limit = humantime::format_duration(args.timeout);
                 Failure::failed(format!("{}: not finished after {limit}; --timeout allows more", args.url))
             })??;
             sink.finish()?;
             match args.stats {
-                Some(Stats::Json) => output::print_line(&transfer.json(&args.url).to_string())?,
+                Some(Stats::Json) => output::print_line(&transfer.figures(&args.url).line()?)?,
                 Some(Stats::Text) => eprintln!("{}", transfer.text(&args.url)),
                 None if args.output.is_some() && !quiet => eprintln!("{}", transfer.text(&args.url)),
                 None => {}
@@ -156,12 +159,18 @@ async fn fetch(
     endpoint: &Endpoint,
     remote: SocketAddr,
     target: &Target,
+    connect_timeout: Duration,
     sink: &mut Sink,
 ) -> Result<Transfer, Failure> {
     let started = Instant::now();
-    let stream = endpoint.connect(remote).await.map_err(|error| {
-        target.failed("cannot connect", format!("{error}; check address, port and device"))
-    })?;
+    let unreachable =
+        |why: String| target.failed("cannot connect", format!("{why}; check address, port and device"));
+    let stream = tokio::time::timeout(connect_timeout, endpoint.connect(remote)).await;
+    let stream = stream
+        .map_err(|_| {
+            unreachable(format!("no answer within {}", humantime::format_duration(connect_timeout)))
+        })?
+        .map_err(|error| unreachable(error.to_string()))?;
     let connect = started.elapsed();
     stream.set_nodelay(true);
     let handle = stream.handle();
@@ -212,27 +221,27 @@ fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> 
 }
 
 impl Transfer {
-    /// The contract of `--stats json`.
-    fn json(&self, url: &str) -> serde_json::Value {
+    /// The figures of `--stats json`.
+    fn figures<'a>(&self, url: &'a str) -> Figures<'a> {
         let counters = self.stats.map(|stats| stats.counters).unwrap_or_default();
-        json!({
-            "url": url,
-            "bytes": self.bytes,
-            "connect_ms": millis(self.connect),
-            "ttfb_ms": millis(self.first_byte),
-            "total_ms": millis(self.total),
-            "rtt_ms": self.stats.and_then(|stats| stats.srtt).map(millis),
-            "fast_open": "off",
-            "retransmits": counters.retransmits + counters.handshake_retransmits,
-            "timeouts": counters.timeouts,
-            "probes": counters.probes,
-            "repaired": {
-                "probe": counters.repaired_by_probe,
-                "parity": counters.repaired_by_parity,
-                "copy": counters.repaired_by_copy,
+        Figures {
+            url,
+            bytes: self.bytes,
+            connect_ms: millis(self.connect),
+            ttfb_ms: millis(self.first_byte),
+            total_ms: millis(self.total),
+            rtt_ms: self.stats.and_then(|stats| stats.srtt).map(millis),
+            fast_open: "off",
+            retransmits: counters.retransmits + counters.handshake_retransmits,
+            timeouts: counters.timeouts,
+            probes: counters.probes,
+            repaired: Repaired {
+                probe: counters.repaired_by_probe,
+                parity: counters.repaired_by_parity,
+                copy: counters.repaired_by_copy,
             },
-            "wire_bytes": { "out": counters.wire_bytes_out, "in": counters.wire_bytes_in },
-        })
+            wire_bytes: WireBytes { out: counters.wire_bytes_out, r#in: counters.wire_bytes_in },
+        }
     }
 
     fn text(&self, url: &str) -> String {
@@ -247,6 +256,44 @@ impl Transfer {
             millis(self.connect),
             millis(self.first_byte)
         )
+    }
+}
+
+/// The contract of `--stats json`: programs read it, so keys stay as they are.
+#[derive(Debug, Serialize)]
+struct Figures<'a> {
+    url: &'a str,
+    bytes: u64,
+    connect_ms: f64,
+    ttfb_ms: f64,
+    total_ms: f64,
+    /// Smoothed; null without a sample.
+    rtt_ms: Option<f64>,
+    fast_open: &'static str,
+    retransmits: u64,
+    timeouts: u64,
+    probes: u64,
+    repaired: Repaired,
+    wire_bytes: WireBytes,
+}
+
+#[derive(Debug, Serialize)]
+struct Repaired {
+    probe: u64,
+    parity: u64,
+    copy: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct WireBytes {
+    out: u64,
+    r#in: u64,
+}
+
+impl Figures<'_> {
+    fn line(&self) -> Result<String, Failure> {
+        serde_json::to_string(self)
+            .map_err(|error| Failure::failed(format!("the figures cannot be written as JSON: {error}")))
     }
 }
 
@@ -329,27 +376,14 @@ mod tests {
             total: Duration::from_millis(3),
             stats: None,
         };
-        let json = transfer.json("http://a/");
-        let keys: Vec<&str> =
-            json.as_object().map(|map| map.keys().map(String::as_str).collect()).unwrap_or_default();
-        let mut expected = [
-            "url",
-            "bytes",
-            "connect_ms",
-            "ttfb_ms",
-            "total_ms",
-            "rtt_ms",
-            "fast_open",
-            "retransmits",
-            "timeouts",
-            "probes",
-            "repaired",
-            "wire_bytes",
-        ];
-        expected.sort_unstable();
-        let mut keys = keys;
-        keys.sort_unstable();
-        assert_eq!(keys, expected);
-        assert_eq!(json["connect_ms"], 1.5);
+        let line =
+            transfer.figures("http://a/").line().unwrap_or_else(|failure| panic!("{}", failure.message));
+        assert_eq!(
+            line,
+            r#"{"url":"http://a/","bytes":1,"connect_ms":1.5,"ttfb_ms":2.0,"total_ms":3.0,"rtt_ms":null,"#
+                .to_owned()
+                + r#""fast_open":"off","retransmits":0,"timeouts":0,"probes":0,"#
+                + r#""repaired":{"probe":0,"parity":0,"copy":0},"wire_bytes":{"out":0,"in":0}}"#
+        );
     }
 }

@@ -6,11 +6,15 @@ mod files;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
+use brisk_runtime::attach::Attached;
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -75,8 +79,18 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 &[("directory", Value::Text(directory)), ("url", Value::Text(format!("http://{address}/")))],
             );
         }
-        let slots = Arc::new(Semaphore::new(args.max_connections as usize));
-        serve(listeners, Arc::new(files), slots, log, stop, args.drain_timeout).await;
+        let server = Server {
+            files,
+            attached,
+            slots: Arc::new(Semaphore::new(args.max_connections as usize)),
+            log,
+            stop,
+            drain_timeout: args.drain_timeout,
+        };
+        let server = Arc::new(server);
+        let mut acceptors: JoinSet<()> =
+            listeners.into_iter().map(|listener| server.clone().accept(listener)).collect();
+        while acceptors.join_next().await.is_some() {}
         // What is lost after this was not acknowledged in time; the peer times out.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         Ok(())
@@ -93,66 +107,53 @@ fn listen(endpoint: &Endpoint, port: u16) -> Result<Vec<TcpListener>, Failure> {
     v4.into_iter().chain(v6).map(bind).collect()
 }
 
-/// Accepts on every listener and serves each connection in a task of its own, until the order to stop.
-async fn serve(
-    listeners: Vec<TcpListener>,
-    files: Arc<Files>,
+/// What all connections share.
+struct Server {
+    files: Files,
+    attached: Attached,
     slots: Arc<Semaphore>,
     log: Log,
     stop: Stop,
     drain_timeout: Duration,
-) {
-    let mut acceptors = JoinSet::new();
-    for listener in listeners {
-        let (files, slots, log, stop) = (files.clone(), slots.clone(), log.clone(), stop.clone());
-        acceptors.spawn(accept(listener, files, slots, log, stop, drain_timeout));
-    }
-    while acceptors.join_next().await.is_some() {}
 }
 
-async fn accept(
-    listener: TcpListener,
-    files: Arc<Files>,
-    slots: Arc<Semaphore>,
-    log: Log,
-    stop: Stop,
-    drain_timeout: Duration,
-) {
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let next = async {
-            // The semaphore is never closed; an error would mean that nothing can be accepted any more.
-            let slot = slots.clone().acquire_owned().await.ok()?;
-            listener.accept().await.ok().map(|(stream, peer)| (slot, stream, peer))
-        };
-        let next = tokio::select! {
-            () = stop.clone().ordered() => break,
-            next = next => next,
-        };
-        let Some((slot, stream, peer)) = next else {
-            log.line(Level::Error, "accept", &[("reason", Value::Text("the device is gone".into()))]);
-            break;
-        };
-        let (files, log, stop) = (files.clone(), log.clone(), stop.clone());
-        connections.spawn(async move {
-            converse(stream, peer, files, log, stop).await;
-            drop(slot);
-        });
+impl Server {
+    /// Serves each connection in a task of its own, until the order to stop.
+    async fn accept(self: Arc<Server>, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let next = async {
+                // The semaphore is never closed; an error would mean that nothing can be accepted any more.
+                let slot = self.slots.clone().acquire_owned().await.ok()?;
+                listener.accept().await.ok().map(|(stream, peer)| (slot, stream, peer))
+            };
+            let next = tokio::select! {
+                () = self.stop.clone().ordered() => break,
+                next = next => next,
+            };
+            let Some((slot, stream, peer)) = next else {
+                let reason = Value::Text("the device is gone".to_owned());
+                self.log.line(Level::Error, "accept", &[("reason", reason)]);
+                break;
+            };
+            let (server, peer) = (self.clone(), self.attached.peer(peer));
+            connections.spawn(async move {
+                server.converse(stream, peer).await;
+                drop(slot);
+            });
+        }
+        drop(listener);
+        let all = async { while connections.join_next().await.is_some() {} };
+        // Those that are still open are cut off: dropping the set ends them.
+        let _ = tokio::time::timeout(self.drain_timeout, all).await;
     }
-    drop(listener);
-    let all = async { while connections.join_next().await.is_some() {} };
-    // Those that are still open are cut off: dropping the set ends them.
-    let _ = tokio::time::timeout(drain_timeout, all).await;
-}
 
-/// One connection: requests until either side has enough.
-async fn converse(stream: TcpStream, peer: SocketAddr, files: Arc<Files>, log: Log, stop: Stop) {
-    stream.set_nodelay(true);
-    let service = service_fn(|request| {
-        let (files, log) = (files.clone(), log.clone());
-        async move {
-            let response = files.answer(&request).await;
+    /// One connection: requests until either side has enough.
+    async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
+        stream.set_nodelay(true);
+        let service = service_fn(|request: Request<Incoming>| async move {
+            let response = self.files.answer(&request).await;
             let fields = [
                 ("peer", Value::Text(peer.to_string())),
                 ("method", Value::Text(request.method().to_string())),
@@ -160,27 +161,28 @@ async fn converse(stream: TcpStream, peer: SocketAddr, files: Arc<Files>, log: L
                 ("status", Value::Count(response.status().as_u16().into())),
                 ("bytes", Value::Count(response.body().len())),
             ];
-            log.line(Level::Info, "request", &fields);
+            self.log.line(Level::Info, "request", &fields);
             Ok::<_, Infallible>(response)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .half_close(true)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.clone().ordered() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended
+            && !error.is_incomplete_message()
+        {
+            let fields =
+                [("peer", Value::Text(peer.to_string())), ("reason", Value::Text(error.to_string()))];
+            self.log.line(Level::Warning, "connection", &fields);
         }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .half_close(true)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.ordered() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended
-        && !error.is_incomplete_message()
-    {
-        let fields = [("peer", Value::Text(peer.to_string())), ("reason", Value::Text(error.to_string()))];
-        log.line(Level::Warning, "connection", &fields);
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use brisk_runtime::attach::Attached;
 use brisk_runtime::{Endpoint, ListenConfig, TcpConfig, TcpListener};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -24,6 +25,8 @@ pub struct BackendConfig {
     pub origin: String,
     /// The hop's connections.
     pub tcp: TcpConfig,
+    /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
+    pub attached: Option<Attached>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
@@ -35,6 +38,7 @@ impl BackendConfig {
             listen,
             origin: origin.into(),
             tcp: TcpConfig { nodelay: true, ..TcpConfig::default() },
+            attached: None,
             service: ServiceConfig::default(),
         }
     }
@@ -79,6 +83,7 @@ impl Backend {
             match accepted {
                 Ok((hop, peer)) => {
                     let config = self.config.clone();
+                    let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
                     connections.spawn(slot, |signal| serve(config, hop, peer, signal));
                 }
                 Err(error) => {

@@ -6,7 +6,7 @@
 //! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`].
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
@@ -197,6 +197,21 @@ impl Attached {
         }
     }
 
+    /// What the peer that the stack knows as `inside` is called outside. A peer with an IPv6 address on a `udp:` device
+    /// keeps the name that it has inside, which cannot be inverted.
+    pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
+        match (self, inside.ip()) {
+            (Attached::Udp { .. }, IpAddr::V6(v6)) => {
+                // The layout of `brisk_packet_io::udp::peers`; checked by asking it for the way back.
+                let [_, _, _, _, port, _, high, low] = v6.segments();
+                let bits = u32::from(high) << 16 | u32::from(low);
+                let outside = SocketAddr::from((Ipv4Addr::from_bits(bits), port));
+                if udp::inner_address(outside) == inside.ip() { outside } else { inside }
+            }
+            (Attached::Udp { .. } | Attached::Tun { .. }, _) => inside,
+        }
+    }
+
     /// How others name what listens on `local`.
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
@@ -257,5 +272,8 @@ mod tests {
         let inner = attached.destination(outside).unwrap();
         assert_eq!(inner, SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT));
         assert_eq!(attached.outside(inner), "127.0.0.1:9".parse().unwrap());
+        assert_eq!(attached.peer(inner), outside);
+        let unknown = "[fd62:7269:736b:6:1:2:3:4]:5".parse().unwrap();
+        assert_eq!(attached.peer(unknown), unknown);
     }
 }

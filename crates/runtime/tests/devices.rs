@@ -1,0 +1,232 @@
+//! Endpoints on real devices: UDP on loopback, a TUN in a network namespace against the kernel's TCP, and devices that
+//! push back or break.
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use brisk_packet_io::memory::{MemoryDevice, MemoryOptions};
+use brisk_packet_io::netns::Namespace;
+use brisk_packet_io::tun::{TunDevice, TunOptions};
+use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta, privileges};
+use brisk_runtime::attach::{AttachConfig, UDP_SERVICE_PORT};
+use brisk_runtime::{Endpoint, TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+const LEN: usize = 10_000_000;
+
+fn pattern(len: usize, salt: u32) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 24) as u8).collect()
+}
+
+/// Sends `out` and receives to the end, at the same time.
+async fn exchange(stream: impl AsyncRead + AsyncWrite, out: &[u8]) -> Vec<u8> {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let mut received = Vec::new();
+    let writing = async {
+        write.write_all(out).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(writing, read.read_to_end(&mut received));
+    read.unwrap();
+    received
+}
+
+fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
+    Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
+}
+
+async fn pair(a: &Endpoint, b: &Endpoint) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(b, "10.0.0.2:0".parse().unwrap()).unwrap();
+    let (client, accepted) = tokio::join!(a.connect(listener.local_addr()), listener.accept());
+    (client.unwrap(), accepted.unwrap().0)
+}
+
+#[tokio::test]
+async fn tcp_in_udp_carries_ten_megabytes_both_ways() {
+    let config = || AttachConfig::new("udp:127.0.0.1:0".parse().unwrap());
+    let (server, served) = config().open().unwrap();
+    let (client, attached) = config().open().unwrap();
+    let (server, client) = (server.build().unwrap(), client.build().unwrap());
+    let any = format!("[::]:{UDP_SERVICE_PORT}").parse().unwrap();
+    let listener = TcpListener::bind(&server, any).unwrap();
+    let outside = served.outside(listener.local_addr());
+    let destination = attached.destination(outside).unwrap();
+    let (stream, accepted) = tokio::join!(client.connect(destination), listener.accept());
+    let (accepted, peer) = accepted.unwrap();
+    assert_eq!(served.peer(peer), attached.outside(peer));
+    let (up, down) = (pattern(LEN, 1), pattern(LEN, 2));
+    let (at_client, at_server) = tokio::join!(exchange(stream.unwrap(), &up), exchange(accepted, &down));
+    assert!(at_server == up && at_client == down);
+}
+
+#[tokio::test]
+async fn a_device_that_pushes_back_loses_nothing() {
+    for offload in [true, false] {
+        let options = MemoryOptions { queue_bytes: 4_000, offload, ..MemoryOptions::default() };
+        let (a, b) = MemoryDevice::pair_with(options);
+        let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
+        let (client, server) = pair(&a, &b).await;
+        let handle = client.handle();
+        let (up, down) = (pattern(2_000_000, 3), pattern(2_000_000, 4));
+        let (at_client, at_server) = tokio::join!(exchange(client, &up), exchange(server, &down));
+        assert!(at_server == up && at_client == down);
+        let retransmits = handle.stats().map(|stats| stats.counters.retransmits);
+        assert_eq!(retransmits.unwrap_or(0), 0, "waiting is not losing");
+    }
+}
+
+/// A device that works until it is told to fail.
+struct Failing {
+    inner: MemoryDevice,
+    fail: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Device for Failing {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if *self.fail.borrow() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NetworkDown, "unplugged")));
+        }
+        self.inner.poll_readable(cx)
+    }
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.inner.receive(budget, sink)
+    }
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.inner.send(packet, tx)
+    }
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_writable(cx)
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
+    let (fail, failing) = tokio::sync::watch::channel(false);
+    let (a, b) = MemoryDevice::pair();
+    let a = endpoint(Failing { inner: a, fail: failing }, "10.0.0.1");
+    let b = endpoint(b, "10.0.0.2");
+    let (mut client, mut server) = pair(&a, &b).await;
+    let listener = TcpListener::bind(&a, "10.0.0.1:80".parse().unwrap()).unwrap();
+    let reading = tokio::spawn(async move { client.read_u8().await });
+    let accepting = tokio::spawn(async move { listener.accept().await.map(drop) });
+    tokio::task::yield_now().await;
+    fail.send_replace(true);
+    // The driver notices when it looks at the device next.
+    server.write_all(b"x").await.unwrap();
+    let limit = Duration::from_secs(10);
+    let error = tokio::time::timeout(limit, reading).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.to_string().contains("unplugged")), (io::ErrorKind::NetworkDown, true));
+    let error = tokio::time::timeout(limit, accepting).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
+    let error = a.connect("10.0.0.2:1".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
+}
+
+#[tokio::test]
+async fn the_device_is_closed_when_nobody_holds_the_endpoint() {
+    let (a, mut b) = MemoryDevice::pair();
+    let endpoint = endpoint(a, "10.0.0.1");
+    drop(endpoint.clone());
+    tokio::task::yield_now().await;
+    b.send(&[0; 40], TxMeta::default()).unwrap();
+    assert_eq!(b.counters().send_refused, 0, "one handle is left");
+    drop(endpoint);
+    let closed = async {
+        while b.counters().send_refused == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            b.send(&[0; 40], TxMeta::default()).unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the cable is cut");
+}
+
+/// A TUN in a namespace of its own, set up so that the kernel there is `10.0.0.1` and the stack `10.0.0.2`. `None`, with
+/// the reason printed, if this user may not have one.
+fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
+    if !(privileges::has_net_admin() && privileges::has_sys_admin()) {
+        println!("skipped: a TUN in a network namespace needs CAP_NET_ADMIN and CAP_SYS_ADMIN");
+        return None;
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        println!("skipped: there is no /dev/net/tun");
+        return None;
+    }
+    let namespace = Namespace::anonymous().unwrap();
+    let options = TunOptions { offload, ..TunOptions::default() };
+    let mut device = TunDevice::open_in("brisk0", &namespace, options).unwrap();
+    device.configure("10.0.0.1".parse().unwrap(), 24, 1500).unwrap();
+    device.configure("fd00::1".parse().unwrap(), 64, 1500).unwrap();
+    Some((namespace, device))
+}
+
+/// A listener of the kernel inside the namespace.
+fn kernel_listener(namespace: &Namespace, address: &str) -> tokio::net::TcpListener {
+    let listener = namespace.run(|| std::net::TcpListener::bind(address)).unwrap().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    tokio::net::TcpListener::from_std(listener).unwrap()
+}
+
+/// A connection of the kernel from inside the namespace. Blocks, so it needs a thread of its own.
+async fn kernel_connect(namespace: &Namespace, address: &str) -> tokio::net::TcpStream {
+    let (namespace, address) = (namespace.clone(), address.to_owned());
+    let connect = move || namespace.run(|| std::net::TcpStream::connect(address.as_str())).unwrap().unwrap();
+    let stream = tokio::task::spawn_blocking(connect).await.unwrap();
+    stream.set_nonblocking(true).unwrap();
+    tokio::net::TcpStream::from_std(stream).unwrap()
+}
+
+async fn against_the_kernel(offload: bool) {
+    let Some((namespace, device)) = tun(offload) else { return };
+    let stack = Endpoint::builder(Box::new(device))
+        .address("10.0.0.2".parse().unwrap())
+        .address("fd00::2".parse().unwrap())
+        .build()
+        .unwrap();
+    let (up, down) = (pattern(LEN, 5), pattern(LEN, 6));
+    for (kernel, own, own_any) in
+        [("10.0.0.1:81", "10.0.0.2:80", "0.0.0.0:80"), ("[fd00::1]:81", "[fd00::2]:80", "[::]:80")]
+    {
+        let listener = TcpListener::bind(&stack, own_any.parse().unwrap()).unwrap();
+        let (client, accepted) = tokio::join!(kernel_connect(&namespace, own), listener.accept());
+        let (server, _) = accepted.unwrap();
+        let (at_client, at_server) = tokio::join!(exchange(client, &up), exchange(server, &down));
+        assert!(at_server == up && at_client == down, "the kernel connects to {own}");
+
+        let listener = kernel_listener(&namespace, kernel);
+        let (client, accepted) = tokio::join!(stack.connect(kernel.parse().unwrap()), listener.accept());
+        let (server, _) = accepted.unwrap();
+        let (at_client, at_server) = tokio::join!(exchange(client.unwrap(), &up), exchange(server, &down));
+        assert!(at_server == up && at_client == down, "the stack connects to {kernel}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_megabytes_go_both_ways_between_stack_and_kernel() {
+    against_the_kernel(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn and_without_offload_too() {
+    against_the_kernel(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kernel_sees_resets_and_refusals() {
+    let Some((namespace, device)) = tun(true) else { return };
+    let stack = endpoint(device, "10.0.0.2");
+    let listener = TcpListener::bind(&stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (mut client, accepted) = tokio::join!(kernel_connect(&namespace, "10.0.0.2:80"), listener.accept());
+    accepted.unwrap().0.abort();
+    assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    let refused = namespace.run(|| std::net::TcpStream::connect("10.0.0.2:81")).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    let refused = stack.connect("10.0.0.1:82".parse().unwrap()).await.unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+}
