@@ -165,6 +165,7 @@ impl Recovery {
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
         self.progressed |= ack.advanced > 0;
+        self.follow();
         let over = self.reducing() && self.una.ge(self.recovery_point);
         let lost = lost_present || loss.newly_lost > 0;
         let calm =
@@ -283,6 +284,14 @@ impl Recovery {
         (self.recovery_point, self.cut_high) = (nxt, nxt);
         self.forbid_undo();
         Episode::Entered
+    }
+
+    /// Takes along the marks that SND.UNA has passed: left behind for 2^31 bytes they would seem to lie
+    /// ahead.
+    fn follow(&mut self) {
+        for mark in [&mut self.cut_high, &mut self.recover] {
+            *mark = mark.max(self.una - 1);
+        }
     }
 
     fn set_points(&mut self, nxt: SeqNum) {
@@ -566,6 +575,19 @@ mod tests {
             assert_eq!(episode, Episode::Stayed);
             assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), None);
         }
+    }
+
+    #[test]
+    fn gigabytes_without_trouble_do_not_make_the_sender_deaf() {
+        let mut recovery = Recovery::new(ISS);
+        take(&mut recovery, &ack(0, 1), false, 2);
+        for gigabyte in 0..3 {
+            let una = (gigabyte << 30) + 1;
+            take(&mut recovery, &ack(una, una + (1 << 30)), false, una + (1 << 30) + 1000);
+        }
+        assert!(recovery.may_fast_retransmit());
+        let una = (3 << 30) + 1;
+        assert_eq!(recovery.on_ecn(seq(una), seq(una + 1000)), Episode::Entered);
     }
 
     #[derive(Clone, Copy, Debug)]

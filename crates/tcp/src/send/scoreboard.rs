@@ -1275,109 +1275,138 @@ mod tests {
         Ok(())
     }
 
+    fn plain(range: SeqRange, origin: Origin, at: Instant) -> Sent {
+        Sent { range, segment_size: MSS, origin, syn: false, fin: false, at }
+    }
+
+    /// Sends `range` again, on the board and in the model.
+    fn send_again(board: &mut Scoreboard, model: &mut Model, sent: &Sent) {
+        board.on_sent(sent);
+        if sent.origin != Origin::Parity {
+            model.replace(sent.range, Byte::Lost, Byte::InFlight);
+        }
+    }
+
+    fn acknowledge(
+        board: &mut Scoreboard,
+        model: &mut Model,
+        ack: SeqNum,
+        ranges: &[SeqRange],
+        info: AckInfo,
+    ) -> Result<(), TestCaseError> {
+        let (una, nxt, sack) = (board.una(), board.nxt(), board.sack);
+        let wire = ranges.iter().map(|range| SackBlock { start: range.start, end: range.end });
+        let outcome = board.on_ack(ack, &wire.collect(), info);
+        prop_assert_eq!(outcome.advanced, ack.since(una));
+        let mut delivered = 0;
+        for _ in 0..outcome.advanced {
+            delivered += u32::from(model.bytes.pop_front() != Some(Byte::Sacked));
+        }
+        model.una = ack;
+        let skip = usize::from(dsack_range(ranges, ack).is_some());
+        for range in ranges.iter().skip(skip).filter(|range| sack && range.end.le(nxt)) {
+            model.each(*range, |byte| {
+                delivered += u32::from(*byte != Byte::Sacked);
+                *byte = Byte::Sacked;
+            });
+        }
+        let listed: u32 = outcome.delivered.iter().map(|segment| segment.range.len()).sum();
+        prop_assert_eq!(listed, delivered);
+        prop_assert!(outcome.delivered.is_sorted_by_key(|segment| segment.sent_at));
+        if sack {
+            prop_assert_eq!(outcome.delivered_bytes, delivered);
+        }
+        board.recycle(outcome);
+        Ok(())
+    }
+
+    /// A step that transmits or acknowledges.
+    fn exchange(
+        board: &mut Scoreboard,
+        model: &mut Model,
+        step: &Step,
+        now: Instant,
+    ) -> Result<(), TestCaseError> {
+        let (una, nxt) = (board.una(), board.nxt());
+        match step {
+            Step::Send { .. } if board.tail().is_some_and(|tail| tail.fin) => {}
+            Step::Send { segments, size, fin } => {
+                let range = SeqRange::with_len(nxt, segments * size + u32::from(*fin));
+                board.on_sent(&Sent { segment_size: *size, fin: *fin, ..plain(range, Origin::New, now) });
+                prop_assert_eq!(board.nxt(), range.end);
+                model.bytes.extend(core::iter::repeat_n(Byte::InFlight, range.len() as usize));
+            }
+            Step::Again { origin, from, len } => {
+                let start = una + (*from).min(nxt.since(una));
+                let range = SeqRange::new(start, (start + *len).min(nxt));
+                let origins = [Origin::Retransmit, Origin::TailLossProbe, Origin::Duplicate, Origin::Parity];
+                send_again(board, model, &plain(range, origins[usize::from(*origin)], now));
+            }
+            Step::Retransmit { max_len } => {
+                if let Some(range) = board.next_lost(*max_len) {
+                    prop_assert!(!range.is_empty() && range.len() <= max_len + 1);
+                    model.each(range, |byte| assert_eq!(*byte, Byte::Lost));
+                    send_again(board, model, &plain(range, Origin::Retransmit, now));
+                } else {
+                    prop_assert!(*max_len == 0 || !board.has_lost());
+                }
+            }
+            Step::Ack { advance, blocks, window_changed } => {
+                let ack = una + (*advance).min(nxt.since(una));
+                let start = |from: i32| SeqNum(ack.0.wrapping_add_signed(from));
+                let ranges: Vec<SeqRange> =
+                    blocks.iter().map(|&(from, len)| SeqRange::with_len(start(from), len)).collect();
+                let info = AckInfo { window_changed: *window_changed, ..info(now) };
+                acknowledge(board, model, ack, &ranges, info)?;
+            }
+            other => judge(board, model, other)?,
+        }
+        Ok(())
+    }
+
+    /// A step that changes what is believed of outstanding data.
+    fn judge(board: &mut Scoreboard, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+        let all = SeqRange::new(board.una(), board.nxt());
+        match step {
+            Step::Send { .. } | Step::Again { .. } | Step::Retransmit { .. } | Step::Ack { .. } => {}
+            Step::MarkLost { from, len } => {
+                let range = SeqRange::with_len(all.start + *from, *len);
+                let before = model.count(Byte::Lost);
+                let newly = board.mark_lost(range);
+                model.replace(range, Byte::InFlight, Byte::Lost);
+                prop_assert_eq!(newly, model.count(Byte::Lost) - before);
+            }
+            Step::MarkAllLost => {
+                board.mark_all_lost();
+                model.replace(all, Byte::InFlight, Byte::Lost);
+                prop_assert_eq!(board.pipe(), 0);
+            }
+            Step::MarkHeadLost => {
+                let len = board.head().map_or(0, |head| head.range.len());
+                board.mark_head_lost(MSS);
+                model.replace(SeqRange::with_len(all.start, len), Byte::InFlight, Byte::Lost);
+            }
+            Step::Unmark => {
+                board.unmark_lost();
+                model.replace(all, Byte::Lost, Byte::InFlight);
+            }
+            Step::Renege => {
+                board.clear_sacked();
+                model.replace(all, Byte::Sacked, Byte::InFlight);
+            }
+            Step::Resplit { mss } => {
+                board.resplit(*mss);
+                prop_assert!(board.records().all(|record| record.payload() <= *mss));
+            }
+        }
+        Ok(())
+    }
+
     fn run(steps: Vec<Step>, sack: bool) -> Result<(), TestCaseError> {
         let mut board = Scoreboard::new(ISS, sack);
         let mut model = Model { una: ISS, bytes: VecDeque::new() };
-        let mut fin_sent = false;
         for (index, step) in steps.into_iter().enumerate() {
-            let now = ms(index as u64);
-            let (una, nxt) = (board.una(), board.nxt());
-            let resend = |board: &mut Scoreboard, model: &mut Model, range: SeqRange, origin| {
-                let sent = Sent { range, segment_size: MSS, origin, syn: false, fin: false, at: now };
-                board.on_sent(&sent);
-                model.replace(range, Byte::Lost, Byte::InFlight);
-            };
-            match step {
-                Step::Send { .. } if fin_sent => {}
-                Step::Send { segments, size, fin } => {
-                    fin_sent = fin;
-                    let range = SeqRange::with_len(nxt, segments * size + u32::from(fin));
-                    let origin = Origin::New;
-                    board.on_sent(&Sent { range, segment_size: size, origin, syn: false, fin, at: now });
-                    prop_assert_eq!(board.nxt(), range.end);
-                    model.bytes.extend(core::iter::repeat_n(Byte::InFlight, range.len() as usize));
-                }
-                Step::Again { origin, from, len } => {
-                    let start = una + from.min(nxt.since(una));
-                    let range = SeqRange::new(start, (start + len).min(nxt));
-                    let origins =
-                        [Origin::Retransmit, Origin::TailLossProbe, Origin::Duplicate, Origin::Parity];
-                    let origin = origins[origin as usize];
-                    if origin == Origin::Parity {
-                        let at = now;
-                        board.on_sent(&Sent { range, segment_size: MSS, origin, syn: false, fin: false, at });
-                    } else {
-                        resend(&mut board, &mut model, range, origin);
-                    }
-                }
-                Step::Retransmit { max_len } => {
-                    if let Some(range) = board.next_lost(max_len) {
-                        prop_assert!(!range.is_empty() && range.len() <= max_len + 1);
-                        model.each(range, |byte| assert_eq!(*byte, Byte::Lost));
-                        resend(&mut board, &mut model, range, Origin::Retransmit);
-                    } else {
-                        prop_assert!(max_len == 0 || !board.has_lost());
-                    }
-                }
-                Step::Ack { advance, blocks, window_changed } => {
-                    let ack = una + advance.min(nxt.since(una));
-                    let ranges: Vec<SeqRange> = blocks
-                        .into_iter()
-                        .map(|(from, len)| SeqRange::with_len(SeqNum(ack.0.wrapping_add_signed(from)), len))
-                        .collect();
-                    let wire = ranges.iter().map(|range| SackBlock { start: range.start, end: range.end });
-                    let outcome = board.on_ack(ack, &wire.collect(), AckInfo { window_changed, ..info(now) });
-                    prop_assert_eq!(outcome.advanced, ack.since(una));
-                    let mut delivered = 0;
-                    for _ in 0..outcome.advanced {
-                        delivered += u32::from(model.bytes.pop_front() != Some(Byte::Sacked));
-                    }
-                    model.una = ack;
-                    let skip = usize::from(dsack_range(&ranges, ack).is_some());
-                    for range in ranges.iter().skip(skip).filter(|range| sack && range.end.le(nxt)) {
-                        model.each(*range, |byte| {
-                            delivered += u32::from(*byte != Byte::Sacked);
-                            *byte = Byte::Sacked;
-                        });
-                    }
-                    let listed: u32 = outcome.delivered.iter().map(|segment| segment.range.len()).sum();
-                    prop_assert_eq!(listed, delivered);
-                    prop_assert!(outcome.delivered.is_sorted_by_key(|segment| segment.sent_at));
-                    if sack {
-                        prop_assert_eq!(outcome.delivered_bytes, delivered);
-                    }
-                    board.recycle(outcome);
-                }
-                Step::MarkLost { from, len } => {
-                    let range = SeqRange::with_len(una + from, len);
-                    let before = model.count(Byte::Lost);
-                    let newly = board.mark_lost(range);
-                    model.replace(range, Byte::InFlight, Byte::Lost);
-                    prop_assert_eq!(newly, model.count(Byte::Lost) - before);
-                }
-                Step::MarkAllLost => {
-                    board.mark_all_lost();
-                    model.replace(SeqRange::new(una, nxt), Byte::InFlight, Byte::Lost);
-                    prop_assert_eq!(board.pipe(), 0);
-                }
-                Step::MarkHeadLost => {
-                    let len = board.head().map_or(0, |head| head.range.len());
-                    board.mark_head_lost(MSS);
-                    model.replace(SeqRange::with_len(una, len), Byte::InFlight, Byte::Lost);
-                }
-                Step::Unmark => {
-                    board.unmark_lost();
-                    model.replace(SeqRange::new(una, nxt), Byte::Lost, Byte::InFlight);
-                }
-                Step::Renege => {
-                    board.clear_sacked();
-                    model.replace(SeqRange::new(una, nxt), Byte::Sacked, Byte::InFlight);
-                }
-                Step::Resplit { mss } => {
-                    board.resplit(mss);
-                    prop_assert!(board.records().all(|record| record.payload() <= mss));
-                }
-            }
+            exchange(&mut board, &mut model, &step, ms(index as u64))?;
             check(&board, &model, sack)?;
         }
         Ok(())

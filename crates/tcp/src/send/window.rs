@@ -62,7 +62,7 @@ impl SendWindow {
     }
 
     /// Takes the window of the peer's SYN or SYN-ACK. RFC 7323 2.2: "The window field in a segment
-    /// where the SYN bit is set (i.e., a <SYN> or <SYN,ACK>) MUST NOT be scaled."
+    /// where the SYN bit is set (i.e., a `<SYN>` or `<SYN,ACK>`) MUST NOT be scaled."
     pub(crate) fn start(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) {
         (self.snd_wl1, self.snd_wl2) = (seq, ack);
         self.snd_wnd = u32::from(wnd_raw);
