@@ -25,8 +25,7 @@ impl Connection {
 
     /// Every segment after the SYN carries the acknowledgement that was owed.
     fn account_ack(&mut self) {
-        self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
-        self.rx.sack.on_ack_sent();
+        self.rx.on_ack_sent();
     }
 
     fn account_control(&mut self, control: Control) {
@@ -56,7 +55,7 @@ impl Connection {
             origin: data.origin,
             syn: false,
             fin: data.fin,
-            at: now,
+            at: self.tx.stamp(data.range.end, now),
         };
         let was_empty = self.tx.scoreboard.is_empty();
         self.tx.scoreboard.on_sent(&sent);

@@ -2,7 +2,7 @@
 
 use crate::config::KeepaliveConfig;
 use crate::connection::Connection;
-use crate::connection::control::{Control, Events};
+use crate::connection::control::Control;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
@@ -183,17 +183,5 @@ impl Connection {
     /// Sets the user timeout.
     pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout;
-    }
-
-    /// What the program would find to do: told when it takes the connection over late.
-    pub(crate) fn pending_events(&self) -> Events {
-        let mut events = Events::default();
-        if self.rx.queue.readable() > 0 || self.rx.at_end() || self.closed.is_some() {
-            events.insert(Events::READABLE);
-        }
-        if self.writable() > 0 {
-            events.insert(Events::WRITABLE);
-        }
-        events
     }
 }

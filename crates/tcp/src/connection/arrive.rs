@@ -540,6 +540,10 @@ impl Connection {
             rto: self.tx.rto.current(self.tx.rtt.rto_base()),
         };
         self.rx.ack.on_data(arrival, &received, now);
+        if !self.negotiated.sack {
+            let segments = segment.payload.len().div_ceil(segment.segment_size.max(1)) as u32;
+            self.rx.owe_duplicates(arrival, segments);
+        }
         self.counters.payload_bytes_received += u64::from(arrival.advanced);
         self.counters.out_of_order += u64::from(arrival.kind == ArrivalKind::OutOfOrder);
         if arrival.advanced > 0 || arrival.fin_reached {

@@ -4,9 +4,14 @@ use brisk_wire::{Flags, SeqNum};
 
 use crate::config::TcpConfig;
 use crate::outcome::Arrived;
-use crate::receive::{AckPolicy, Arrival, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps};
+use crate::receive::{
+    AckPolicy, Arrival, ArrivalKind, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps,
+};
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
+
+/// More duplicate acknowledgements than a window has segments would tell the peer nothing.
+const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
 #[derive(Debug)]
@@ -21,6 +26,9 @@ pub(crate) struct Receiver {
     pub(crate) read_next: SeqNum,
     /// When the last acknowledgement outside the window was answered (rate limit).
     pub(crate) last_out_of_window_ack: Option<Instant>,
+    /// Duplicate acknowledgements that a peer without SACK has still to get: it counts them, so that
+    /// segments which arrive in one batch must not share one.
+    pub(crate) duplicates_owed: u32,
     /// The application has no reader any more.
     pub(crate) closed: bool,
 }
@@ -38,6 +46,7 @@ impl Receiver {
             timestamps: Timestamps::new(ts_offset),
             read_next: SeqNum(0),
             last_out_of_window_ack: None,
+            duplicates_owed: 0,
             closed: false,
         }
     }
@@ -86,6 +95,28 @@ impl Receiver {
         }
         self.queue.advance(arrival.advanced as usize);
         arrival
+    }
+
+    /// Something arrived from a peer without SACK. RFC 5681 section 4.2: "A TCP receiver SHOULD send an
+    /// immediate duplicate ACK when an out-of-order segment arrives."
+    pub(crate) fn owe_duplicates(&mut self, arrival: &Arrival, segments: u32) {
+        match arrival.kind {
+            ArrivalKind::OutOfOrder => {
+                self.duplicates_owed = (self.duplicates_owed + segments).min(MAX_DUPLICATES_OWED);
+            }
+            ArrivalKind::InOrder | ArrivalKind::FillsHole => self.duplicates_owed = 0,
+            ArrivalKind::Empty | ArrivalKind::Duplicate => {}
+        }
+    }
+
+    /// An acknowledgement left; another follows if the peer counts them.
+    pub(crate) fn on_ack_sent(&mut self) {
+        self.ack.on_ack_sent(self.rcv_nxt());
+        self.sack.on_ack_sent();
+        self.duplicates_owed = self.duplicates_owed.saturating_sub(1);
+        if self.duplicates_owed > 0 {
+            self.ack.force();
+        }
     }
 
     /// Removes `count` bytes that the application has read (or must not see).

@@ -55,6 +55,8 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// When the last data segment left.
     pub(crate) last_sent: Instant,
+    /// Time and end of the last transmission on the scoreboard.
+    stamped: (Instant, SeqNum),
     /// A write was refused: the application wants to hear when there is room.
     pub(crate) writer_waits: bool,
     /// Pacing is what holds the next segment back.
@@ -164,10 +166,27 @@ impl Sender {
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
+            stamped: (now, iss),
             writer_waits: false,
             paced: false,
             redundancy_left: 0,
         }
+    }
+
+    /// When a transmission that ends at `end` counts as sent. RACK judges transmissions of one instant
+    /// by their sequence numbers (RFC 8985 section 6.1), which holds only if they left in that order: a
+    /// retransmission that follows new data within the instant is a microsecond younger.
+    pub(crate) fn stamp(&mut self, end: SeqNum, now: Instant) -> Instant {
+        let (last, last_end) = self.stamped;
+        let at = if now > last {
+            now
+        } else if end.gt(last_end) {
+            last
+        } else {
+            last + Duration::from_micros(1)
+        };
+        self.stamped = (at, end);
+        at
     }
 
     /// The MSS to announce in a SYN: what the device takes without options (RFC 6691).

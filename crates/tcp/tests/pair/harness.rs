@@ -94,6 +94,9 @@ pub(crate) struct Pair {
     /// Everything that was sent, while `record` is set.
     pub(crate) seen: Vec<Seen>,
     pub(crate) record: bool,
+    /// What arrives at one instant is handed in together before anything is sent, as a device that
+    /// reads in batches does; else the stacks answer each packet by itself.
+    pub(crate) batches: bool,
     /// Sees each packet with its sender; true swallows it.
     pub(crate) tap: Option<Tap>,
     pub(crate) events: Vec<(Side, Event)>,
@@ -119,6 +122,7 @@ impl Pair {
             channel: Channel::default(),
             seen: Vec::new(),
             record: true,
+            batches: false,
             tap: None,
             events: Vec::new(),
             in_flight: BinaryHeap::new(),
@@ -217,6 +221,9 @@ impl Pair {
             let Some(Reverse((_, _, from, packet))) = self.in_flight.pop() else { return };
             let now = self.now;
             self.stack(from.other()).on_packet(&packet, Rx::default(), now);
+            if !self.batches {
+                self.transmit();
+            }
         }
     }
 

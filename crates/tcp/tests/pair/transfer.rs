@@ -130,3 +130,22 @@ fn peeking_leaves_the_bytes() {
     assert_eq!(pair.read(B, at_b), Ok(Some(b"abc".to_vec())));
     assert_eq!(pair.b.peek(at_b, &mut buffer), Err(ReadError::WouldBlock));
 }
+
+#[test]
+fn one_lost_segment_costs_one_retransmission_and_no_timeout() {
+    for bits in 0..4 {
+        let tcp = TcpConfig { sack: bits & 1 != 0, ..TcpConfig::default() };
+        let mut pair = Pair::new(1);
+        pair.batches = bits & 2 != 0;
+        let listener = pair.listen(B, 80, ListenConfig::default());
+        let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+        let mut segments = 0;
+        pair.tap = Some(Box::new(move |from, segment| {
+            segments += u32::from(from == A && !segment.payload.is_empty());
+            from == A && segments == 20 && !segment.payload.is_empty()
+        }));
+        pair.transfer(A, at_a, at_b, &pattern(100_000), Duration::from_secs(5));
+        let counters = pair.a.conn_stats(at_a).expect("open").counters;
+        assert_eq!((counters.retransmits, counters.timeouts, counters.recoveries), (1, 0, 1), "case {bits}");
+    }
+}
