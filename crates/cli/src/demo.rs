@@ -1,13 +1,36 @@
 //! `brisk demo`: an origin, a gateway pair, a lossy long link and a load, all on this machine.
 
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use brisk_lab::arms::{default_arms, parse_arms};
+use brisk_lab::demo::{Demo, DemoReport, Snapshot};
+use brisk_link::LinkSpec;
+use brisk_link::units::parse_size;
+
 use crate::Common;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::link_args::LinkArgs;
+use crate::output::{print, print_line};
+use crate::service;
+
+mod view;
 
 const EXAMPLES: &str = "\
 Examples:
   brisk demo
-  brisk demo --seconds 10 --json";
+  brisk demo --seconds 10 --json
+  brisk demo --rtt 250ms --rate 10mbit --loss after:1%,50% --flow 30kB --per-second 10";
+
+/// The link when no flag describes one: a far region over a mediocre path.
+const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
+/// The seed when none is given.
+const USUAL_SEED: u64 = 1;
+/// Transactions that the simulation draws its expectation from.
+const SIMULATED: u64 = 4000;
 
 /// The flags of `demo`.
 #[derive(Debug, clap::Args)]
@@ -15,10 +38,106 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
+    /// How long to send requests; answers are waited for up to 5 seconds longer
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600), env = "BRISK_SECONDS")]
+    seconds: u64,
+    /// Bytes of each response
+    #[arg(long, value_name = "SIZE", default_value = "10kB", env = "BRISK_FLOW")]
+    flow: String,
+    /// Requests per second to each arm, at random times, each on a fresh connection
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=2000), env = "BRISK_PER_SECOND")]
+    per_second: u32,
+    /// What to compare, separated by semicolons; default: all that exist
+    #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
+    arms: Option<String>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
-/// Runs the demonstration and prints it.
-pub(crate) fn run(args: Args, _common: &Common) -> Result<(), Failure> {
-    let _ = args.link;
-    Err(Failure::failed("the demonstration is not part of this build"))
+/// Runs the demonstration and prints what it showed.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let demo = args.demo()?;
+    let stop = interrupt::stop_flag()?;
+    let live = !common.quiet && std::io::stderr().is_terminal();
+    if !common.quiet {
+        eprint!("{}", view::introduction(&demo));
+    }
+    let mut screen = Screen::default();
+    let mut look = |snapshot: &Snapshot| {
+        if live {
+            screen.show(&view::live(&demo, snapshot));
+        }
+    };
+    let report =
+        service::run(async { demo.run(set(Arc::clone(&stop)), &mut look).await.map_err(Failure::failed) })?;
+    screen.clear();
+    print_report(&demo, &report, args.json)
+}
+
+fn print_report(demo: &Demo, report: &DemoReport, json: bool) -> Result<(), Failure> {
+    if !json {
+        return print(&view::result(demo, report));
+    }
+    let json = serde_json::to_string(report)
+        .map_err(|error| Failure::failed(format!("cannot write the report as JSON: {error}")))?;
+    print_line(&json)
+}
+
+/// Resolves when the flag is set.
+async fn set(flag: Arc<AtomicBool>) {
+    while !flag.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Args {
+    fn demo(&self) -> Result<Demo, Failure> {
+        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
+        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+        if !link.up.middleboxes.is_empty() || !link.down.middleboxes.is_empty() {
+            return Err(Failure::usage(
+                "--middlebox: the hop of the demonstration is TCP inside UDP, which middleboxes do not see; use brisk whatif",
+            ));
+        }
+        let flow = parse_size(&self.flow)
+            .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
+        let arms = match &self.arms {
+            Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
+            None => default_arms(),
+        };
+        Ok(Demo {
+            seed: link.seed.unwrap_or(USUAL_SEED),
+            link,
+            arms,
+            flow,
+            flow_text: self.flow.clone(),
+            per_second: f64::from(self.per_second),
+            simulated: SIMULATED,
+            duration: Duration::from_secs(self.seconds),
+        })
+    }
+}
+
+/// A part of the terminal that is drawn over and over.
+#[derive(Debug, Default)]
+struct Screen {
+    lines: usize,
+}
+
+impl Screen {
+    fn show(&mut self, text: &str) {
+        self.clear();
+        self.lines = text.lines().count();
+        // A terminal that is gone has nobody to tell.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    /// Goes back to where the part begins and erases it.
+    fn clear(&mut self) {
+        if self.lines > 0 {
+            let _ = write!(std::io::stderr(), "\x1b[{}A\x1b[J", self.lines);
+        }
+        self.lines = 0;
+    }
 }

@@ -24,6 +24,9 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
         }
         set.store(true, Ordering::Relaxed);
     };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait)).map_err(failed)?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(wait))
+        .map_err(failed)?;
     Ok(flag)
 }

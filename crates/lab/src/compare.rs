@@ -66,6 +66,13 @@ pub struct LinkReport {
     pub base_rtt_ms: f64,
 }
 
+impl LinkReport {
+    /// Describes a link.
+    pub fn of(link: &LinkSpec) -> LinkReport {
+        LinkReport { spec: link.to_string(), base_rtt_ms: milliseconds(link.base_rtt()) }
+    }
+}
+
 /// What was transferred.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Workload {
@@ -182,10 +189,7 @@ pub fn compare(
     }
     let arms = comparison.arms.iter().zip(&by_arm).map(|(arm, results)| report_arm(comparison, arm, results));
     Ok(Report {
-        link: LinkReport {
-            spec: comparison.link.to_string(),
-            base_rtt_ms: milliseconds(comparison.link.base_rtt()),
-        },
+        link: LinkReport::of(&comparison.link),
         workload: Workload {
             flow: comparison.sizes_text.clone(),
             request_bytes: comparison.request,
@@ -229,40 +233,76 @@ fn run_chunk(
 
 fn report_arm(comparison: &Comparison, arm: &Arm, results: &[TransactionResult]) -> ArmReport {
     let completed = results.iter().filter_map(|result| result.completion);
-    let times = Sample::new(completed.map(milliseconds).collect());
-    let base_rtt = milliseconds(comparison.link.base_rtt());
-    let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
     let total = |of: fn(&TransactionResult) -> u64| results.iter().map(of).sum::<u64>();
-    let wanted =
-        [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
-    let mut rng = brisk_link::seeds::rng(comparison.seed, "bootstrap");
-    let [mean, p50, p90, p99] = times.intervals(wanted, &mut rng);
-    let wire = total(|result| result.wire_bytes_up + result.wire_bytes_down);
-    ArmReport {
-        name: arm.name.clone(),
+    let totals = Totals {
         n: results.len() as u64,
-        completed: times.len() as u64,
-        ms: Times {
-            mean: rounded(times.mean()),
-            p25: rounded(times.quantile(0.25)),
-            p50: rounded(times.quantile(0.5)),
-            p90: rounded(times.quantile(0.9)),
-            p95: rounded(times.quantile(0.95)),
-            p99: rounded(times.quantile(0.99)),
-        },
-        ci95: Intervals { mean: both(mean), p50: both(p50), p90: both(p90), p99: both(p99) },
-        rtts: Rtts { p50: rtts(times.quantile(0.5)), p99: rtts(times.quantile(0.99)) },
-        wire_ratio: rounded(wire as f64 / total(|result| result.payload_bytes) as f64),
+        wire_bytes: total(|result| result.wire_bytes_up + result.wire_bytes_down),
+        payload_bytes: total(|result| result.payload_bytes),
         timeouts: total(|result| result.timeouts),
         retransmits: total(|result| result.retransmits),
-        hit: rounded(
-            results.iter().filter(|result| result.dropped > 0).count() as f64 / results.len() as f64,
-        ),
+        hit: Some(results.iter().filter(|result| result.dropped > 0).count() as u64),
         repaired: Repaired {
             probe: total(|result| result.repaired_by_probe),
             parity: total(|result| result.repaired_by_parity),
             copy: total(|result| result.repaired_by_copy),
         },
+    };
+    let times = Sample::new(completed.map(milliseconds).collect());
+    ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
+}
+
+/// Sums over the transactions of an arm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Totals {
+    /// Transactions.
+    pub(crate) n: u64,
+    /// IP bytes in both directions.
+    pub(crate) wire_bytes: u64,
+    /// Payload of what completed.
+    pub(crate) payload_bytes: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) retransmits: u64,
+    /// Transactions that lost a packet, if that is known.
+    pub(crate) hit: Option<u64>,
+    pub(crate) repaired: Repaired,
+}
+
+impl ArmReport {
+    /// The report over completion times in ms; the bootstrap draws from `seed`.
+    pub(crate) fn new(
+        name: &str,
+        times: &Sample,
+        base_rtt: Duration,
+        seed: u64,
+        totals: Totals,
+    ) -> ArmReport {
+        let base_rtt = milliseconds(base_rtt);
+        let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
+        let wanted =
+            [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
+        let mut rng = brisk_link::seeds::rng(seed, "bootstrap");
+        let [mean, p50, p90, p99] = times.intervals(wanted, &mut rng);
+        let Totals { n, wire_bytes, payload_bytes, timeouts, retransmits, hit, repaired } = totals;
+        ArmReport {
+            name: name.to_owned(),
+            n,
+            completed: times.len() as u64,
+            ms: Times {
+                mean: rounded(times.mean()),
+                p25: rounded(times.quantile(0.25)),
+                p50: rounded(times.quantile(0.5)),
+                p90: rounded(times.quantile(0.9)),
+                p95: rounded(times.quantile(0.95)),
+                p99: rounded(times.quantile(0.99)),
+            },
+            ci95: Intervals { mean: both(mean), p50: both(p50), p90: both(p90), p99: both(p99) },
+            rtts: Rtts { p50: rtts(times.quantile(0.5)), p99: rtts(times.quantile(0.99)) },
+            wire_ratio: rounded(wire_bytes as f64 / payload_bytes as f64),
+            timeouts,
+            retransmits,
+            hit: hit.map_or(f64::NAN, |hit| rounded(hit as f64 / n as f64)),
+            repaired,
+        }
     }
 }
 

@@ -39,14 +39,6 @@ impl Side {
             Side::B => Way::Down,
         }
     }
-
-    /// The other side.
-    fn opposite(self) -> Side {
-        match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
-        }
-    }
 }
 
 /// Bytes an application reads at once.

@@ -155,8 +155,12 @@ mod tests {
     #[test]
     fn a_tick_shows_what_happened_since_the_last_one_within_eighty_columns() {
         let at = |seconds, delivered: u64| {
-            let counters =
-                Counters { delivered, delivered_bytes: delivered * 1250, dropped_loss: 3, ..Counters::default() };
+            let counters = Counters {
+                delivered,
+                delivered_bytes: delivered * 1250,
+                dropped_loss: 3,
+                ..Counters::default()
+            };
             (Duration::from_secs(seconds), counters)
         };
         let mut ticker = Ticker::default();
@@ -168,6 +172,9 @@ mod tests {
         assert!(first.lines().count() == 3 && first.contains(" 10.00     1000     3"), "{first}");
         let second = tick(at(2, 1500));
         assert!(second.contains("  5.00      500     0"), "{second}");
-        assert!(first.lines().chain(second.lines()).all(|line| line.chars().count() <= 80), "{first}\n{second}");
+        assert!(
+            first.lines().chain(second.lines()).all(|line| line.chars().count() <= 80),
+            "{first}\n{second}"
+        );
     }
 }

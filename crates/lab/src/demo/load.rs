@@ -1,0 +1,106 @@
+//! The load of the demonstration: unmodified clients on kernel TCP, a fresh connection per request, at
+//! random times that do not wait for earlier answers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rand_core::RngCore;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// How long one request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What became of the requests so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Completion times, ms.
+    pub(super) times: Vec<f64>,
+    /// Requests that were begun.
+    pub(super) begun: u64,
+    /// Requests that failed.
+    pub(super) failed: u64,
+    /// Bytes of requests and responses, headers of HTTP included, of what completed.
+    pub(super) payload: u64,
+    /// Why the last one failed.
+    pub(super) last_failure: Option<String>,
+}
+
+impl Tally {
+    /// Requests under way.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.begun - self.failed - self.times.len() as u64
+    }
+}
+
+/// A tally that the requests write into.
+pub(super) type SharedTally = Arc<Mutex<Tally>>;
+
+/// Asks `to` for `bytes`, and adds what became of it to the tally.
+pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
+    lock(&tally).begun += 1;
+    let began = Instant::now();
+    let result = tokio::time::timeout(PATIENCE, fetch(to, bytes)).await;
+    let took = began.elapsed();
+    let mut tally = lock(&tally);
+    match result {
+        Ok(Ok(payload)) => {
+            tally.times.push(took.as_secs_f64() * 1e3);
+            tally.payload += payload;
+        }
+        Ok(Err(error)) => {
+            tally.failed += 1;
+            tally.last_failure = Some(error.to_string());
+        }
+        Err(_) => {
+            tally.failed += 1;
+            tally.last_failure = Some(format!("no answer in {} s", PATIENCE.as_secs()));
+        }
+    }
+}
+
+/// The tally; a request that panicked has left it whole, since every change is one statement.
+pub(super) fn lock(tally: &SharedTally) -> std::sync::MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// One request; answers its bytes and those of the response.
+async fn fetch(to: SocketAddr, bytes: u64) -> io::Result<u64> {
+    let mut stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    let request = format!("GET /{bytes} HTTP/1.1\r\nHost: origin.example\r\nUser-Agent: brisk-demo\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = Vec::with_capacity(bytes as usize + 128);
+    loop {
+        if stream.read_buf(&mut response).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the response ended too early"));
+        }
+        if let Some(head) = response.windows(4).take(256).position(|end| end == b"\r\n\r\n")
+            && (response.len() - head - 4) as u64 >= bytes
+        {
+            return Ok((request.len() + response.len()) as u64);
+        }
+    }
+}
+
+/// Time to the next request of a Poisson process with `per_second` of them.
+pub(super) fn gap(per_second: f64, rng: &mut impl RngCore) -> Duration {
+    let uniform = (f64::from(rng.next_u32()) + 1.0) / (f64::from(u32::MAX) + 1.0);
+    Duration::from_secs_f64(-uniform.ln() / per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_have_the_mean_that_the_rate_says() {
+        let mut rng = brisk_link::seeds::rng(1, "load");
+        let n = 20_000;
+        let sum: Duration = (0..n).map(|_| gap(50.0, &mut rng)).sum();
+        let mean = sum.as_secs_f64() / f64::from(n);
+        assert!((mean - 0.02).abs() < 0.001, "{mean}");
+    }
+}

@@ -1,0 +1,339 @@
+//! A demonstration on one machine, without privileges: clients, a frontend, a long and lossy link, a
+//! backend and an origin, over real sockets and in real time, once for each arm and all at once.
+//!
+//! ```text
+//! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin
+//! ```
+//!
+//! Beside what is measured stands what the simulation expects over the same link.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use brisk_link::LinkSpec;
+use brisk_sim::transaction::TransactionError;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::arms::Arm;
+use crate::compare::{ArmReport, Comparison, LinkReport, Repaired, Totals, Workload, compare};
+use crate::emulate::Outcome;
+use crate::sizes::Sizes;
+use crate::statistics::Sample;
+
+mod load;
+mod origin;
+mod stage;
+
+use load::{gap, lock, request};
+use origin::Origin;
+use stage::Stage;
+
+/// What is to be shown.
+#[derive(Clone, Debug)]
+pub struct Demo {
+    /// The hop between the gateways.
+    pub link: LinkSpec,
+    /// What is compared, side by side, each over a link of its own with the same seed.
+    pub arms: Vec<Arm>,
+    /// Bytes of each response.
+    pub flow: u64,
+    /// How the size was asked for.
+    pub flow_text: String,
+    /// Requests per second to each arm.
+    pub per_second: f64,
+    /// Transactions that the simulation draws its expectation from.
+    pub simulated: u64,
+    /// How long requests are sent. Answers are waited for a little longer.
+    pub duration: Duration,
+    /// Seed of all chance.
+    pub seed: u64,
+}
+
+/// How it goes.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Since the first request.
+    pub elapsed: Duration,
+    /// The arms.
+    pub arms: Vec<ArmSnapshot>,
+}
+
+/// How one arm goes.
+#[derive(Clone, Debug)]
+pub struct ArmSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Requests that are answered.
+    pub answered: u64,
+    /// Requests under way.
+    pub outstanding: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Packets that the link lost, both ways.
+    pub lost: u64,
+    /// Completion times so far, ms.
+    pub times: Sample,
+}
+
+/// The result.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DemoReport {
+    /// The hop between the gateways.
+    pub link: LinkReport,
+    /// What was asked for.
+    pub workload: Workload,
+    /// Requests per second to each arm.
+    pub per_second: f64,
+    /// Seed of all chance.
+    pub seed: u64,
+    /// Seconds from the first request to the end.
+    pub seconds: f64,
+    /// The arms.
+    pub arms: Vec<DemoArm>,
+}
+
+/// The result of one arm.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DemoArm {
+    /// What was measured.
+    #[serde(flatten)]
+    pub measured: ArmReport,
+    /// What the simulation expects of the same link, ms.
+    pub simulated_ms: Expected,
+    /// True if the link kept its times.
+    pub valid: bool,
+    /// What there is to say about that.
+    pub verdict: String,
+    /// How late packets left the link, microseconds, 99th percentile.
+    pub lateness_p99_us: f64,
+    /// Packets that the link lost, both ways.
+    pub lost: u64,
+    /// Why the last request failed, if one did.
+    pub last_failure: Option<String>,
+}
+
+/// Quantiles of completion time, ms.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Expected {
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// Why the demonstration could not be shown.
+#[derive(Debug, Error)]
+pub enum DemoError {
+    /// A socket, thread or device was refused.
+    #[error("cannot set up the demonstration on this machine: {0}")]
+    Io(#[from] io::Error),
+    /// The simulation failed.
+    #[error(transparent)]
+    Simulation(#[from] TransactionError),
+}
+
+/// Bytes of the request that the load sends, as far as the simulation is concerned.
+const REQUEST_BYTES: u32 = 75;
+/// Bytes of the head of the response.
+const RESPONSE_HEAD: u64 = 62;
+/// How long answers are waited for at the end.
+const LINGER: Duration = Duration::from_secs(5);
+/// How often the looker-on hears.
+const TICK: Duration = Duration::from_millis(500);
+
+impl Demo {
+    /// Shows it, until its time is over or `stop` resolves. `look` hears how it goes twice a second.
+    ///
+    /// # Errors
+    /// What the machine refused.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn run(
+        &self,
+        stop: impl Future<Output = ()>,
+        look: &mut dyn FnMut(&Snapshot),
+    ) -> Result<DemoReport, DemoError> {
+        let expected = self.simulate()?;
+        let origin = Origin::bind().await?;
+        let origin_at = origin.local_addr()?;
+        let origin = tokio::spawn(origin.run());
+        let mut stages = Vec::new();
+        for arm in &self.arms {
+            stages.push(Stage::start(arm.clone(), &self.link, self.seed, origin_at).await?);
+        }
+        let began = Instant::now();
+        self.load(&stages, began, stop, look).await;
+        linger(&stages, began, look).await;
+        origin.abort();
+        let elapsed = began.elapsed();
+        let mut arms = Vec::new();
+        for (stage, simulated_ms) in stages.into_iter().zip(expected) {
+            arms.push(self.report(stage, simulated_ms)?);
+        }
+        Ok(DemoReport {
+            link: LinkReport::of(&self.link),
+            workload: Workload {
+                flow: self.flow_text.clone(),
+                request_bytes: REQUEST_BYTES,
+                established: false,
+                n: arms.iter().map(|arm| arm.measured.n).max().unwrap_or_default(),
+            },
+            per_second: self.per_second,
+            seed: self.seed,
+            seconds: elapsed.as_secs_f64(),
+            arms,
+        })
+    }
+
+    /// What the simulation expects of each arm.
+    fn simulate(&self) -> Result<Vec<Expected>, DemoError> {
+        let comparison = Comparison {
+            link: self.link.clone(),
+            request: REQUEST_BYTES,
+            sizes: Sizes::Fixed(self.flow + RESPONSE_HEAD),
+            sizes_text: self.flow_text.clone(),
+            n: self.simulated,
+            established: false,
+            seed: self.seed,
+            arms: self.arms.clone(),
+        };
+        let report = compare(&comparison, &|_| {}, &AtomicBool::new(false))?;
+        let expected = |arm: ArmReport| Expected { p50: arm.ms.p50, p95: arm.ms.p95, p99: arm.ms.p99 };
+        Ok(report.arms.into_iter().map(expected).collect())
+    }
+
+    /// Sends requests to every arm at the same random times.
+    async fn load(
+        &self,
+        stages: &[Stage],
+        began: Instant,
+        stop: impl Future<Output = ()>,
+        look: &mut dyn FnMut(&Snapshot),
+    ) {
+        let mut stop = pin!(stop);
+        let mut rng = brisk_link::seeds::rng(self.seed, "load");
+        let mut tick = tokio::time::interval(TICK);
+        let mut next = began;
+        let end = began + self.duration;
+        while next < end {
+            tokio::select! {
+                () = &mut stop => return,
+                _ = tick.tick() => look(&snapshot(stages, began)),
+                () = tokio::time::sleep_until(next.into()) => {
+                    for stage in stages {
+                        tokio::spawn(request(stage.frontend, self.flow, stage.tally.clone()));
+                    }
+                    next += gap(self.per_second, &mut rng);
+                }
+            }
+        }
+    }
+
+    fn report(&self, stage: Stage, simulated_ms: Expected) -> Result<DemoArm, DemoError> {
+        let (name, hop, tally) = (stage.arm.name.clone(), stage.hop.clone(), lock(&stage.tally).clone());
+        let outcome = stage.stop()?;
+        let times = Sample::new(tally.times);
+        let Outcome { up, down, late, validity, .. } = outcome;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let totals = Totals {
+            n: tally.begun,
+            wire_bytes: up.offered_bytes + down.offered_bytes,
+            payload_bytes: tally.payload,
+            timeouts: read(&hop.timeouts),
+            retransmits: read(&hop.retransmits),
+            hit: None,
+            repaired: Repaired {
+                probe: read(&hop.repaired_by_probe),
+                parity: read(&hop.repaired_by_parity),
+                copy: read(&hop.repaired_by_copy),
+            },
+        };
+        Ok(DemoArm {
+            measured: ArmReport::new(&name, &times, self.link.base_rtt(), self.seed, totals),
+            simulated_ms,
+            valid: validity.is_valid(),
+            verdict: validity.to_string(),
+            lateness_p99_us: late.p99,
+            lost: up.dropped() + down.dropped(),
+            last_failure: tally.last_failure,
+        })
+    }
+}
+
+/// Waits for what is still under way.
+async fn linger(stages: &[Stage], began: Instant, look: &mut dyn FnMut(&Snapshot)) {
+    let end = Instant::now() + LINGER;
+    loop {
+        let now = snapshot(stages, began);
+        look(&now);
+        if Instant::now() >= end || now.arms.iter().all(|arm| arm.outstanding == 0) {
+            break;
+        }
+        tokio::time::sleep(TICK / 2).await;
+    }
+    // The last connections close, so that their records are counted.
+    tokio::time::sleep(TICK).await;
+}
+
+fn snapshot(stages: &[Stage], began: Instant) -> Snapshot {
+    let arms = stages.iter().map(|stage| {
+        let tally = lock(&stage.tally);
+        let (up, down) = *stage.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ArmSnapshot {
+            name: stage.arm.name.clone(),
+            answered: tally.times.len() as u64,
+            outstanding: tally.outstanding(),
+            failed: tally.failed,
+            lost: up.dropped() + down.dropped(),
+            times: Sample::new(tally.times.clone()),
+        }
+    });
+    Snapshot { elapsed: began.elapsed(), arms: arms.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arms::default_arms;
+
+    fn demo(link: &str, seconds: u64) -> Demo {
+        Demo {
+            link: LinkSpec::parse(link).unwrap(),
+            arms: default_arms(),
+            flow: 5_000,
+            flow_text: "5kB".to_owned(),
+            per_second: 40.0,
+            simulated: 300,
+            duration: Duration::from_secs(seconds),
+            seed: 1,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn requests_cross_the_gateways_and_the_link_in_the_time_that_is_expected() {
+        let mut looks = 0;
+        let demo = demo("--rtt 40ms --loss 1%", 2);
+        let report = demo.run(std::future::pending(), &mut |_| looks += 1).await.unwrap();
+        let arm = &report.arms[0];
+        assert!(looks >= 4 && arm.measured.n > 40, "{looks} {arm:?}");
+        assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
+        assert_eq!(arm.simulated_ms.p50, 80.0);
+        assert!((80.0..120.0).contains(&arm.measured.ms.p50), "{arm:?}");
+        assert!((1.05..2.0).contains(&arm.measured.wire_ratio), "{arm:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_demonstration_can_be_ended_early() {
+        let demo = Demo { simulated: 10, ..demo("--rtt 20ms", 60) };
+        let stop = tokio::time::sleep(Duration::from_secs(2));
+        let report = demo.run(stop, &mut |_| {}).await.unwrap();
+        assert!(report.seconds < 10.0 && report.arms[0].measured.completed > 0, "{report:?}");
+    }
+}

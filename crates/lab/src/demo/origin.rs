@@ -1,0 +1,93 @@
+//! The origin of the demonstration: a web server of the smallest kind, on kernel TCP.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Longest request that is read.
+const LONGEST_REQUEST: usize = 8192;
+const BODY: [u8; 4096] = [b'.'; 4096];
+
+/// Answers `GET /N` with N bytes and closes.
+#[derive(Debug)]
+pub(super) struct Origin {
+    listener: TcpListener,
+}
+
+impl Origin {
+    pub(super) async fn bind() -> io::Result<Origin> {
+        Ok(Origin { listener: TcpListener::bind("127.0.0.1:0").await? })
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves for ever.
+    pub(super) async fn run(self) {
+        loop {
+            match self.listener.accept().await {
+                // A client that goes away in the middle is its own affair.
+                Ok((stream, _)) => drop(tokio::spawn(answer(stream))),
+                // Out of descriptors: some will be free in a moment.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        if stream.read_buf(&mut request).await? == 0 || request.len() > LONGEST_REQUEST {
+            return Ok(());
+        }
+    }
+    let Some(len) = requested(&request) else {
+        return stream
+            .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .await;
+    };
+    let mut response =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n").into_bytes();
+    let mut left = len;
+    while left > 0 || !response.is_empty() {
+        let body = left.min(BODY.len() as u64) as usize;
+        response.extend_from_slice(&BODY[..body]);
+        left -= body as u64;
+        stream.write_all(&response).await?;
+        response.clear();
+    }
+    stream.shutdown().await
+}
+
+/// N of `GET /N HTTP/1.1`.
+fn requested(request: &[u8]) -> Option<u64> {
+    let rest = request.strip_prefix(b"GET /")?;
+    let end = rest.iter().position(|byte| *byte == b' ')?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_origin_gives_as_many_bytes_as_it_is_asked_for() {
+        let origin = Origin::bind().await.unwrap();
+        let address = origin.local_addr().unwrap();
+        tokio::spawn(origin.run());
+        for (path, len) in [("0", 0), ("1", 1), ("4096", 4096), ("100000", 100_000)] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(format!("GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).await.unwrap();
+            let body = response.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+            assert_eq!(response.len() - body, len, "{path}");
+        }
+        assert_eq!((requested(b"GET /x HTTP/1.1"), requested(b"POST /1 ")), (None, None));
+    }
+}

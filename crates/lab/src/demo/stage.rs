@@ -1,0 +1,170 @@
+//! What one arm of the demonstration needs, all in this process and over real sockets: a frontend, an
+//! emulated link, a backend, and the load on the frontend.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use brisk_gateway::{Access, Backend, BackendConfig, Frontend, FrontendConfig, Log, ServiceConfig};
+use brisk_link::{Counters, LinkSpec};
+use brisk_runtime::DeviceSpec;
+use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
+use brisk_runtime::endpoint::{Builder, Endpoint};
+use brisk_tcp::TcpConfig;
+use tokio::sync::watch;
+
+use super::load::SharedTally;
+use crate::arms::Arm;
+use crate::emulate::{Emulation, Outcome, UdpEnd};
+
+/// One arm at work.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) arm: Arm,
+    /// Where clients connect.
+    pub(super) frontend: SocketAddr,
+    pub(super) tally: SharedTally,
+    pub(super) hop: Arc<HopTotals>,
+    /// Counters of the link, up and down, as of the last second.
+    pub(super) link: Arc<Mutex<(Counters, Counters)>>,
+    relay: JoinHandle<io::Result<Outcome>>,
+    stop_relay: Arc<AtomicBool>,
+    stop_gateway: watch::Sender<bool>,
+}
+
+/// Sums over the hop's connections that have ended, both gateways together.
+#[derive(Debug, Default)]
+pub(super) struct HopTotals {
+    pub(super) timeouts: AtomicU64,
+    pub(super) retransmits: AtomicU64,
+    pub(super) repaired_by_probe: AtomicU64,
+    pub(super) repaired_by_parity: AtomicU64,
+    pub(super) repaired_by_copy: AtomicU64,
+}
+
+impl HopTotals {
+    fn add(&self, access: &Access) {
+        let Some(stats) = &access.hop else { return };
+        let counters = &stats.counters;
+        for (total, more) in [
+            (&self.timeouts, counters.timeouts + counters.handshake_retransmits),
+            (&self.retransmits, counters.retransmits + counters.handshake_retransmits),
+            (&self.repaired_by_probe, counters.repaired_by_probe),
+            (&self.repaired_by_parity, counters.repaired_by_parity),
+            (&self.repaired_by_copy, counters.repaired_by_copy),
+        ] {
+            total.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
+
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+impl Stage {
+    /// Starts everything for `arm`.
+    pub(super) async fn start(arm: Arm, link: &LinkSpec, seed: u64, origin: SocketAddr) -> io::Result<Stage> {
+        let hop = Arc::new(HopTotals::default());
+        let (stop_gateway, stopped) = watch::channel(false);
+        // Nagle's algorithm is off on a gateway's hop.
+        let tcp = TcpConfig { nodelay: true, ..arm.tcp.clone() };
+
+        let (builder, attached) = hop_device()?;
+        let endpoint = builder.build()?;
+        let backend_at = udp_address(&attached)?;
+        let inside =
+            SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(backend_at.port()));
+        let config = BackendConfig {
+            tcp: tcp.clone(),
+            service: service(&hop),
+            ..BackendConfig::new(inside, origin.to_string())
+        };
+        let backend = Backend::bind(config, &endpoint)?;
+        tokio::spawn(keep(endpoint, backend.run(ordered(stopped.clone()))));
+
+        let a = UdpEnd::bind(ANY, None)?;
+        let b = UdpEnd::bind(ANY, Some(backend_at))?;
+        let relay_at = a.local_addr()?;
+        let stop_relay = Arc::new(AtomicBool::new(false));
+        let counters = Arc::new(Mutex::new(<(Counters, Counters)>::default()));
+        let relay = relay(Emulation::new(a, b, link, seed), &stop_relay, &counters)?;
+
+        let (builder, attached) = hop_device()?;
+        let endpoint = builder.build()?;
+        let peer = attached.destination(relay_at)?;
+        let config = FrontendConfig { tcp, service: service(&hop), ..FrontendConfig::new(ANY, peer) };
+        let frontend = Frontend::bind(config, endpoint.clone()).await?;
+        let frontend_at = frontend.local_addr()?;
+        tokio::spawn(keep(endpoint, frontend.run(ordered(stopped))));
+
+        Ok(Stage {
+            arm,
+            frontend: frontend_at,
+            tally: SharedTally::default(),
+            hop,
+            link: counters,
+            relay,
+            stop_relay,
+            stop_gateway,
+        })
+    }
+
+    /// Ends everything; answers what the link did.
+    pub(super) fn stop(self) -> io::Result<Outcome> {
+        self.stop_gateway.send_replace(true);
+        self.stop_relay.store(true, Ordering::Relaxed);
+        self.relay.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the link panicked")))
+    }
+}
+
+/// Runs the link on a thread of its own.
+fn relay(
+    mut emulation: Emulation<UdpEnd, UdpEnd>,
+    stop: &Arc<AtomicBool>,
+    counters: &Arc<Mutex<(Counters, Counters)>>,
+) -> io::Result<JoinHandle<io::Result<Outcome>>> {
+    let (stop, counters) = (Arc::clone(stop), Arc::clone(counters));
+    std::thread::Builder::new().name("link".to_owned()).spawn(move || {
+        emulation.prioritise();
+        emulation.run(None, &stop, &mut |progress| {
+            // Readers only copy: the value is whole even if one panicked.
+            *counters.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                (*progress.up, *progress.down);
+        })
+    })
+}
+
+fn hop_device() -> io::Result<(Builder, Attached)> {
+    AttachConfig::new(DeviceSpec::Udp { bind: ANY }).open().map_err(|error| match error {
+        AttachError::Open(error) => error.into(),
+        AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
+    })
+}
+
+fn udp_address(attached: &Attached) -> io::Result<SocketAddr> {
+    match attached {
+        Attached::Udp { local } => Ok(*local),
+        Attached::Tun { .. } => Err(io::Error::other("the hop's device is no UDP socket")),
+    }
+}
+
+fn service(hop: &Arc<HopTotals>) -> ServiceConfig {
+    let hop = Arc::clone(hop);
+    ServiceConfig {
+        log: Log::silent(),
+        on_access: Some(Arc::new(move |access: &Access| hop.add(access))),
+        ..ServiceConfig::default()
+    }
+}
+
+/// Runs a side of the gateway and keeps its stack for as long.
+async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
+    side.await;
+    drop(endpoint);
+}
+
+async fn ordered(mut stopped: watch::Receiver<bool>) {
+    // A sender that is gone is an order, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
