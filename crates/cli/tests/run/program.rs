@@ -1,0 +1,89 @@
+//! Running the program and talking to it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) const BRISK: &str = env!("CARGO_BIN_EXE_brisk");
+
+/// The program with these words.
+pub(crate) fn brisk(words: &[&str]) -> Command {
+    let mut command = Command::new(BRISK);
+    command.args(words);
+    command
+}
+
+pub(crate) fn run(words: &[&str]) -> Output {
+    brisk(words).output().expect("the program starts")
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A program that runs until it is told to stop; killed if the test ends before.
+pub(crate) struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Running {
+    pub(crate) fn start(words: &[&str]) -> Running {
+        let mut child = brisk(words).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let log = BufReader::new(child.stderr.take().expect("its stderr is piped"));
+        Running { child, log }
+    }
+
+    /// The value of `key` in the next log line.
+    pub(crate) fn announced(&mut self, key: &str) -> String {
+        let mut line = String::new();
+        self.log.read_line(&mut line).expect("a log line");
+        let word = line.split_whitespace().find_map(|word| word.strip_prefix(&format!("{key}=")));
+        word.unwrap_or_else(|| panic!("no {key} in '{line}'")).to_owned()
+    }
+
+    /// SIGTERM; answers the exit status and the rest of the log.
+    pub(crate) fn stop(mut self) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().is_ok_and(|status| status.success()));
+        let mut log = String::new();
+        self.log.read_to_string(&mut log).expect("the rest of the log");
+        (self.child.wait().expect("an exit status").code(), log)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended already if the test got so far.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory that vanishes with the test.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    /// With `hello.txt` and 3 MB of `big`.
+    pub(crate) fn with_files() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("brisk-run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        std::fs::write(directory.join("hello.txt"), "hello\n").expect("a file");
+        let big: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(directory.join("big"), big).expect("a file");
+        Scratch(directory)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
