@@ -5,6 +5,20 @@
 //! drains [`Stack::poll_transmit`] and [`Stack::poll_event`] until both answer `None`, and sleeps until
 //! [`Stack::next_timeout`]. Four kinds of methods: commands, `on_*` (something happened), `poll_*`
 //! (drain until `None`) and questions.
+//!
+//! | file | what |
+//! |---|---|
+//! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody |
+//! | `demux` | four-tuples and the table of them |
+//! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
+//! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
+//! | `settle` | what follows whenever a connection was touched |
+//! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
+//! | `icmp` | errors from routers and hosts (RFC 5927) |
+//! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
+//! | `deadlines` | who wakes next |
+//! | `events`, `stats` | what the application hears; what is counted |
+//! | `conn_id`, `keys` | handles; secrets and chance |
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -505,5 +519,22 @@ impl Stack {
                 self.drive(id, now, |connection, _| connection.on_timeout(now));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_can_move_to_another_thread() {
+        fn is_send<T: Send>() {}
+        is_send::<Stack>();
+    }
+
+    #[test]
+    fn a_configuration_out_of_range_is_refused() {
+        let error = Stack::new(StackConfig { mtu: 100, ..StackConfig::default() }, 1).expect_err("refused");
+        assert_eq!(error.key, "mtu");
     }
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig};
+use brisk_tcp::connection::State;
 use brisk_tcp::error::{ConnectError, WriteError};
 use brisk_tcp::stack::Refusal;
 use brisk_tcp::{ConnId, Event};
+use brisk_wire::{Flags, TcpHeader};
+use proptest::prelude::*;
 
 use crate::harness::{A, B, Pair, pattern, stack_config, syn};
 
@@ -21,7 +24,7 @@ fn a_full_stack_refuses_both_kinds_of_open() {
     let error = pair.a.connect(B.addr(80), &ConnectConfig::default(), now);
     assert_eq!(error, Err(ConnectError::TooMany(3)));
     pair.run_ms(100);
-    pair.forge(B, &brisk_wire::TcpHeader { src_port: 9, dst_port: 80, ..syn(7) }, &[]);
+    pair.forge(B, &TcpHeader { src_port: 9, dst_port: 80, ..syn(7) }, &[]);
     assert_eq!(pair.b.stats().refused(Refusal::TooManyConnections), 1);
 }
 
@@ -121,6 +124,166 @@ fn data_beyond_the_memory_of_the_stack_is_sent_again_later() {
         }
         got.iter().all(|&got| got == data.len())
     });
+}
+
+#[test]
+fn challenge_acks_are_limited_over_all_connections() {
+    let strict = StackConfig { challenge_acks_per_second: 10, ..stack_config(B) };
+    let mut pair = Pair::with_configs(1, stack_config(A), strict);
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let mut resets = Vec::new();
+    for _ in 0..50 {
+        pair.established_at(listener, &ConnectConfig::default());
+        let next = pair.next_header(A);
+        resets.push(TcpHeader { seq: next.seq + 1, flags: Flags::RST, ..next });
+    }
+    let before = pair.count(B, Flags::ACK);
+    for reset in &resets {
+        pair.forge(B, reset, &[]);
+    }
+    let challenges = pair.count(B, Flags::ACK) - before;
+    assert!((5..=15).contains(&challenges), "{challenges}: ten, give or take half");
+    assert_eq!(pair.b.stats().challenge_acks_suppressed, 50 - challenges as u64);
+}
+
+#[test]
+fn resets_for_nobody_are_limited() {
+    let mut pair = Pair::new(1);
+    for port in 1..=3000 {
+        pair.forge(B, &TcpHeader { src_port: port, dst_port: 80, ..syn(7) }, &[]);
+    }
+    let stats = *pair.b.stats();
+    assert!((500..1500).contains(&stats.resets_sent), "{}", stats.resets_sent);
+    assert_eq!(stats.resets_sent + stats.resets_suppressed, 3000);
+}
+
+#[test]
+fn a_handle_never_names_a_later_connection() {
+    let mut pair = Pair::new(1);
+    let first = pair.connect(A, 80);
+    pair.abort(A, first);
+    pair.release(A, first);
+    pair.run_ms(1);
+    let second = pair.connect(A, 80);
+    assert_ne!(first, second);
+    let now = pair.now;
+    assert_eq!(pair.a.state(first), None);
+    assert_eq!(pair.a.write(first, b"x", now), Err(WriteError::NoConnection));
+    pair.abort(A, first);
+    assert_eq!(pair.a.state(second), Some(State::SynSent));
+}
+
+/// One step of somebody who uses both stacks without a plan.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Connect(bool),
+    Accept(bool),
+    Write(bool, usize, usize),
+    Read(bool, usize),
+    Shutdown(bool, usize),
+    Abort(bool, usize),
+    Release(bool, usize),
+    Relisten(bool),
+    Wait(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => any::<bool>().prop_map(Act::Connect),
+        4 => any::<bool>().prop_map(Act::Accept),
+        4 => (any::<bool>(), 0..8usize, 1..40_000usize).prop_map(|(at, n, len)| Act::Write(at, n, len)),
+        4 => (any::<bool>(), 0..8usize).prop_map(|(at, n)| Act::Read(at, n)),
+        2 => (any::<bool>(), 0..8usize).prop_map(|(at, n)| Act::Shutdown(at, n)),
+        1 => (any::<bool>(), 0..8usize).prop_map(|(at, n)| Act::Abort(at, n)),
+        2 => (any::<bool>(), 0..8usize).prop_map(|(at, n)| Act::Release(at, n)),
+        1 => any::<bool>().prop_map(Act::Relisten),
+        8 => (0u64..3000).prop_map(Act::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_done_nothing_is_left_behind(
+        seed in any::<u64>(),
+        loss in 0u32..300,
+        acts in prop::collection::vec(act(), 1..80),
+    ) {
+        let tiny = |side| StackConfig {
+            max_connections: 6,
+            max_buffer_bytes: 300_000,
+            ephemeral_ports: 50_000..=50_004,
+            ..stack_config(side)
+        };
+        let config = ListenConfig { backlog: 2, max_half_open: 2, ..ListenConfig::default() };
+        let mut pair = Pair::with_configs(seed, tiny(A), tiny(B));
+        pair.record = false;
+        pair.channel.loss = loss;
+        let mut listeners = [A, B].map(|side| pair.listen(side, 80, config.clone()));
+        let mut ids: [Vec<ConnId>; 2] = [Vec::new(), Vec::new()];
+        let place = |at: bool| (usize::from(at), if at { B } else { A });
+        for act in acts {
+            let now = pair.now;
+            match act {
+                Act::Connect(at) => {
+                    let (n, side) = place(at);
+                    let remote = side.other().addr(80);
+                    ids[n].extend(pair.stack(side).connect(remote, &ConnectConfig::default(), now));
+                }
+                Act::Accept(at) => {
+                    let (n, side) = place(at);
+                    ids[n].extend(pair.stack(side).accept(listeners[n]).map(|(id, _)| id));
+                }
+                Act::Relisten(at) => {
+                    let (n, side) = place(at);
+                    pair.stack(side).close_listener(listeners[n], now);
+                    listeners[n] = pair.listen(side, 80, config.clone());
+                }
+                Act::Wait(millis) => pair.run_ms(millis),
+                Act::Write(at, k, len) => {
+                    let (n, side) = place(at);
+                    let _ = ids[n].get(k).map(|&id| pair.write(side, id, &pattern(len)));
+                }
+                Act::Read(at, k) => {
+                    let (n, side) = place(at);
+                    let _ = ids[n].get(k).map(|&id| pair.read(side, id));
+                }
+                Act::Shutdown(at, k) => {
+                    let (n, side) = place(at);
+                    let _ = ids[n].get(k).map(|&id| pair.stack(side).shutdown(id, now));
+                }
+                Act::Abort(at, k) => {
+                    let (n, side) = place(at);
+                    let _ = ids[n].get(k).map(|&id| pair.abort(side, id));
+                }
+                Act::Release(at, k) => {
+                    let (n, side) = place(at);
+                    if k < ids[n].len() {
+                        let id = ids[n].swap_remove(k);
+                        pair.release(side, id);
+                    }
+                }
+            }
+            prop_assert!(pair.a.connections() <= 6 && pair.b.connections() <= 6);
+        }
+        for (n, side) in [A, B].into_iter().enumerate() {
+            let now = pair.now;
+            pair.stack(side).close_listener(listeners[n], now);
+            for id in core::mem::take(&mut ids[n]) {
+                pair.release(side, id);
+            }
+        }
+        pair.run(Duration::from_secs(3600));
+        for side in [A, B] {
+            let stack = pair.stack(side);
+            prop_assert_eq!((stack.connections(), stack.memory(), stack.next_timeout()), (0, 0, None));
+            // All places are free again.
+            for port in 1..=6 {
+                pair.connect(side, port);
+            }
+        }
+    }
 }
 
 #[test]
