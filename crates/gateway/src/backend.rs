@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::frontend::{accept_failed, reset};
 use crate::relay::{End, Side, Stopped, relay, within};
-use crate::service::{Connections, ServiceConfig, Summary};
+use crate::service::{Connections, ServiceConfig, Summary, hop_tcp, prepare};
 
 /// What a backend needs to know.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct BackendConfig {
     pub listen: SocketAddr,
     /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is followed.
     pub origin: String,
-    /// The hop's connections.
+    /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
     pub attached: Option<Attached>,
@@ -32,12 +32,12 @@ pub struct BackendConfig {
 }
 
 impl BackendConfig {
-    /// The defaults, between `listen` and `origin`. Nagle's algorithm is off on the hop.
+    /// The defaults, between `listen` and `origin`.
     pub fn new(listen: SocketAddr, origin: impl Into<String>) -> BackendConfig {
         BackendConfig {
             listen,
             origin: origin.into(),
-            tcp: TcpConfig { nodelay: true, ..TcpConfig::default() },
+            tcp: hop_tcp(),
             attached: None,
             service: ServiceConfig::default(),
         }
@@ -126,8 +126,7 @@ async fn carry(
     signal: &watch::Receiver<bool>,
     access: &mut Access,
 ) -> End {
-    // A socket that refuses this is slower, nothing worse.
-    let _ = origin.set_nodelay(true);
+    prepare(&origin);
     let relayed = relay(&mut origin, &[], &mut hop, signal).await;
     access.bytes_up = relayed.from_hop;
     access.bytes_down = relayed.from_kernel;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::log::{Level, Log, Value};
 use crate::relay::{End, Side, Stopped, relay, within};
-use crate::service::{Connections, ServiceConfig, Summary};
+use crate::service::{Connections, ServiceConfig, Summary, hop_tcp, prepare};
 
 /// Bytes that may be gathered before the hop is opened.
 const FIRST_BYTES: usize = 16 << 10;
@@ -28,7 +28,7 @@ pub struct FrontendConfig {
     pub listen: SocketAddr,
     /// The backend, as the hop's stack addresses it.
     pub peer: SocketAddr,
-    /// The hop's connections.
+    /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// How long to wait for the client's first bytes, which then ride along with the opening of the hop. A protocol in
     /// which the server speaks first is delayed by this. Default 5 ms.
@@ -38,13 +38,12 @@ pub struct FrontendConfig {
 }
 
 impl FrontendConfig {
-    /// The defaults, between `listen` and `peer`. Nagle's algorithm is off on the hop: the gateway passes on what it
-    /// gets when it gets it.
+    /// The defaults, between `listen` and `peer`.
     pub fn new(listen: SocketAddr, peer: SocketAddr) -> FrontendConfig {
         FrontendConfig {
             listen,
             peer,
-            tcp: TcpConfig { nodelay: true, ..TcpConfig::default() },
+            tcp: hop_tcp(),
             first_bytes_wait: Duration::from_millis(5),
             service: ServiceConfig::default(),
         }
@@ -145,8 +144,7 @@ async fn open_hop(
     client: &mut TcpStream,
     signal: &watch::Receiver<bool>,
 ) -> Result<Opened, End> {
-    // A socket that refuses this is slower, nothing worse.
-    let _ = client.set_nodelay(true);
+    prepare(client);
     let mut rest = first_bytes(client, config.first_bytes_wait)
         .await
         .map_err(|error| End::ClientFailed(error.to_string()))?;

@@ -4,11 +4,33 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brisk_runtime::TcpConfig;
+use brisk_tcp::config::KeepaliveConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
 use crate::log::{Level, Log, Value};
+
+/// Settings of the hop's connections.
+///
+/// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps the mapping of
+/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished.
+pub fn hop_tcp() -> TcpConfig {
+    let alive =
+        KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
+    TcpConfig { nodelay: true, keepalive: Some(alive), ..TcpConfig::default() }
+}
+
+/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
+pub(crate) fn prepare(socket: &tokio::net::TcpStream) {
+    let alive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(15));
+    // A socket that refuses these is slower or lives longer, nothing worse.
+    let _ = socket.set_nodelay(true);
+    let _ = socket2::SockRef::from(socket).set_tcp_keepalive(&alive.with_retries(4));
+}
 
 /// Is shown every access record.
 pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;

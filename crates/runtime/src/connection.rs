@@ -1,10 +1,13 @@
 //! One connection as its handles see it: the operations that a whole stream and its two halves share.
+//!
+//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do, so that a task with endless data
+//! to move does not keep the driver from running.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
@@ -12,6 +15,7 @@ use brisk_tcp::connection::ConnStats;
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::time::Duration;
 use tokio::io::ReadBuf;
+use tokio::task::coop::poll_proceed;
 
 use crate::error;
 use crate::shared::{Inner, Shared};
@@ -117,11 +121,15 @@ impl Connection {
         cx: &mut Context<'_>,
         read: impl FnOnce(&mut Inner, brisk_tcp::time::Instant) -> Result<usize, brisk_tcp::error::ReadError>,
     ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
         let now = self.shared.clock.now();
         let mut inner = self.shared.lock();
         let result = read(&mut inner, now);
         match result.map_err(error::read) {
-            Ok(count) => Poll::Ready(Ok(count)),
+            Ok(count) => {
+                turn.made_progress();
+                Poll::Ready(Ok(count))
+            }
             Err(Some(error)) => Poll::Ready(Err(error)),
             Err(None) => {
                 inner.check_driver()?;
@@ -137,6 +145,7 @@ impl Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
         let now = self.shared.clock.now();
         self.shared.act(|inner| {
             inner.check_driver()?;
@@ -157,6 +166,7 @@ impl Connection {
                     }
                 }
             }
+            turn.made_progress();
             Poll::Ready(Ok(written))
         })
     }

@@ -190,7 +190,7 @@ impl Future for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.end(Ended::Runtime);
+        self.shared.end(if std::thread::panicking() { Ended::Defect } else { Ended::Runtime });
     }
 }
 

@@ -4,9 +4,10 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use brisk_tcp::{ListenConfig, ListenerId};
+use tokio::task::coop::poll_proceed;
 
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
@@ -65,8 +66,10 @@ impl TcpListener {
 
     /// As [`accept`](TcpListener::accept), for use in a `poll` function.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let turn = ready!(poll_proceed(cx));
         let mut inner = self.shared.lock();
         if let Some((id, remote)) = inner.stack.accept(self.id) {
+            turn.made_progress();
             let connection = Connection::register(&self.shared, &mut inner, id, remote);
             return Poll::Ready(Ok((TcpStream::new(connection), remote)));
         }

@@ -50,6 +50,8 @@ pub(crate) enum Ended {
     Device(io::ErrorKind, String),
     /// The tokio runtime that the driver ran on was shut down.
     Runtime,
+    /// The driver panicked.
+    Defect,
 }
 
 impl Shared {
@@ -115,8 +117,10 @@ impl Inner {
             None => Ok(()),
             Some(Ended::Device(kind, text)) => Err(io::Error::new(*kind, text.clone())),
             Some(Ended::Runtime) => {
-                let text = "the tokio runtime that this endpoint ran on was shut down";
-                Err(io::Error::other(text))
+                Err(io::Error::other("the tokio runtime that this endpoint ran on was shut down"))
+            }
+            Some(Ended::Defect) => {
+                Err(io::Error::other("the stack panicked, which is a defect: please report it"))
             }
         }
     }
