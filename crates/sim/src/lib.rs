@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`world`] | the path, the hosts and the event loop |
 //! | [`application`] | what runs on a host: request and response, bulk, idle |
-//! | [`transaction`] | one short transfer and what it cost: the unit of every comparison |
+//! | [`mod@transaction`] | one short transfer and what it cost: the unit of every comparison |
 //! | [`trace`] | what happened and why, as JSON lines |
 //! | [`pcapng`] | what crossed a point of the path, as a packet capture |
 //!
@@ -38,4 +38,4 @@ pub mod world;
 pub use application::Application;
 pub use host::{AppId, HostId, HostView};
 pub use transaction::{TransactionResult, TransactionSpec, transaction};
-pub use world::{Side, World};
+pub use world::{Point, Side, World};

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::host::{AppId, HostId};
-use crate::world::{Arena, Side, World};
+use crate::world::{Arena, Point, Side, World};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -192,7 +192,7 @@ impl Stage {
             world.trace_to(to);
         }
         if let Some(to) = records.capture {
-            world.tap(&[Side::A, Side::B], to)?;
+            world.tap(&[Point::Hosts(Side::A), Point::Hosts(Side::B)], to)?;
         }
         let client_host = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
         let server_host = world.add_host(Side::B, "server", &[SERVER], StackConfig::default())?;

@@ -41,6 +41,15 @@ impl Side {
     }
 }
 
+/// A place on the path where packets can be captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// Where the hosts of a side are attached.
+    Hosts(Side),
+    /// Behind the link of this number, seen from side A, and before the next one.
+    Behind(usize),
+}
+
 /// Bytes an application reads at once.
 const READ_CHUNK: usize = 64 << 10;
 /// Buffers kept for reuse.
@@ -132,20 +141,21 @@ impl World {
         }
     }
 
-    /// Captures the packets that leave and reach the hosts of the given sides from now on, one interface
-    /// for each, called `client` and `server`.
+    /// Captures the packets that pass the given points from now on, one interface for each, called
+    /// `client`, `server` and `behind link N`. Between links, what goes from A to B counts as outbound.
     ///
     /// # Errors
     /// What the writer says to the head of the capture.
-    pub fn tap(&mut self, sides: &[Side], to: Box<dyn Write>) -> io::Result<()> {
+    pub fn tap(&mut self, points: &[Point], to: Box<dyn Write>) -> io::Result<()> {
         let mut writer = PcapngWriter::new(to)?;
-        let mut interfaces = [None; 2];
-        for side in sides {
-            let (slot, name) = match side {
-                Side::A => (0, "client"),
-                Side::B => (1, "server"),
+        let mut interfaces = Vec::new();
+        for point in points {
+            let interface = match point {
+                Point::Hosts(Side::A) => writer.interface("client")?,
+                Point::Hosts(Side::B) => writer.interface("server")?,
+                Point::Behind(link) => writer.interface(&format!("behind link {link}"))?,
             };
-            interfaces[slot] = Some(writer.interface(name)?);
+            interfaces.push((*point, interface));
         }
         self.captures.push(Capture { writer, interfaces, failed: None });
         Ok(())
@@ -293,7 +303,14 @@ impl World {
                 Way::Down => link.checked_sub(1),
             };
             match next {
-                Some(next) => self.offer(next, way, packet),
+                Some(next) => {
+                    let (point, heading) = match way {
+                        Way::Up => (Point::Behind(link), Heading::Out),
+                        Way::Down => (Point::Behind(next), Heading::In),
+                    };
+                    capture(&mut self.captures, point, heading, self.now, &packet);
+                    self.offer(next, way, packet);
+                }
                 None => self.deliver(packet, way),
             }
         }
@@ -324,7 +341,7 @@ impl World {
             Way::Up => Side::B,
             Way::Down => Side::A,
         };
-        capture(&mut self.captures, side, Heading::In, self.now, &packet);
+        capture(&mut self.captures, Point::Hosts(side), Heading::In, self.now, &packet);
         let host = destination(&packet).and_then(|address| self.by_address.get(&address).copied());
         match host.filter(|host| self.hosts[*host].side == side) {
             Some(host) => {
@@ -370,7 +387,12 @@ impl World {
             };
             any = true;
             match transmit.segment_size {
-                None => self.send(first, way, side, packet),
+                None => {
+                    if transmit.partial_checksum {
+                        brisk_wire::fill_checksums(&mut packet);
+                    }
+                    self.send(first, way, side, packet);
+                }
                 Some(segment_size) => {
                     let mut parts = Vec::new();
                     let fill = brisk_wire::ChecksumFill::Full;
@@ -385,7 +407,7 @@ impl World {
     }
 
     fn send(&mut self, link: usize, way: Way, side: Side, packet: Vec<u8>) {
-        capture(&mut self.captures, side, Heading::Out, self.now, &packet);
+        capture(&mut self.captures, Point::Hosts(side), Heading::Out, self.now, &packet);
         self.offer(link, way, packet);
     }
 
@@ -415,18 +437,16 @@ impl World {
 #[derive(Debug)]
 struct Capture {
     writer: PcapngWriter<Box<dyn Write>>,
-    interfaces: [Option<InterfaceId>; 2],
+    interfaces: Vec<(Point, InterfaceId)>,
     failed: Option<io::Error>,
 }
 
-fn capture(captures: &mut [Capture], side: Side, heading: Heading, now: Instant, packet: &[u8]) {
-    let slot = match side {
-        Side::A => 0,
-        Side::B => 1,
-    };
+fn capture(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
     for capture in captures {
-        if let (Some(interface), None) = (capture.interfaces[slot], &capture.failed) {
-            capture.failed = capture.writer.packet(interface, heading, now, packet).err();
+        for (_, interface) in capture.interfaces.iter().filter(|(point, _)| *point == at) {
+            if capture.failed.is_none() {
+                capture.failed = capture.writer.packet(*interface, heading, now, packet).err();
+            }
         }
     }
 }

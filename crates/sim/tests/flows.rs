@@ -1,16 +1,32 @@
 //! Long flows and many connections: fairness, conservation of bytes, sequential exchanges.
 
+use std::cell::RefCell;
+use std::io::Write;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_link::{LinkSpec, Way};
 use brisk_sim::application::{
     Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Idle, Server, Sink,
 };
-use brisk_sim::world::{Side, World};
+use brisk_sim::world::{Point, Side, World};
 use brisk_sim::{AppId, HostId};
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig};
 use brisk_wire::Instant;
+
+#[derive(Clone, Default)]
+struct Captured(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
@@ -161,7 +177,24 @@ fn idle_connections_cost_no_packets_and_little_memory() {
 }
 
 #[test]
-fn a_chain_of_links_adds_up() {
+fn super_packets_are_cut_at_the_edge_of_the_path() {
+    let mut world = World::new(&LinkSpec::parse("--rtt 20ms --rate 50mbit --mtu 1500 --loss 1%").unwrap(), 3);
+    let config = || StackConfig { max_super_segment: 65_000, ..StackConfig::default() };
+    let a = world.add_host(Side::A, "client", &[A.parse().unwrap()], config()).unwrap();
+    let b = world.add_host(Side::B, "server", &[B.parse().unwrap()], config()).unwrap();
+    let sink_at: SocketAddr = format!("{B}:9").parse().unwrap();
+    let sink = world.add_app(b, at(0), Sink::new(sink_at, ListenConfig::default()));
+    world.add_app(a, at(0), BulkSender::new(sink_at, ConnectConfig::default(), Amount::Bytes(3_000_000)));
+    assert!(world.run_while(at(60), World::apps_done));
+    let flow = world.app::<Sink>(sink).unwrap().flows()[0];
+    assert_eq!((flow.received, flow.corrupted), (3_000_000, false));
+    let up = world.counters(0, Way::Up).unwrap();
+    assert_eq!(up.dropped_mtu, 0);
+    assert!(world.stack(a).stats().packets_out < up.offered, "the stack handed over super-packets");
+}
+
+#[test]
+fn a_chain_of_links_adds_up_and_can_be_tapped_between_them() {
     let links = ["--rtt 30ms", "--rtt 50ms --rate 8mbit"].map(|link| LinkSpec::parse(link).unwrap());
     let mut world = World::chain(&links, 1);
     let a = world.add_host(Side::A, "client", &[A.parse().unwrap()], StackConfig::default()).unwrap();
@@ -176,7 +209,11 @@ fn a_chain_of_links_adds_up() {
         exchanges: vec![Exchange::of(1)],
     };
     let client = world.add_app(a, at(0), Client::new(plan));
+    let between = Captured::default();
+    world.tap(&[Point::Behind(0)], Box::new(between.clone())).unwrap();
     assert!(world.run_while(at(10), World::apps_done));
+    world.finish_records().unwrap();
+    assert!(between.0.borrow().len() > 500, "SYN, SYN-ACK, ACK, request, response and their blocks");
     let outcome = &world.app::<Client>(client).unwrap().outcomes()[0];
     let took = outcome.finished.unwrap() - outcome.started;
     assert!((160..162).contains(&took.as_millis()), "{took:?}");

@@ -9,10 +9,15 @@ const BAR: usize = 40;
 
 /// What is about to happen.
 pub(super) fn introduction(demo: &Demo) -> String {
+    let link = demo.link.to_string();
+    let link = if link.is_empty() { "no delay, no limit" } else { &link };
     format!(
-        "clients -> frontend ==[ {} ]==> backend -> origin\n\
-         {:.0} requests of {} per second, each on a fresh connection, all on this machine\n\n",
-        demo.link, demo.per_second, demo.flow_text
+        "clients --> frontend ======== hop ========> backend --> origin\n{}{}\n",
+        fill(&format!("hop:  {link}")),
+        fill(&format!(
+            "load: {:.0} requests of {} per second, each on a fresh connection",
+            demo.per_second, demo.flow_text
+        )),
     )
 }
 
@@ -21,11 +26,12 @@ pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     let share = (snapshot.elapsed.as_secs_f64() / demo.duration.as_secs_f64()).min(1.0);
     let done = (share * BAR as f64) as usize;
     let mut text = format!(
-        "[{:=<done$}{:width$}] {:.0} of {} s\n\n",
+        "[{:=<done$}{:width$}] {:.0} of {} s{}\n\n",
         "",
         "",
         snapshot.elapsed.as_secs_f64().min(demo.duration.as_secs_f64()),
         demo.duration.as_secs(),
+        if share < 1.0 { "" } else { ", waiting for the last answers" },
         width = BAR - done,
     );
     text.push_str("arm               answered  under way   p50 ms   p95 ms   p99 ms  packets lost\n");

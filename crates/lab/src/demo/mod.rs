@@ -187,7 +187,7 @@ impl Demo {
             },
             per_second: self.per_second,
             seed: self.seed,
-            seconds: elapsed.as_secs_f64(),
+            seconds: elapsed.as_millis() as f64 / 1000.0,
             arms,
         })
     }

@@ -1,0 +1,123 @@
+//! The program as a user meets it: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
+
+use std::process::{Command, Output, Stdio};
+
+fn brisk(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_brisk")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// The one line of stderr and the exit status of a command that fails.
+fn failure(arguments: &[&str]) -> (String, i32) {
+    let output = brisk(arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
+    (text.trim_end().to_owned(), output.status.code().unwrap())
+}
+
+#[test]
+fn whatif_prints_the_same_json_for_the_same_seed() {
+    let run = |seed| {
+        let output = brisk(&[
+            "whatif", "--rtt", "200ms", "--loss", "3%", "--flow", "5kB", "-n", "200", "--json", "--seed",
+            seed,
+        ]);
+        assert!(output.status.success());
+        stdout(&output).to_owned()
+    };
+    let first = run("1");
+    assert_eq!(first, run("1"));
+    assert_ne!(first, run("2"));
+    let json: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(json["arms"][0]["name"], "tcp");
+    assert_eq!(json["arms"][0]["n"], 200);
+    assert_eq!(json["arms"][0]["rtts"]["p50"], 2.0);
+}
+
+#[test]
+fn whatif_without_loss_takes_two_round_trips_and_one_on_an_open_connection() {
+    for (extra, rtts) in [(None, 2.0), (Some("--established"), 1.0)] {
+        let mut arguments = vec!["whatif", "--rtt", "200ms", "--flow", "5kB", "-n", "50", "--json"];
+        arguments.extend(extra);
+        let json: serde_json::Value = serde_json::from_str(stdout(&brisk(&arguments))).unwrap();
+        assert_eq!(json["arms"][0]["rtts"]["p99"], rtts);
+    }
+}
+
+#[test]
+fn the_table_fits_a_terminal_of_eighty_columns() {
+    let output = brisk(&["whatif", "--rtt", "300ms", "--loss", "10%", "--flow", "100kB", "-n", "50"]);
+    let text = stdout(&output);
+    assert!(text.contains("tcp") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn a_wrong_value_is_usage_and_says_what_to_do() {
+    for (arguments, expected) in [
+        (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
+        (["whatif", "--loss", "200%"], "use 0% to 100%"),
+        (["whatif", "--arms", "tcp;nonsense"], "arms: tcp, tcp+tfo"),
+        (["whatif", "--arms", "tcp+tfo"], "arms that exist: tcp"),
+        (["whatif", "--har", "page.har"], "comes with the lab"),
+        (["whatif", "--flow", "30kg"], "not a unit of size"),
+        (["demo", "--middlebox", "drop-syn-data"], "use brisk whatif"),
+        (["emulate", "--rtt", "10ms"], "--between RED,BLUE"),
+    ] {
+        let (text, status) = failure(&arguments);
+        assert_eq!(status, 2, "{text}");
+        assert!(text.contains(expected) && text.lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
+fn what_fails_at_work_has_status_1() {
+    for arguments in
+        [["whatif", "--sizes", "/nonexistent.csv"], ["emulate", "--between", "no-such-a,no-such-b"]]
+    {
+        let (text, status) = failure(&arguments);
+        assert_eq!((status, text.lines().count()), (1, 1), "{text}");
+    }
+}
+
+#[test]
+fn flags_beat_the_environment() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_brisk"))
+            .args(["whatif", "-n", "20", "--json"])
+            .args(arguments)
+            .env("BRISK_RTT", "80ms")
+            .output()
+            .unwrap();
+        let json: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+        json["link"]["base_rtt_ms"].as_f64()
+    };
+    assert_eq!(run(&[]), Some(80.0));
+    assert_eq!(run(&["--rtt", "10ms"]), Some(10.0));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_brisk"))
+        .args(["whatif", "-n", "200"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_same_definitions() {
+    let completions = brisk(&["completions", "bash"]);
+    assert!(stdout(&completions).contains("whatif") && stdout(&completions).contains("--established"));
+    let directory = std::env::temp_dir().join(format!("brisk-man-{}", std::process::id()));
+    assert!(brisk(&["man", directory.to_str().unwrap()]).status.success());
+    let page = std::fs::read_to_string(directory.join("brisk-whatif.1")).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(page.contains("virtual time") && page.contains("Examples"));
+}
