@@ -155,9 +155,9 @@ impl Default for PacingConfig {
 /// Keepalive probes (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepaliveConfig {
-    /// Silence before the first probe. Default 7200 s.
+    /// Silence before the first probe; below 1 s counts as 1 s. Default 7200 s.
     pub idle: Duration,
-    /// Time between probes. Default 75 s.
+    /// Time between probes; below 1 s counts as 1 s. Default 75 s.
     pub interval: Duration,
     /// Unanswered probes before the connection is given up. Default 9.
     pub count: u32,

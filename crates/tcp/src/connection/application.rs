@@ -1,5 +1,7 @@
 //! What the program calls: write, read, close, abort, options.
 
+use alloc::sync::Arc;
+
 use crate::config::KeepaliveConfig;
 use crate::connection::Connection;
 use crate::connection::control::Control;
@@ -175,9 +177,12 @@ impl Connection {
         self.tx.hold.overridden |= !cork && self.tx.unsent() > 0;
     }
 
-    /// Switches keepalive on or off.
+    /// Switches keepalive on or off. Before the handshake is complete there is nothing to keep alive:
+    /// the timer begins then.
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
-        self.keepalive = keepalive.map(|config| Keepalive::new(config, now));
+        Arc::make_mut(&mut self.config).keepalive = keepalive;
+        let open = self.established.is_some() && self.closed.is_none();
+        self.keepalive = keepalive.filter(|_| open).map(|config| Keepalive::new(config, now));
     }
 
     /// Sets the user timeout.

@@ -3,6 +3,9 @@
 use crate::config::KeepaliveConfig;
 use crate::time::{Duration, Instant};
 
+/// Least silence and least interval (Linux: the same): none at all would be a probe without end.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// What the keepalive timer asks for when it fires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeepaliveVerdict {
@@ -26,6 +29,11 @@ pub(crate) struct Keepalive {
 impl Keepalive {
     /// Starts counting silence from `now`.
     pub(crate) fn new(config: KeepaliveConfig, now: Instant) -> Self {
+        let config = KeepaliveConfig {
+            idle: config.idle.max(LEAST),
+            interval: config.interval.max(LEAST),
+            count: config.count,
+        };
         Keepalive { config, last_heard: now, unanswered: 0, deadline: now + config.idle }
     }
 
@@ -101,5 +109,17 @@ mod tests {
     fn outstanding_data_is_watched_by_the_retransmission_timer() {
         let mut keepalive = Keepalive::new(CONFIG, Instant::ZERO);
         assert_eq!(keepalive.on_timeout(true, None, Instant::from_millis(10_000)), KeepaliveVerdict::Wait);
+    }
+
+    #[test]
+    fn a_probe_is_never_due_again_at_once() {
+        let none = KeepaliveConfig { idle: Duration::ZERO, interval: Duration::ZERO, count: 3 };
+        let mut keepalive = Keepalive::new(none, Instant::ZERO);
+        assert_eq!(keepalive.next_timeout(), Instant::ZERO + LEAST);
+        let now = keepalive.next_timeout();
+        assert_eq!(keepalive.on_timeout(false, None, now), KeepaliveVerdict::Probe);
+        assert_eq!(keepalive.next_timeout(), now + LEAST);
+        assert_eq!(keepalive.on_timeout(true, None, now + LEAST), KeepaliveVerdict::Wait);
+        assert!(keepalive.next_timeout() > now + LEAST);
     }
 }

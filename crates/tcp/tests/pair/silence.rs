@@ -73,6 +73,24 @@ fn keepalive_finds_a_dead_peer() {
 }
 
 #[test]
+fn keepalive_that_is_asked_for_during_the_handshake_begins_after_it() {
+    let mut pair = Pair::new(1);
+    pair.listen(B, 80, ListenConfig::default());
+    let at_a = pair.connect(A, 80);
+    let idle = Duration::from_secs(10);
+    pair.a.set_keepalive(at_a, Some(KeepaliveConfig { idle, ..KeepaliveConfig::default() }));
+    pair.tap = Some(Box::new(|_, _| true));
+    pair.run(Duration::from_secs(20));
+    assert!(pair.seen.iter().all(|seen| seen.is(A, Flags::SYN)), "no probe before there is a connection");
+    pair.tap = None;
+    pair.run(Duration::from_secs(20));
+    assert_eq!(pair.a.state(at_a), Some(State::Established));
+    let quiet = pair.seen.len();
+    pair.run(Duration::from_secs(60));
+    assert!(pair.seen.len() > quiet, "the connection is kept alive");
+}
+
+#[test]
 fn a_peer_that_vanishes_is_given_up_after_the_retries() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig::default());
