@@ -68,8 +68,16 @@ impl Connection {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));
         }
-        if matches!(self.state, State::SynSent | State::SynReceived) {
-            return self.tx.handshake.due.then_some(Choice::Syn);
+        match self.state {
+            State::Closed => return None,
+            State::SynSent | State::SynReceived => return self.tx.handshake.due.then_some(Choice::Syn),
+            State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait => {}
         }
         self.tx.paced = false;
         if self.state.sends() {

@@ -186,9 +186,18 @@ impl Connection {
     /// True once nothing will be sent or received any more: the slot may be freed when the
     /// application has released it.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.state, State::Closed | State::TimeWait)
-            && self.outbox.is_empty()
-            && self.rx.ack.owed() == Owed::Nothing
+        match self.state {
+            State::Closed => self.outbox.is_empty(),
+            State::TimeWait => self.outbox.is_empty() && self.rx.ack.owed() == Owed::Nothing,
+            State::SynSent
+            | State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck => false,
+        }
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

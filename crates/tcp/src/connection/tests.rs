@@ -375,3 +375,18 @@ fn two_ends_that_open_at_once_meet() {
     assert_eq!(world.end(S).state(), State::Established);
     world.transfer(50_000);
 }
+
+#[test]
+fn a_connection_that_was_reset_says_nothing_more() {
+    let mut world = World::open(TcpConfig::default());
+    let now = world.now;
+    world.end(C).write(&[1; 1000], now).unwrap();
+    world.drain();
+    world.end(S).abort();
+    world.run_for(50);
+    world.log.clear();
+    world.run_for(5_000);
+    assert_eq!(world.end(C).close_reason(), Some(CloseReason::Reset));
+    let from_client = world.log.iter().filter(|(_, who, ..)| *who == C).count();
+    assert_eq!(from_client, 0, "neither an acknowledgement nor a retransmission: {:?}", world.log);
+}

@@ -49,10 +49,11 @@ impl Urgent {
     /// Payload arrived; keeps the urgent byte if it is in it.
     pub(crate) fn on_payload(&mut self, seq: SeqNum, payload: &[u8]) {
         let Some(mark) = self.mark else { return };
-        if seq.le(mark) && self.policy == UrgentPolicy::OutOfBand {
-            if let Some(&byte) = payload.get(mark.since(seq) as usize) {
-                self.byte = Some(byte);
-            }
+        if seq.le(mark)
+            && self.policy == UrgentPolicy::OutOfBand
+            && let Some(&byte) = payload.get(mark.since(seq) as usize)
+        {
+            self.byte = Some(byte);
         }
     }
 
