@@ -13,6 +13,10 @@
 //!
 //! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an [`Endpoint`], which is a
 //! TCP host of its own with its own addresses, rather than to the kernel.
+//!
+//! Two hosts in one process, as `examples/two_endpoints.rs` has it:
+//!
+#![doc = concat!("```\n", include_str!("../examples/two_endpoints.rs"), "```")]
 #![forbid(unsafe_code)]
 
 pub mod attach;

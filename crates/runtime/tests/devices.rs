@@ -2,6 +2,8 @@
 //! push back or break.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -76,14 +78,16 @@ async fn a_device_that_pushes_back_loses_nothing() {
     }
 }
 
-/// A device that works until it is told to fail.
+/// A device that works until it is told to fail, and counts how often the driver looks at it.
 struct Failing {
     inner: MemoryDevice,
     fail: tokio::sync::watch::Receiver<bool>,
+    looks: Arc<AtomicU32>,
 }
 
 impl Device for Failing {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         if *self.fail.borrow() {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::NetworkDown, "unplugged")));
         }
@@ -110,7 +114,7 @@ impl Device for Failing {
 async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
     let (fail, failing) = tokio::sync::watch::channel(false);
     let (a, b) = MemoryDevice::pair();
-    let a = endpoint(Failing { inner: a, fail: failing }, "10.0.0.1");
+    let a = endpoint(Failing { inner: a, fail: failing, looks: Arc::default() }, "10.0.0.1");
     let b = endpoint(b, "10.0.0.2");
     let (mut client, mut server) = pair(&a, &b).await;
     let listener = TcpListener::bind(&a, "10.0.0.1:80".parse().unwrap()).unwrap();
@@ -127,6 +131,23 @@ async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
     assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
     let error = a.connect("10.0.0.2:1".parse().unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_costs_nothing() {
+    let (_never, fail) = tokio::sync::watch::channel(false);
+    let looks = Arc::<AtomicU32>::default();
+    let (a, b) = MemoryDevice::pair();
+    let a = endpoint(Failing { inner: a, fail, looks: looks.clone() }, "10.0.0.1");
+    let b = endpoint(b, "10.0.0.2");
+    let (mut client, mut server) = pair(&a, &b).await;
+    client.write_all(b"once").await.unwrap();
+    server.read_exact(&mut [0; 4]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = looks.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let idle = looks.load(Ordering::Relaxed) - before;
+    assert!(idle <= 2, "the driver ran {idle} times in ten minutes of silence");
 }
 
 #[tokio::test]

@@ -217,3 +217,30 @@ async fn a_thousand_short_connections_leave_nothing_behind() {
     b.wait_idle().await;
     assert_eq!((a.connections(), b.connections()), (0, 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_threads_share_one_stack() {
+    let (a, b) = memory::network(&link("--rtt 2ms --loss 1%"), SEED).unwrap();
+    let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let address = listener.local_addr();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.into_split();
+                tokio::io::copy(&mut read, &mut write).await.unwrap();
+            });
+        }
+    });
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..50 {
+        let a = a.clone();
+        clients.spawn(async move {
+            let data = pattern(100_000, i);
+            let answer = exchange(a.connect(address).await.unwrap(), data.clone()).await;
+            assert!(answer == data, "client {i}, seed {SEED}");
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+}
