@@ -1,4 +1,69 @@
 //! The TCP of brisk: sans-IO, deterministic, no clock, no operating system.
+//!
+//! A [`Stack`] holds the connections and listeners of one set of addresses. A driver hands in what
+//! arrived and what time it is, and takes out what is to be sent, what happened, and when to call
+//! again; the simulator does so in virtual time, the runtime in real time. The same calls with the same
+//! times and the same seed give the same packets, always.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`stack`] | the public API: connections, listeners, demultiplexing, SYN cookies, TIME-WAIT, limits |
+//! | [`config`] | everything that can be set, with unit, range and default |
+//! | [`error`], [`event`] | what can go wrong and whose fault it is; what happened |
+//! | [`connection`] | one connection: states, and the wiring of the parts |
+//! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
+//! | [`congestion`] | CUBIC with HyStart++, Reno, a fixed window |
+//! | [`mechanism`], [`outcome`] | the seam of the aggressive mechanisms, and the values that travel |
+//!
+//! Two stacks, a request and a response:
+//!
+//! ```
+//! use brisk_tcp::stack::Rx;
+//! use brisk_tcp::time::{Duration, Instant};
+//! use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+//!
+//! let at = |address: &str| StackConfig { addresses: vec![address.parse().unwrap()], ..StackConfig::default() };
+//! let mut client = Stack::new(at("10.0.0.1"), 1)?;
+//! let mut server = Stack::new(at("10.0.0.2"), 2)?;
+//! let remote = "10.0.0.2:80".parse().unwrap();
+//! let mut now = Instant::ZERO;
+//!
+//! // Passes packets until neither side has anything to send; each takes ten milliseconds.
+//! let mut settle = |client: &mut Stack, server: &mut Stack| {
+//!     let mut packet = Vec::new();
+//!     loop {
+//!         let mut moved = false;
+//!         while client.poll_transmit(now, &mut packet).is_some() {
+//!             server.on_packet(&packet, Rx::default(), now + Duration::from_millis(10));
+//!             moved = true;
+//!         }
+//!         now += Duration::from_millis(10);
+//!         while server.poll_transmit(now, &mut packet).is_some() {
+//!             client.on_packet(&packet, Rx::default(), now + Duration::from_millis(10));
+//!             moved = true;
+//!         }
+//!         now += Duration::from_millis(10);
+//!         if !moved {
+//!             return now;
+//!         }
+//!     }
+//! };
+//!
+//! let listener = server.listen(remote, ListenConfig::default())?;
+//! let (request, _) = client.connect_with_data(remote, b"ping", &ConnectConfig::default(), Instant::ZERO)?;
+//! let now = settle(&mut client, &mut server);
+//!
+//! let (response, _) = server.accept(listener).expect("the handshake is complete");
+//! let mut buffer = [0; 16];
+//! assert_eq!(server.read(response, &mut buffer, now), Ok(4));
+//! server.write(response, b"pong", now)?;
+//! let now = settle(&mut client, &mut server);
+//!
+//! assert_eq!(client.read(request, &mut buffer, now), Ok(4));
+//! assert_eq!(&buffer[..4], b"pong");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 #![no_std]
 #![forbid(unsafe_code)]
 

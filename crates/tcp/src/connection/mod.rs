@@ -1,9 +1,9 @@
 //! One connection: wires the parts, nothing else.
 //!
-//! A segment that arrives runs through [`arrive`] (the steps of RFC 9293 section 3.10.7), what leaves
-//! is picked in [`choose`], written in [`build`] and accounted in [`account`]. [`handshake`] opens,
-//! [`timeout`] wakes, [`application`] is what the program calls. The parts themselves (queue,
-//! scoreboard, RACK, PRR, assembler, ...) live in [`crate::send`] and [`crate::receive`]; they take
+//! A segment that arrives runs through `arrive` (the steps of RFC 9293 section 3.10.7), what leaves
+//! is picked in `choose`, written in `build` and accounted in `account`. `handshake` opens,
+//! `timeout` wakes, `application` is what the program calls. The parts themselves (queue,
+//! scoreboard, RACK, PRR, assembler, ...) live in `send` and `receive`; they take
 //! values and return values.
 //!
 //! Data may ride on a SYN and may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
