@@ -1,0 +1,1 @@
+//! The acceptance: a million segments at a connection in every state.

@@ -1,0 +1,58 @@
+//! Any bytes, at every door of brisk: what must hold whatever arrives.
+//!
+//! Each target is a plain function over bytes that panics when something is wrong, so that the same
+//! code runs under `cargo fuzz` (nightly, feature `libfuzzer`), over the corpora in `cargo test`
+//! (stable) and in a debugger.
+//!
+//! | target | input | must hold |
+//! |---|---|---|
+//! | [`segment`] | a packet | parsing refuses or answers; what was read is written and read as the same |
+//! | [`options`] | a TCP option area | as above, for the options; the encoder stays within 40 bytes |
+//! | [`link`] | text of the link grammar | what reads prints as text that reads as itself; the link runs |
+//! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
+//! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
+//!
+//! [`decisions`] reads bytes as decisions, [`watched`] is a stack whose every answer is checked,
+//! [`forge`] is the attacker who sees the traffic, [`seeds`] is where the corpora come from and
+//! [`mutate`] what the tests make of them. [`barrage`] is the acceptance: a million segments at a
+//! connection in every state.
+//!
+//! ```text
+//! cargo test --manifest-path fuzz/Cargo.toml                                       corpora, quick barrage
+//! cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture    1,000,000 per state
+//! cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE       one input
+//! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  corpora anew
+//! cargo +nightly fuzz run --features libfuzzer connection                          coverage-guided
+//! ```
+
+pub mod barrage;
+pub mod configs;
+pub mod connection;
+pub mod decisions;
+pub mod flow;
+pub mod forge;
+pub mod link;
+pub mod mutate;
+pub mod options;
+pub mod pair;
+pub mod seeds;
+pub mod segment;
+pub mod watched;
+
+/// A fuzz target by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of its directory in `corpus/`.
+    pub name: &'static str,
+    /// Runs one input; panics if something is wrong.
+    pub run: fn(&[u8]),
+}
+
+/// Every target.
+pub const TARGETS: [Target; 5] = [
+    Target { name: "segment", run: segment::run },
+    Target { name: "options", run: options::run },
+    Target { name: "link", run: link::run },
+    Target { name: "connection", run: connection::run },
+    Target { name: "pair", run: pair::run },
+];

@@ -1,0 +1,425 @@
+//! Target: two honest stacks, and a path between them that may do anything but forge.
+//!
+//! The path loses, duplicates, reorders, damages, delays, coalesces, and answers packets with ICMP
+//! errors. While it does, what is read must be a prefix of what was written. In the end it behaves, and
+//! both sides close: then every byte must arrive, unless an end gave up and said so.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use brisk_tcp::config::StackConfig;
+use brisk_tcp::error::{CloseReason, ReadError};
+use brisk_tcp::stack::Rx;
+use brisk_tcp::{ConnId, Event, ListenerId};
+use brisk_wire::{
+    ChecksumCheck, ChecksumFill, Duration, Flags, IcmpKind, Instant, Packet, Segment, emit, emit_icmp, parse,
+};
+
+use crate::configs;
+use crate::decisions::Decisions;
+use crate::watched::Watched;
+
+const MOST_STEPS: usize = 600;
+const MOST_CONNECTIONS: usize = 3;
+const LARGEST_BUFFER: usize = 262_144;
+/// Packets that the path holds in each direction.
+const MOST_IN_FLIGHT: usize = 3000;
+/// How long the two may take in the end: beyond the largest timeout and the longest probe interval.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Runs one input.
+pub fn run(bytes: &[u8]) {
+    let mut decisions = Decisions::new(bytes);
+    let mut pair = Pair::new(&mut decisions);
+    for _ in 0..MOST_STEPS {
+        if decisions.is_over() {
+            break;
+        }
+        pair.step(&mut decisions);
+        pair.transmit();
+    }
+    pair.end();
+}
+
+/// One connection, as both ends hold it. Index 0 is the end that opened it.
+#[derive(Debug)]
+struct Stream {
+    ids: [Option<ConnId>; 2],
+    client: SocketAddr,
+    written: [usize; 2],
+    read: [usize; 2],
+    at_end: [bool; 2],
+    closed: [Option<CloseReason>; 2],
+    /// An application broke it off.
+    broken: bool,
+}
+
+struct Pair {
+    hosts: [Watched; 2],
+    listener: Option<ListenerId>,
+    streams: Vec<Stream>,
+    /// What each host sent and the other has not received.
+    path: [VecDeque<(Vec<u8>, Rx)>; 2],
+}
+
+fn address(side: usize) -> IpAddr {
+    [10, 0, 0, 1 + side as u8].into()
+}
+
+/// The byte at `offset` of what `side` writes.
+fn content(side: usize, offset: usize) -> u8 {
+    (offset ^ offset >> 8 ^ offset >> 16 ^ side << 7) as u8
+}
+
+/// Enough memory that it is not the reason why two ends wait for each other.
+fn stack_config(decisions: &mut Decisions<'_>, side: usize) -> StackConfig {
+    StackConfig { max_buffer_bytes: 4 << 20, ..configs::stack(decisions, vec![address(side)]) }
+}
+
+impl Pair {
+    fn new(decisions: &mut Decisions<'_>) -> Pair {
+        let now = Instant::from_millis(u64::from(decisions.byte()) * 100_000);
+        let hosts = [0, 1].map(|side| {
+            let config = stack_config(decisions, side);
+            Watched::new(config, side as u64, LARGEST_BUFFER, now)
+        });
+        let mut pair = Pair { hosts, listener: None, streams: Vec::new(), path: Default::default() };
+        let config = configs::listen(decisions);
+        pair.listener = pair.hosts[1].stack.listen(SocketAddr::new(address(1), 80), config).ok();
+        pair.connect(decisions);
+        pair
+    }
+
+    fn step(&mut self, decisions: &mut Decisions<'_>) {
+        let choice = decisions.below(20);
+        let side = decisions.below(2);
+        match choice {
+            0 => self.connect(decisions),
+            1..=3 => self.write(side, decisions),
+            4 => self.read_all(),
+            5 => self.read(side, decisions),
+            6 => self.shutdown(side, decisions),
+            7 if decisions.one_in(8) => self.break_off(side, decisions),
+            8 => self.adjust(side, decisions),
+            9..=11 => self.deliver(side, 1 + decisions.below(16)),
+            12 => self.trouble(side, decisions),
+            13 => self.answer_by_icmp(side, decisions),
+            14 => self.coalesce(side),
+            15..=17 => self.pass(Duration::from_millis(u64::from(decisions.byte()))),
+            18 => self.pass(Duration::from_millis(decisions.pick(&[1000, 300, 10_000]))),
+            _ => self.exchange(),
+        }
+    }
+
+    /// Takes out what both hosts send, and hears their events.
+    fn transmit(&mut self) {
+        for side in [0, 1] {
+            let path = &mut self.path[side];
+            self.hosts[side].drain(&mut |packet, _| {
+                if path.len() < MOST_IN_FLIGHT {
+                    path.push_back((packet.to_vec(), Rx::default()));
+                }
+            });
+            for event in self.hosts[side].events() {
+                if let Event::Closed(id, reason) = event
+                    && let Some(stream) = self.streams.iter_mut().find(|stream| stream.ids[side] == Some(id))
+                {
+                    stream.closed[side] = Some(reason);
+                }
+            }
+        }
+        self.accept();
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = self.listener else { return };
+        while let Some((id, client)) = self.hosts[1].stack.accept(listener) {
+            let stream = self.streams.iter_mut().rev().find(|stream| stream.client == client);
+            let stream = stream.expect("only this client connects");
+            if let Some(old) = stream.ids[1].replace(id) {
+                // One end gave up unheard. Its port was used again, or a cookie came back once more.
+                self.hosts[1].stack.release(old, self.hosts[1].now);
+                stream.broken = true;
+            }
+        }
+    }
+
+    fn connect(&mut self, decisions: &mut Decisions<'_>) {
+        let config = configs::connect(decisions);
+        if self.streams.len() == MOST_CONNECTIONS {
+            return;
+        }
+        let (host, to) = (&mut self.hosts[0], SocketAddr::new(address(1), 80));
+        if let Ok(id) = host.stack.connect(to, &config, host.now) {
+            self.streams.push(Stream {
+                ids: [Some(id), None],
+                client: host.stack.local_addr(id).expect("just opened"),
+                written: [0; 2],
+                read: [0; 2],
+                at_end: [false; 2],
+                closed: [None; 2],
+                broken: false,
+            });
+        }
+    }
+
+    fn write(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let (index, len) = (decisions.below(MOST_CONNECTIONS), usize::from(decisions.short()) % 20_000);
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        let Some(id) = stream.ids[side] else { return };
+        let from = stream.written[side];
+        let data: Vec<u8> = (from..from + len).map(|offset| content(side, offset)).collect();
+        let host = &mut self.hosts[side];
+        stream.written[side] += host.stack.write(id, &data, host.now).unwrap_or(0);
+    }
+
+    fn read(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let (index, len) = (decisions.below(MOST_CONNECTIONS), usize::from(decisions.short()));
+        if let Some(stream) = self.streams.get_mut(index) {
+            read(&mut self.hosts[side], stream, side, len);
+        }
+    }
+
+    fn read_all(&mut self) {
+        for stream in &mut self.streams {
+            for side in [0, 1] {
+                while read(&mut self.hosts[side], stream, side, 32_768) > 0 {}
+            }
+        }
+    }
+
+    fn shutdown(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let index = decisions.below(MOST_CONNECTIONS);
+        if let Some(id) = self.streams.get(index).and_then(|stream| stream.ids[side]) {
+            let host = &mut self.hosts[side];
+            let _ = host.stack.shutdown(id, host.now);
+        }
+    }
+
+    fn break_off(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let Some(stream) = self.streams.get_mut(decisions.below(MOST_CONNECTIONS)) else { return };
+        let Some(id) = stream.ids[side] else { return };
+        let host = &mut self.hosts[side];
+        stream.broken = true;
+        if decisions.one_in(2) {
+            host.stack.abort(id, host.now);
+        } else {
+            host.stack.release(id, host.now);
+        }
+    }
+
+    fn adjust(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let index = decisions.below(MOST_CONNECTIONS);
+        if let Some(id) = self.streams.get(index).and_then(|stream| stream.ids[side]) {
+            match decisions.below(3) {
+                0 => self.hosts[side].stack.set_nodelay(id, decisions.one_in(2)),
+                1 => self.hosts[side].stack.set_cork(id, true),
+                _ => self.hosts[side].stack.set_cork(id, false),
+            }
+        }
+    }
+
+    /// The other host receives the next packets of `side`.
+    fn deliver(&mut self, side: usize, count: usize) {
+        for _ in 0..count {
+            let Some((packet, rx)) = self.path[side].pop_front() else { return };
+            self.hosts[1 - side].receive(&packet, rx);
+        }
+    }
+
+    /// What an unkind path does to the next packet, or to all of them.
+    fn trouble(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let path = &mut self.path[side];
+        let Some(first) = path.front().cloned() else { return };
+        match decisions.below(6) {
+            0 | 1 => drop(path.drain(..path.len().min(1 + decisions.below(4)))),
+            2 => path.push_back(first),
+            3 => path.rotate_left(1 + decisions.below(8) % path.len()),
+            4 => {
+                let (packet, _) = &mut path[0];
+                let at = usize::from(decisions.short()) % packet.len();
+                packet[at] ^= 1 << decisions.below(8);
+            }
+            _ => path.clear(),
+        }
+    }
+
+    /// A router answers the next packet: it is too big and lost, or there is something soft about it.
+    fn answer_by_icmp(&mut self, side: usize, decisions: &mut Decisions<'_>) {
+        let mtu = decisions.pick(&[1400, 1280, 600, 552, 296, 68]);
+        let kind = decisions.pick(&[
+            IcmpKind::PacketTooBig { mtu },
+            IcmpKind::TimeExceeded,
+            IcmpKind::SourceQuench,
+            IcmpKind::ParameterProblem,
+        ]);
+        let Some((packet, _)) = self.path[side].front() else { return };
+        let mut error = Vec::new();
+        emit_icmp([203, 0, 113, 1].into(), packet, kind, &mut error);
+        if let IcmpKind::PacketTooBig { mtu } = kind {
+            if packet.len() <= mtu as usize {
+                return;
+            }
+            self.path[side].pop_front();
+        }
+        self.hosts[side].receive(&error, Rx::default());
+    }
+
+    /// A device joins the next packets of `side` into one, as far as they continue each other.
+    fn coalesce(&mut self, side: usize) {
+        let path = &mut self.path[side];
+        while path.len() >= 2 {
+            let Some(joined) = join(&path[0], &path[1]) else { return };
+            path.pop_front();
+            path[0] = joined;
+        }
+    }
+
+    fn pass(&mut self, span: Duration) {
+        for side in [0, 1] {
+            let path = &mut self.path[side];
+            self.hosts[side].pass(span, &mut |packet, _| {
+                if path.len() < MOST_IN_FLIGHT {
+                    path.push_back((packet.to_vec(), Rx::default()));
+                }
+            });
+        }
+    }
+
+    /// The path delivers everything until both fall silent.
+    fn exchange(&mut self) {
+        for _ in 0..10_000 {
+            self.transmit();
+            if self.path.iter().all(VecDeque::is_empty) {
+                return;
+            }
+            for side in [0, 1] {
+                self.deliver(side, usize::MAX);
+            }
+        }
+        panic!("two stacks answer each other for ever");
+    }
+
+    /// The path behaves, both ends read and close: what is still to come must come.
+    fn end(mut self) {
+        let end = self.hosts[0].now + PATIENCE;
+        loop {
+            self.run_dry();
+            let next = self.hosts.iter().filter_map(|host| host.stack.next_timeout()).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            let span = next.saturating_since(self.hosts[0].now);
+            self.pass(span);
+        }
+        self.judge();
+        for host in &mut self.hosts {
+            host.pass(Duration::from_secs(86_400), &mut |_, _| ());
+        }
+        for side in [0, 1] {
+            let host = &mut self.hosts[side];
+            host.stack.close_listener(self.listener.expect("listens"), host.now);
+            for stream in &self.streams {
+                if let Some(id) = stream.ids[side] {
+                    host.stack.release(id, host.now);
+                }
+            }
+            host.pass(Duration::from_secs(86_400), &mut |_, _| ());
+            host.events();
+            assert_eq!((host.stack.connections(), host.stack.memory()), (0, 0), "left at {side}");
+        }
+    }
+
+    /// Opening, closing and reading call for each other until nothing more happens by itself.
+    fn run_dry(&mut self) {
+        let packets = |pair: &Pair| pair.hosts.each_ref().map(|host| host.stack.stats().packets_out);
+        loop {
+            let before = packets(self);
+            self.exchange();
+            self.read_all();
+            self.close_all();
+            self.exchange();
+            if packets(self) == before {
+                return;
+            }
+        }
+    }
+
+    fn close_all(&mut self) {
+        for stream in &self.streams {
+            for side in [0, 1] {
+                if let Some(id) = stream.ids[side] {
+                    let host = &mut self.hosts[side];
+                    host.stack.set_cork(id, false);
+                    let _ = host.stack.shutdown(id, host.now);
+                }
+            }
+        }
+    }
+
+    /// Each stream is whole, or an end gave up and said so.
+    fn judge(&self) {
+        for stream in &self.streams {
+            let gave_up = stream
+                .closed
+                .iter()
+                .flatten()
+                .any(|reason| matches!(reason, CloseReason::HandshakeTimeout | CloseReason::TimedOut));
+            let accepted = stream.ids[1].is_some();
+            // A cookie fits only the segment that follows the SYN: when a later one overtakes it, the
+            // listener cannot know that there is a connection, and resets it (Linux does the same).
+            let by_cookie = self.hosts[1].stack.stats().syn_cookies_sent > 0;
+            if stream.broken || gave_up || !accepted || by_cookie {
+                continue;
+            }
+            for side in [0, 1] {
+                assert_eq!(stream.read[1 - side], stream.written[side], "what {side} wrote: {stream:?}");
+                assert!(stream.at_end[1 - side], "the stream of {side} ends: {stream:?}");
+                assert_eq!(stream.closed[side], Some(CloseReason::Finished), "{stream:?}");
+            }
+        }
+    }
+}
+
+/// Reads up to `len` bytes and compares them; answers how many there were.
+fn read(host: &mut Watched, stream: &mut Stream, side: usize, len: usize) -> usize {
+    let Some(id) = stream.ids[side] else { return 0 };
+    let mut buffer = vec![0; len];
+    match host.stack.read(id, &mut buffer, host.now) {
+        Ok(0) => stream.at_end[side] |= len > 0,
+        Ok(count) => {
+            assert!(!stream.at_end[side], "{count} bytes after the end at {side}: {stream:?}");
+            let from = stream.read[side];
+            let expected = (from..from + count).map(|offset| content(1 - side, offset));
+            assert!(buffer[..count].iter().copied().eq(expected), "wrong bytes from {from} on at {side}");
+            stream.read[side] += count;
+            assert!(stream.read[side] <= stream.written[1 - side], "more was read than written");
+            return count;
+        }
+        Err(ReadError::WouldBlock | ReadError::NoConnection | ReadError::Closed(_)) => {}
+    }
+    0
+}
+
+/// The two packets as one, if the second continues the first, as a device with receive offload does.
+fn join(first: &(Vec<u8>, Rx), second: &(Vec<u8>, Rx)) -> Option<(Vec<u8>, Rx)> {
+    let (a, b) = (segment(&first.0)?, segment(&second.0)?);
+    let size = first.1.segment_size.map_or(a.payload.len(), usize::from);
+    let plain = |flags: Flags| flags.without(Flags::PSH | Flags::FIN) == Flags::ACK;
+    let ends = (a.ip.src, a.ip.dst, a.tcp.src_port, a.tcp.dst_port, a.tcp.ack, &a.tcp.options)
+        == (b.ip.src, b.ip.dst, b.tcp.src_port, b.tcp.dst_port, b.tcp.ack, &b.tcp.options);
+    let continues = a.end() == b.tcp.seq && a.tcp.flags == Flags::ACK && plain(b.tcp.flags);
+    let whole = size > 0 && a.payload.len() % size == 0 && (1..=size).contains(&b.payload.len());
+    if !ends || !continues || !whole || a.ip.ecn != b.ip.ecn {
+        return None;
+    }
+    let tcp = brisk_wire::TcpHeader { seq: a.tcp.seq, ..b.tcp };
+    let mut packet = Vec::new();
+    emit(&a.ip, &tcp, &[a.payload, b.payload], ChecksumFill::Full, &mut packet).ok()?;
+    Some((packet, Rx { checksum: ChecksumCheck::Verify, segment_size: u16::try_from(size).ok() }))
+}
+
+fn segment(packet: &[u8]) -> Option<Segment<'_>> {
+    match parse(packet, ChecksumCheck::Verify) {
+        Ok(Packet::Tcp(segment)) => Some(segment),
+        Ok(Packet::Icmp(_) | Packet::Other { .. }) | Err(_) => None,
+    }
+}

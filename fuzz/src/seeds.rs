@@ -1,0 +1,215 @@
+//! Where the corpora come from: a few inputs per target that get past its first checks.
+//!
+//! `cargo run --example write_seeds` writes them to `corpus/`, where `cargo fuzz` looks for them; a
+//! test sees to it that both agree.
+
+use brisk_wire::{
+    ChecksumFill, Cookie, FastOpen, Flags, IcmpKind, IpMeta, SackBlock, SeqNum, TcpHeader, Timestamps, emit,
+    emit_icmp,
+};
+
+/// The seeds of a target: name and content.
+pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
+    let named = |seeds: Vec<(&str, Vec<u8>)>| {
+        seeds.into_iter().map(|(name, bytes)| (name.to_string(), bytes)).collect()
+    };
+    match target {
+        "segment" => named(segment()),
+        "options" => named(options()),
+        "link" => link(),
+        "connection" => named(connection()),
+        "pair" => named(pair()),
+        _ => Vec::new(),
+    }
+}
+
+fn packet(v6: bool, tcp: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+    let ip = match v6 {
+        false => IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into()),
+        true => IpMeta::new([0x20; 16].into(), [0x2f; 16].into()),
+    };
+    let mut out = Vec::new();
+    emit(&ip, tcp, &[payload], ChecksumFill::Full, &mut out).expect("a small packet");
+    out
+}
+
+fn syn() -> TcpHeader {
+    let mut tcp = TcpHeader { src_port: 5000, dst_port: 80, flags: Flags::SYN, ..TcpHeader::default() };
+    tcp.options.mss = Some(1460);
+    tcp.options.window_scale = Some(7);
+    tcp.options.sack_permitted = true;
+    tcp.options.timestamps = Some(Timestamps { value: 7, echo: 0 });
+    tcp
+}
+
+fn segment() -> Vec<(&'static str, Vec<u8>)> {
+    let data = TcpHeader { flags: Flags::ACK | Flags::PSH, ..syn() };
+    let mut error = Vec::new();
+    emit_icmp([203, 0, 113, 1].into(), &packet(false, &syn(), b""), IcmpKind::TimeExceeded, &mut error);
+    // A destination option header of 8 bytes before the TCP header.
+    let mut extended = packet(true, &data, b"abc");
+    extended[5] += 8;
+    extended[6] = 60;
+    extended.splice(40..40, [6, 0, 1, 4, 0, 0, 0, 0]);
+    let mut fragment = packet(false, &data, b"abc");
+    fragment[6] = 0x20;
+    [
+        ("syn", 0, packet(false, &syn(), b"")),
+        ("data", 2, packet(false, &data, b"sixteen bytes...")),
+        ("data-v6", 1, packet(true, &data, b"ab")),
+        ("extended-v6", 3, extended),
+        ("icmp", 0, error),
+        ("fragment", 0, fragment),
+    ]
+    .map(|(name, size, packet)| (name, [&[size][..], &packet].concat()))
+    .into()
+}
+
+fn options() -> Vec<(&'static str, Vec<u8>)> {
+    let area = |syn: bool, change: fn(&mut brisk_wire::Options)| {
+        let mut options = brisk_wire::Options::default();
+        change(&mut options);
+        let mut out = brisk_wire::ArrayVec::new();
+        options.emit(syn, &mut out);
+        [&[u8::from(syn)][..], &out].concat()
+    };
+    vec![
+        ("syn", area(true, |options| *options = syn().options)),
+        (
+            "fast-open",
+            area(true, |options| {
+                let cookie = Cookie::new(&[7; 8]).expect("a legal length");
+                options.fast_open = Some(FastOpen { cookie, experimental: true });
+            }),
+        ),
+        (
+            "sack",
+            area(false, |options| {
+                options.timestamps = Some(Timestamps { value: 1, echo: 2 });
+                options.sack.push(SackBlock { start: SeqNum(9), end: SeqNum(12) });
+                options.sack.push(SackBlock { start: SeqNum(1), end: SeqNum(5) });
+            }),
+        ),
+        (
+            "gentle",
+            area(false, |options| {
+                options.gentle = Some(brisk_wire::Gentle::EncF1 { flags: 0x10, enc_len: 1448 });
+            }),
+        ),
+        ("broken", vec![0, 8, 10, 1, 2, 5, 3, 0, 254, 1, 2, 0, 34]),
+        ("other-profile", vec![2, 0xab, 0xcd, 99, 99, 6, 0xab, 0xcd, 0x80, 1]),
+    ]
+}
+
+fn link() -> Vec<(String, Vec<u8>)> {
+    [
+        "--rtt 100ms --rate 20mbit/4mbit --queue 128kB --loss 2%",
+        "--delay down:10ms --jitter 3ms --reorder 1%,5ms --duplicate 0.1%",
+        "--loss after:1%,50%+list:3,7-9+outage:2s..4s,every=15s --seed 7",
+        "--loss down:ge:p=1%,r=50%,h=0%,k=100% --mtu 1400,silent",
+        "--rate \"trace:1 2 2 5\" --ecn-mark 20p --loss up:trace:0110",
+        "--middlebox strip-option:34+split --middlebox down:coalesce",
+        "--rtt=1us --rate 1bit --queue 1p",
+    ]
+    .iter()
+    .enumerate()
+    .map(|(number, text)| (format!("{number}"), text.as_bytes().to_vec()))
+    .collect()
+}
+
+/// Decisions that all are the first choice.
+const STACK: [u8; 8] = [0; 8];
+const TCP: [u8; 12] = [0; 12];
+
+/// Steps of the target `connection`, as it numbers them.
+mod step {
+    /// To port 80 of a host, with two pieces of data.
+    pub(super) fn connect(tcp: [u8; 12]) -> Vec<u8> {
+        [&[0][..], &tcp, &[4, 0], &[b'x'; 20]].concat()
+    }
+    /// At port 80.
+    pub(super) fn listen(tcp: [u8; 12]) -> Vec<u8> {
+        [&[1][..], &tcp, &[0, 0, 0, 0, 0]].concat()
+    }
+    /// Everything that waits.
+    pub(super) const ACCEPT: [u8; 1] = [2];
+    /// 4000 bytes.
+    pub(super) const WRITE: [u8; 5] = [3, 0, 0x0f, 0xa0, 0];
+    /// Up to 4096 bytes.
+    pub(super) const READ: [u8; 6] = [4, 0, 0, 0x10, 0, 0];
+    /// For writing.
+    pub(super) const SHUTDOWN: [u8; 3] = [5, 0, 0];
+    /// The handle.
+    pub(super) const RELEASE: [u8; 3] = [5, 0, 6];
+    /// Of 200 ms.
+    pub(super) const PAUSE: [u8; 2] = [7, 200];
+    /// Of 61 s.
+    pub(super) const LONG_PAUSE: [u8; 2] = [8, 2];
+    /// The attacker thinks of a flow to port 80.
+    pub(super) const FLOW: [u8; 4] = [10, 0, 0, 0];
+    /// A SYN (0) or SYN-ACK (1).
+    pub(super) const fn handshake(flags: u8) -> [u8; 13] {
+        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+    /// The acknowledgement of everything, without data.
+    pub(super) const ACK: [u8; 10] = [11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// The same with 1448 bytes.
+    pub(super) const DATA: [u8; 11] = [11, 0, 0, 0, 4, 0, 0, 0, 9, 0, 0];
+    /// The same with a FIN.
+    pub(super) const FIN: [u8; 10] = [11, 0, 0, 0, 0, 0, 63, 0, 0, 0];
+    /// A SACK block that leaves out the beginning.
+    pub(super) const SACK: [u8; 13] = [11, 0, 3, 0, 7, 2, 0, 128, 0, 7, 0, 0, 0];
+}
+
+fn connection() -> Vec<(&'static str, Vec<u8>)> {
+    use step::{ACCEPT, ACK, DATA, FIN, FLOW, LONG_PAUSE, PAUSE, READ, RELEASE, SACK, SHUTDOWN, WRITE};
+    let run = |steps: &[&[u8]]| [&STACK[..], &steps.concat()].concat();
+    let bare = {
+        let mut tcp = TCP;
+        tcp[0] = 0x4f;
+        tcp
+    };
+    let opened = [step::connect(TCP), step::handshake(1).to_vec()].concat();
+    let bare_opened = [step::connect(bare), step::handshake(1).to_vec()].concat();
+    let accepted = [&step::listen(TCP)[..], &FLOW, &step::handshake(0), &ACK, &ACCEPT].concat();
+    vec![
+        ("active", run(&[&opened, &WRITE, &ACK, &DATA, &READ, &SHUTDOWN, &ACK, &FIN, &LONG_PAUSE])),
+        ("bare", run(&[&bare_opened, &WRITE, &PAUSE, &ACK, &DATA, &READ, &FIN, &SHUTDOWN, &ACK])),
+        ("passive", run(&[&accepted, &DATA, &READ, &WRITE, &ACK, &FIN, &RELEASE, &ACK])),
+        ("losses", run(&[&opened, &WRITE, &WRITE, &SACK, &PAUSE, &SACK, &LONG_PAUSE, &ACK, &ACK])),
+        ("silence", run(&[&opened, &WRITE, &SHUTDOWN, &LONG_PAUSE, &LONG_PAUSE])),
+        ("half-open", run(&[&accepted, &FLOW, &step::handshake(0), &LONG_PAUSE])),
+        ("simultaneous", run(&[&step::connect(TCP), &step::handshake(0), &ACK, &DATA])),
+    ]
+}
+
+/// Steps of the target `pair`.
+fn pair() -> Vec<(&'static str, Vec<u8>)> {
+    const WRITE: [u8; 5] = [1, 0, 0, 0x4e, 0x1f];
+    const ANSWER: [u8; 5] = [1, 1, 0, 0x20, 0];
+    const READ: [u8; 2] = [4, 0];
+    const SHUTDOWN: [u8; 3] = [6, 0, 0];
+    const DELIVER: [u8; 3] = [9, 0, 3];
+    const DROP: [u8; 4] = [12, 0, 0, 1];
+    const REORDER: [u8; 4] = [12, 0, 3, 2];
+    const TOO_BIG: [u8; 4] = [13, 0, 1, 0];
+    const COALESCE: [u8; 2] = [14, 0];
+    const PAUSE: [u8; 3] = [15, 0, 250];
+    const EXCHANGE: [u8; 2] = [19, 0];
+    // The clock, two stacks, a listener, a connection.
+    let run = |tcp: [u8; 12], steps: &[&[u8]]| {
+        [&[0][..], &STACK[..7], &STACK[..7], &tcp, &[0, 0, 0], &tcp, &steps.concat()].concat()
+    };
+    let mut bare = TCP;
+    bare[0] = 0x0f;
+    let mut paced = TCP;
+    (paced[0], paced[1], paced[10]) = (0x70, 1, 2);
+    vec![
+        ("transfer", run(TCP, &[&EXCHANGE, &WRITE, &ANSWER, &EXCHANGE, &READ, &SHUTDOWN, &EXCHANGE])),
+        ("loss", run(TCP, &[&EXCHANGE, &WRITE, &DROP, &DELIVER, &EXCHANGE, &PAUSE, &READ, &WRITE])),
+        ("reorder", run(TCP, &[&EXCHANGE, &WRITE, &REORDER, &DELIVER, &READ, &EXCHANGE, &WRITE, &PAUSE])),
+        ("bare", run(bare, &[&EXCHANGE, &WRITE, &DROP, &EXCHANGE, &ANSWER, &PAUSE, &READ])),
+        ("too-big", run(TCP, &[&EXCHANGE, &WRITE, &TOO_BIG, &EXCHANGE, &PAUSE, &READ])),
+        ("coalesced", run(paced, &[&EXCHANGE, &WRITE, &PAUSE, &COALESCE, &DELIVER, &PAUSE, &EXCHANGE])),
+    ]
+}

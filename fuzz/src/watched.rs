@@ -1,0 +1,163 @@
+//! A stack whose every answer is checked: what must hold after each call, whatever the call was.
+//!
+//! - The buffers hold no more than the configuration allows, and there are no more connections.
+//! - Transmissions and events come to an end while time stands still.
+//! - A timer that was run is not due again at once: no busy loop.
+//! - Every packet can be read, is no larger than the device takes, and (where it is a super-packet)
+//!   falls into pieces that are.
+
+use brisk_tcp::config::StackConfig;
+use brisk_tcp::stack::{Rx, Transmit};
+use brisk_tcp::{Event, Stack};
+use brisk_wire::{ChecksumCheck, ChecksumFill, Duration, Instant, Packet, Segment, parse, split};
+
+/// Packets that may leave while time stands still: more than every buffer in segments of the least size,
+/// with an acknowledgement each.
+const MOST_PACKETS: usize = 20_000;
+/// Events and probes that may wait.
+const MOST_EVENTS: usize = 200_000;
+/// How often timers may be due again at the same instant.
+const MOST_REPEATS: usize = 4;
+/// Timers that may fire while time passes once.
+const MOST_TIMERS: usize = 200_000;
+
+/// A stack, its clock and the bounds it must keep.
+#[derive(Debug)]
+pub struct Watched {
+    /// The stack.
+    pub stack: Stack,
+    /// Its clock.
+    pub now: Instant,
+    /// Bytes that one connection's buffer may hold at most: the slack over `max_buffer_bytes`.
+    largest_buffer: usize,
+    packet: Vec<u8>,
+    /// Print what comes and goes.
+    trace: bool,
+}
+
+impl Watched {
+    /// A stack with this configuration; `largest_buffer` is the largest `max` of the buffers that its
+    /// connections will have.
+    pub fn new(config: StackConfig, seed: u64, largest_buffer: usize, now: Instant) -> Self {
+        let stack = Stack::new(config, seed).expect("the configuration is valid");
+        let trace = std::env::var_os("BRISK_FUZZ_TRACE").is_some();
+        Watched { stack, now, largest_buffer, packet: Vec::new(), trace }
+    }
+
+    /// Hands in a packet and checks.
+    pub fn receive(&mut self, packet: &[u8], rx: Rx) {
+        if self.trace {
+            println!("{} < {} {rx:?}", self.now.as_micros(), describe(packet));
+        }
+        let before = self.stack.stats().packets_in;
+        self.stack.on_packet(packet, rx, self.now);
+        assert_eq!(self.stack.stats().packets_in, before + 1);
+        self.check();
+    }
+
+    /// What must hold at any time.
+    pub fn check(&self) {
+        let config = self.stack.config();
+        let most = config.max_buffer_bytes + self.largest_buffer;
+        assert!(self.stack.memory() <= most, "{} bytes of memory, {most} at most", self.stack.memory());
+        let connections = self.stack.connections();
+        assert!(connections <= config.max_connections, "{connections} connections");
+    }
+
+    /// Takes out everything that is to be sent now, and hands each packet to `wire` as it is on the wire.
+    pub fn drain(&mut self, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
+        let mut packets = 0;
+        while let Some(transmit) = self.stack.poll_transmit(self.now, &mut self.packet) {
+            packets += 1;
+            assert!(packets < MOST_PACKETS, "packets leave for ever, the last {:02x?}", self.packet);
+            if self.trace {
+                println!("{} > {} {:?}", self.now.as_micros(), describe(&self.packet), transmit.segment_size);
+            }
+            examine(&self.packet, &transmit, self.stack.config(), wire);
+        }
+        self.check();
+    }
+
+    /// Takes out every event and probe.
+    pub fn events(&mut self) -> Vec<Event> {
+        let events: Vec<Event> = core::iter::from_fn(|| self.stack.poll_event()).take(MOST_EVENTS).collect();
+        assert!(events.len() < MOST_EVENTS, "events come for ever");
+        while self.stack.poll_probe().is_some() {}
+        events
+    }
+
+    /// The next instant at which a timer is due, not after `end`.
+    pub fn due(&self, end: Instant) -> Option<Instant> {
+        self.stack.next_timeout().filter(|at| *at <= end)
+    }
+
+    /// Runs the timers that are due at the clock's time, and takes out what they send.
+    pub fn run_timers(&mut self, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
+        let mut repeats = 0;
+        while self.due(self.now).is_some() {
+            repeats += 1;
+            let next = self.stack.next_timeout();
+            assert!(repeats <= MOST_REPEATS, "due at {next:?}, again and again at {:?}", self.now);
+            self.stack.on_timeout(self.now);
+            self.check();
+            self.drain(wire);
+        }
+    }
+
+    /// Lets time pass, and runs every timer at its time.
+    pub fn pass(&mut self, span: Duration, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
+        let end = self.now + span;
+        self.drain(wire);
+        let mut timers = 0;
+        while let Some(next) = self.due(end) {
+            timers += 1;
+            assert!(timers < MOST_TIMERS, "timers fire for ever, the next at {next:?} of {end:?}");
+            self.now = self.now.max(next);
+            self.run_timers(wire);
+        }
+        self.now = end;
+    }
+}
+
+/// A packet in one line.
+fn describe(packet: &[u8]) -> String {
+    match parse(packet, ChecksumCheck::Trust) {
+        Ok(Packet::Tcp(Segment { ip, tcp, payload })) => format!(
+            "{}:{} {}:{} {} {}+{} ack {} win {} urg {} {:?}",
+            ip.src,
+            tcp.src_port,
+            ip.dst,
+            tcp.dst_port,
+            tcp.flags,
+            tcp.seq.0,
+            payload.len(),
+            tcp.ack.0,
+            tcp.window,
+            tcp.urgent,
+            tcp.options
+        ),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A packet that the stack sent, in pieces as they are on the wire.
+fn examine(
+    packet: &[u8],
+    transmit: &Transmit,
+    config: &StackConfig,
+    wire: &mut dyn FnMut(&[u8], &Segment<'_>),
+) {
+    assert_eq!(transmit.len, packet.len());
+    let check = if transmit.partial_checksum { ChecksumCheck::Trust } else { ChecksumCheck::Verify };
+    let Ok(Packet::Tcp(whole)) = parse(packet, check) else { panic!("sent {packet:02x?}") };
+    assert!(whole.payload.len() <= config.max_super_segment.max(u32::from(config.mtu)) as usize);
+    assert_ne!(transmit.segment_size, Some(0), "a super-packet of segments of nothing");
+    let size = transmit.segment_size.unwrap_or(u16::MAX);
+    split(packet, size, ChecksumFill::Full, &mut |piece| {
+        let Ok(Packet::Tcp(segment)) = parse(piece, ChecksumCheck::Verify) else {
+            panic!("sent {piece:02x?}");
+        };
+        assert!(piece.len() <= usize::from(config.mtu), "{} bytes over {}", piece.len(), config.mtu);
+        wire(piece, &segment);
+    });
+}

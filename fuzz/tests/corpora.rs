@@ -1,0 +1,103 @@
+//! Every target over its corpus, and over seeded mutations of it.
+//!
+//! `BRISK_FUZZ_ROUNDS` multiplies the number of mutations (default 1), `BRISK_FUZZ_SEED` changes them
+//! (default 1). An input that fails is printed in hexadecimal and left in the directory for temporary
+//! files, for `--example replay`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use brisk_fuzz::{TARGETS, Target, mutate, seeds};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+fn corpus(target: Target) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
+}
+
+/// The inputs on disk, in the order of their names.
+fn inputs(target: Target) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(corpus(target)).expect("the corpus is there");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("can be listed").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("can be read")).collect()
+}
+
+/// A number from the environment.
+fn setting(name: &str) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(1)
+}
+
+fn run(target: Target, input: &[u8]) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
+        let path = std::env::temp_dir().join(format!("brisk-fuzz-{}", target.name));
+        let kept = std::fs::write(&path, input).map(|()| path.display().to_string());
+        let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+        println!("{} fails with {hex} ({kept:?})", target.name);
+        resume_unwind(panic);
+    }
+}
+
+/// The corpus itself, then `count` mutations of it.
+fn fuzz(name: &str, count: u64) {
+    let target = TARGETS.into_iter().find(|target| target.name == name).expect("a target");
+    let inputs = inputs(target);
+    for input in &inputs {
+        run(target, input);
+    }
+    let mut chance = ChaCha8Rng::seed_from_u64(setting("BRISK_FUZZ_SEED"));
+    let mut pool = inputs;
+    for _ in 0..count * setting("BRISK_FUZZ_ROUNDS") {
+        let (at, other) = (draw(&mut chance, pool.len()), draw(&mut chance, pool.len()));
+        let mut input = pool[at].clone();
+        mutate::mutate(&mut input, &pool[other], &mut chance);
+        run(target, &input);
+        // Mutations of mutations reach further than mutations of seeds.
+        if draw(&mut chance, 8) == 0 {
+            match pool.len() < 256 {
+                true => pool.push(input),
+                false => pool[at] = input,
+            }
+        }
+    }
+}
+
+fn draw(chance: &mut ChaCha8Rng, bound: usize) -> usize {
+    (chance.next_u64() % bound as u64) as usize
+}
+
+#[test]
+fn any_packet_is_parsed_or_refused() {
+    fuzz("segment", 100_000);
+}
+
+#[test]
+fn any_option_area_is_read() {
+    fuzz("options", 200_000);
+}
+
+#[test]
+fn any_text_is_a_link_or_an_error() {
+    fuzz("link", 20_000);
+}
+
+#[test]
+fn a_stack_withstands_any_peer_and_any_program() {
+    fuzz("connection", 5_000);
+}
+
+#[test]
+fn two_stacks_agree_over_any_path() {
+    fuzz("pair", 3_000);
+}
+
+#[test]
+fn the_corpora_are_what_the_tool_writes() {
+    for target in TARGETS {
+        for (name, bytes) in seeds::of(target.name) {
+            let path = corpus(target).join(&name);
+            let found = std::fs::read(&path).unwrap_or_default();
+            assert_eq!(found, bytes, "{}: run --example write_seeds", path.display());
+        }
+    }
+}
