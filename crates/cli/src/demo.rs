@@ -129,8 +129,9 @@ impl Screen {
     fn show(&mut self, text: &str) {
         self.clear();
         self.lines = text.lines().count();
-        // A terminal that is gone has nobody to tell.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        // Without wrapping, so that a narrow terminal does not make more lines of it. A terminal that is
+        // gone has nobody to tell.
+        let _ = write!(std::io::stderr(), "\x1b[?7l{text}\x1b[?7h");
     }
 
     /// Goes back to where the part begins and erases it.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use brisk_lab::emulate::{Between, Capture, Emulation, EndError, EndSpec, Outcome, Ticker, parse_prefix};
@@ -61,7 +62,7 @@ struct Ends {
     /// Address at B instead of 10.77.0.2/24 and fd77::2/64; repeatable
     #[arg(long, value_name = "ADDRESS/LENGTH", requires = "between")]
     addr_b: Vec<String>,
-    /// A TUN device as end A: tun:NAME[@NAMESPACE][=ADDRESS/LENGTH,...]
+    /// A TUN device as end A: tun:NAME, tun:NAME@NAMESPACE, tun:NAME@NAMESPACE=ADDRESS/LENGTH,...
     #[arg(long, value_name = "END", conflicts_with = "between", requires = "b")]
     a: Option<EndSpec>,
     /// A TUN device as end B
@@ -102,6 +103,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let outcome = emulation
         .run(limit, &stop, &mut every_second)
         .map_err(|error| Failure::failed(format!("the link ended: {error}")))?;
+    if live && stop.load(Ordering::Relaxed) {
+        // The terminal has echoed ^C.
+        eprintln!();
+    }
     report(&outcome, &spec, seed, args.json)
 }
 

@@ -405,7 +405,11 @@ mod tests {
 
     #[test]
     fn the_text_fits_eighty_columns() {
-        let text = report(&comparison("--rtt 250ms --rate 1mbit/256kbit --loss 20%", 123_456, 20)).to_text();
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let short = comparison("--rtt 250ms --rate 1mbit/256kbit --loss 20%", 123_456, 20);
+        let long = crate::arms::parse_arms("tcp; corrective=off,proactive=off,planner=off").unwrap();
+        for comparison in [Comparison { arms: long, ..short.clone() }, short] {
+            let text = report(&comparison).to_text();
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use brisk_lab::demo::{Demo, DemoArm, DemoReport, Snapshot};
 
 /// Widest bar of progress.
-const BAR: usize = 40;
+const BAR: usize = 30;
 
 /// What is about to happen.
 pub(super) fn introduction(demo: &Demo) -> String {

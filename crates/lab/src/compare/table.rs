@@ -11,14 +11,25 @@ const WIDTH: u16 = 80;
 const HEADINGS: [&str; 10] =
     ["arm", "mean ms", "p50 ms", "p90 ms", "p99 ms", "p50\nin RTT", "p99\nin RTT", "wire", "hit", "timeouts"];
 
+/// Longest name of an arm that stands in the table; with a longer one, numbers stand there.
+const LONGEST_NAME: usize = 12;
+
 /// The whole text, line end included.
 pub(super) fn text(report: &Report) -> String {
     let mut text = heading(report);
+    let numbered = report.arms.iter().any(|arm| arm.name.chars().count() > LONGEST_NAME);
+    if numbered {
+        for (index, arm) in report.arms.iter().enumerate() {
+            text.push_str(&wrapped(&format!("arm {}: {}", index + 1, arm.name)));
+        }
+        text.push('\n');
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     table.set_header(HEADINGS);
-    for arm in &report.arms {
-        table.add_row(row(arm));
+    for (index, arm) in report.arms.iter().enumerate() {
+        let name = if numbered { (index + 1).to_string() } else { arm.name.clone() };
+        table.add_row(row(name, arm));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
@@ -80,10 +91,10 @@ fn wrapped(line: &str) -> String {
     text
 }
 
-fn row(arm: &ArmReport) -> [String; 10] {
-    let ArmReport { name, n, ms, ci95, rtts, wire_ratio, timeouts, hit, .. } = arm;
+fn row(name: String, arm: &ArmReport) -> [String; 10] {
+    let ArmReport { n, ms, ci95, rtts, wire_ratio, timeouts, hit, .. } = arm;
     [
-        name.clone(),
+        name,
         with_interval(ms.mean, ci95.mean),
         with_interval(ms.p50, ci95.p50),
         with_interval(ms.p90, ci95.p90),
