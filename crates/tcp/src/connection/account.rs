@@ -146,8 +146,11 @@ impl Connection {
         ip + 20 + if self.negotiated.timestamps { 12 } else { 0 }
     }
 
-    /// A packet of `len` bytes arrived for this connection.
-    pub(crate) fn count_arrival(&mut self, len: usize) {
-        self.counters.wire_bytes_in += len as u64;
+    /// A packet arrived for this connection. One that a device coalesced counts as the segments that
+    /// were on the wire, each with headers of its own.
+    pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
+        let more = payload_len.div_ceil(segment_size.max(1)).saturating_sub(1);
+        let headers = packet_len.saturating_sub(payload_len);
+        self.counters.wire_bytes_in += (packet_len + more * headers) as u64;
     }
 }

@@ -51,7 +51,7 @@ impl Stack {
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, now)?;
-                    self.count_first_arrival(&tuple, wire_len);
+                    self.count_first_arrival(&tuple, wire_len, &arrived);
                     Ok(())
                 }
                 None => self.answer_with_reset(segment, Refusal::NoListener, now),
@@ -82,11 +82,11 @@ impl Stack {
     }
 
     /// The packet that made a connection counts among those it received.
-    fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize) {
+    fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
         if let Some(&Target::Connection(id)) = self.demux.get(tuple)
             && let Some(slot) = self.slots.at_mut(id)
         {
-            slot.connection.count_arrival(wire_len);
+            slot.connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
         }
     }
 
@@ -111,7 +111,7 @@ impl Stack {
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {
-            connection.count_arrival(wire_len);
+            connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             connection.on_segment(taken, now, env);
         });
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
