@@ -25,6 +25,10 @@ use crate::time::{Duration, Instant};
 /// How long a corked partial segment is held at most (the limit that Linux documents for TCP_CORK).
 const CORK_MAX: Duration = Duration::from_millis(200);
 
+/// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
+/// A peer that names one byte would have a record and a packet made for every byte of the buffer.
+const LEAST_MSS: u32 = 48;
+
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
@@ -196,7 +200,7 @@ impl Sender {
 
     /// The handshake told the peer's MSS and whether every segment carries timestamps.
     pub(crate) fn on_handshake(&mut self, peer_mss: u16, timestamps: bool) {
-        self.largest_segment = self.largest_segment.min(u32::from(peer_mss));
+        self.largest_segment = self.largest_segment.min(u32::from(peer_mss).max(LEAST_MSS));
         self.option_len = if timestamps { TIMESTAMP_OPTION_LEN } else { 0 };
     }
 
@@ -289,6 +293,18 @@ mod tests {
         assert_eq!(initial_window(10, 1460), 14_600);
         assert_eq!(initial_window(10, 536), 5_360);
         assert_eq!(initial_window(10, 9_000), 18_000);
+    }
+
+    #[test]
+    fn a_peer_that_names_a_tiny_mss_does_not_get_a_segment_for_every_byte() {
+        let (config, host) = (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO });
+        let mss = |peer, timestamps| {
+            let mut sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
+            sender.on_handshake(peer, timestamps);
+            sender.mss()
+        };
+        assert_eq!((mss(1, false), mss(1, true)), (48, 36));
+        assert_eq!((mss(49, false), mss(536, false)), (49, 536));
     }
 
     #[test]
