@@ -1,0 +1,748 @@
+//! The client's side: what is remembered of servers and paths, and what follows from it (TCP Fast Open,
+//! CoNEXT 2011, sections 3.2 and 4.1; RFC 7413 sections 3.1 and 4.1.3).
+//!
+//! For every pair of addresses the cache keeps the latest cookie, the MSS and the round-trip time. Beside
+//! that it remembers failure, in three sizes, because the remedy must not be larger than the trouble:
+//!
+//! - a SYN with data (or with the option) was swallowed: after the second time this destination and port
+//!   is left alone, 240 s and doubling;
+//! - the server answered but did not take the data, three times in ten minutes: SYNs carry the cookie and
+//!   no data for 60 s and doubling, so that a server that recovers is noticed. That is what a client
+//!   behind a changing address sees; no time is lost, only bytes;
+//! - the path let the data pass and then nothing more, to two destinations: Fast Open is off on this
+//!   attachment to the network, one hour and doubling. One destination alone proves nothing: it may have
+//!   crashed.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use brisk_wire::{Cookie, FastOpen};
+
+use super::lru::Lru;
+use super::outcome::{BlackHoleSign, OffReason, SynAckClass};
+use crate::stack::KeyedHash;
+use crate::time::{Duration, Instant};
+
+/// How long a round-trip time may be believed.
+const RTT_LIFETIME: Duration = Duration::from_secs(600);
+/// Bytes of a SYN that are kept for options, ours and what a middlebox may add (Linux: 40).
+const OPTION_SPACE: u16 = 40;
+/// MSS of a server that never said: IPv4, IPv6 (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: [u16; 2] = [536, 1220];
+/// Largest MSS that a SYN with data may count on: what Ethernet carries over IPv4, IPv6.
+const MSS_CAP: [u16; 2] = [1460, 1440];
+/// Time between two signs of a black hole that belong together.
+const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
+/// Attachments and signs that are remembered at most.
+const MAX_ATTACHMENTS: usize = 16;
+const MAX_SIGNS: usize = 8;
+/// One-time cookies kept for a server.
+const MAX_ONE_TIME: usize = 8;
+/// Ports of a server of which failures are remembered.
+pub(super) const MAX_PORTS: usize = 8;
+
+/// Bounds and times of the client's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientMemory {
+    /// Pairs of addresses. 0 (none)..=1000000, default 1024.
+    pub entries: usize,
+    /// Never count on more than 1460 (IPv4) or 1440 (IPv6) bytes of MSS for a SYN. Default `true`.
+    pub cap_syn_mss: bool,
+    /// Swallowed SYNs in a row after which a destination and port is left alone. 1..=10, default 2.
+    pub syn_fail_limit: u8,
+    /// It is left alone for this long, doubled per swallowed SYN. 1 s..=1 h, default 60 s.
+    pub disable_base: Duration,
+    /// Answers without the data after which data stays out of SYNs. 1..=10, default 3.
+    pub soft_limit: u8,
+    /// Within this time. Default 600 s.
+    pub soft_window: Duration,
+    /// For this long, doubled per episode. Default 60 s.
+    pub soft_base: Duration,
+    /// After a server gave no cookie: the time to the next request. Default 600 s.
+    pub request_interval: Duration,
+    /// After a request was swallowed: the time to the next one, doubled each time. Default 1 h.
+    pub request_base: Duration,
+    /// Fast Open is off for this long on an attachment that is a black hole, doubled each time; 0: never.
+    /// Up to 86400 s, default 3600 s.
+    pub black_hole_base: Duration,
+    /// Destinations that must show signs of it. 1..=8, default 2.
+    pub black_hole_destinations: u8,
+}
+
+impl Default for ClientMemory {
+    fn default() -> Self {
+        ClientMemory {
+            entries: 1024,
+            cap_syn_mss: true,
+            syn_fail_limit: 2,
+            disable_base: Duration::from_secs(60),
+            soft_limit: 3,
+            soft_window: Duration::from_secs(600),
+            soft_base: Duration::from_secs(60),
+            request_interval: Duration::from_secs(600),
+            request_base: Duration::from_secs(3600),
+            black_hole_base: Duration::from_secs(3600),
+            black_hole_destinations: 2,
+        }
+    }
+}
+
+/// Fast Open for one active open. Data of the SYN can reach the server's application **more than once**
+/// (RFC 7413 section 6.1): ask for it only if a repeated request does no harm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FastOpenConnect {
+    /// Whose cookies to use: they can be told apart by a server, so give every privacy context its own
+    /// partition. Default 0.
+    pub partition: u64,
+    /// The attachment to the network that the connection uses: a black hole is remembered for it. Default
+    /// 0.
+    pub attachment: u64,
+    /// Send the data without asking for a cookie, as closed networks may. Default `false`.
+    pub no_cookie: bool,
+    /// The option in the experimental form that older servers know. Default `false`.
+    pub experimental: bool,
+    /// Ask for one-time cookies outside the handshake; only servers of this stack know them. Default
+    /// `false`.
+    pub one_time: bool,
+    /// The first SYN is given this many percent of the remembered round-trip time before a plain one
+    /// follows. 100..=300, default 150.
+    pub syn_rto_percent: u16,
+    /// But at least this. 0..=1 s, default 50 ms.
+    pub syn_rto_floor: Duration,
+    /// Keep what arrives before the SYN-ACK until it is there, a window of ten segments at most. Default
+    /// `true`.
+    pub hold_early: bool,
+    /// The SYN leaves with the first write instead of at once. Default `false`.
+    pub defer: bool,
+}
+
+impl Default for FastOpenConnect {
+    fn default() -> Self {
+        FastOpenConnect {
+            partition: 0,
+            attachment: 0,
+            no_cookie: false,
+            experimental: false,
+            one_time: false,
+            syn_rto_percent: 150,
+            syn_rto_floor: Duration::from_millis(50),
+            hold_early: true,
+            defer: false,
+        }
+    }
+}
+
+/// What the cache is looked up by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct PathKey {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) partition: u64,
+}
+
+/// A connection as the cache knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    pub(crate) path: PathKey,
+    pub(crate) port: u16,
+    pub(crate) attachment: u64,
+}
+
+impl Asker {
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr, connect: &FastOpenConnect) -> Self {
+        let path = PathKey { local: local.ip(), remote: remote.ip(), partition: connect.partition };
+        Asker { path, port: remote.port(), attachment: connect.attachment }
+    }
+}
+
+/// What the first SYN carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// A request for a cookie.
+    Request,
+    /// A cookie, and the data there is.
+    Data,
+    /// A cookie and no data: the server did not take any lately.
+    CookieOnly,
+    /// Data without a cookie.
+    DataNoCookie,
+}
+
+/// How a connection opens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    /// The option of the SYN.
+    pub(crate) option: Option<FastOpen>,
+    /// Payload bytes that the SYN may carry, before the path MTU is looked at.
+    pub(crate) data_limit: u16,
+    /// The remembered round-trip time, if it is fresh.
+    pub(crate) srtt: Option<Duration>,
+}
+
+/// What a connection reports of its opening.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Report {
+    /// The first acceptable SYN-ACK.
+    SynAck {
+        class: SynAckClass,
+        /// MSS option of the SYN-ACK.
+        mss: Option<u16>,
+        /// Its Fast Open option, if the SYN had one too.
+        cookie: Option<FastOpen>,
+        /// Smoothed round-trip time and its variation, if it could be measured.
+        rtt: Option<(Duration, Duration)>,
+    },
+    /// A one-time cookie came outside the handshake.
+    OneTime(Cookie),
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error.
+    Failed(Mode),
+    /// The connection opened and then showed this.
+    BlackHole(BlackHoleSign),
+    /// Data arrived on a connection whose SYN data was taken.
+    Works,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Path {
+    pub(super) cookie: Option<FastOpen>,
+    pub(super) mss: Option<u16>,
+    pub(super) rtt: Option<Rtt>,
+    pub(super) one_time: VecDeque<Cookie>,
+    pub(super) soft: u8,
+    pub(super) soft_since: Instant,
+    pub(super) soft_until: Option<Instant>,
+    pub(super) soft_episodes: u8,
+    pub(super) ports: ArrayVec<Port, MAX_PORTS>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rtt {
+    pub(super) srtt: Duration,
+    pub(super) rttvar: Duration,
+    pub(super) until: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Port {
+    pub(super) port: u16,
+    pub(super) syn_fail: u8,
+    pub(super) disabled_until: Option<Instant>,
+    pub(super) req_fail: u8,
+    pub(super) request_after: Option<Instant>,
+}
+
+/// Whether an attachment to the network is a black hole for Fast Open.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Breaker {
+    pub(super) attachment: u64,
+    pub(super) times: u8,
+    pub(super) off_until: Option<Instant>,
+    signs: ArrayVec<(IpAddr, Instant), MAX_SIGNS>,
+}
+
+/// The memory of a client.
+#[derive(Debug)]
+pub(crate) struct ClientCache {
+    memory: ClientMemory,
+    hash: KeyedHash,
+    pub(super) paths: Lru<PathKey, Path, KeyedHash>,
+    /// The one used last at the end.
+    pub(super) breakers: Vec<Breaker>,
+}
+
+impl ClientCache {
+    /// An empty cache.
+    pub(crate) fn new(memory: ClientMemory, hash: KeyedHash) -> Self {
+        let paths = Lru::new(memory.entries, hash.clone());
+        ClientCache { memory, hash, paths, breakers: Vec::new() }
+    }
+
+    /// An empty cache of the same kind.
+    pub(super) fn emptied(&self) -> Self {
+        ClientCache::new(self.memory, self.hash.clone())
+    }
+
+    /// How this connection should open, or why without Fast Open.
+    pub(crate) fn choose(
+        &mut self,
+        asker: &Asker,
+        connect: &FastOpenConnect,
+        user_mss: Option<u16>,
+        now: Instant,
+    ) -> Result<Plan, OffReason> {
+        let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
+        let family = usize::from(asker.path.remote.is_ipv6());
+        if self.breaker(asker.attachment).is_some_and(|breaker| later(breaker.off_until)) {
+            return Err(OffReason::BlackHole);
+        }
+        let cap = if self.memory.cap_syn_mss { MSS_CAP[family] } else { u16::MAX };
+        let none = Path::default();
+        let path = self.paths.touch(&asker.path).map_or(&none, |path| path);
+        let port = path.port(asker.port);
+        if later(port.disabled_until) {
+            return Err(OffReason::Disabled);
+        }
+        let mss = path.mss.unwrap_or(DEFAULT_MSS[family]).min(cap).min(user_mss.unwrap_or(u16::MAX));
+        let srtt = path.rtt.filter(|rtt| rtt.until > now).map(|rtt| rtt.srtt);
+        let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
+        let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);
+        let (mode, option) = match cookie.or(path.cookie) {
+            _ if connect.no_cookie => (Mode::DataNoCookie, None),
+            Some(option) if later(path.soft_until) => (Mode::CookieOnly, Some(option)),
+            Some(option) => (Mode::Data, Some(option)),
+            None if later(port.request_after) => return Err(OffReason::NoCookieThere),
+            None => (Mode::Request, Some(form(Cookie::REQUEST))),
+        };
+        let plan = Plan { mode, option, data_limit: mss.saturating_sub(OPTION_SPACE), srtt };
+        if plan.option.is_some_and(|option| cookie == Some(option))
+            && let Some(path) = self.paths.touch(&asker.path)
+        {
+            path.one_time.pop_front();
+        }
+        Ok(plan)
+    }
+
+    /// Takes in what a connection reports.
+    pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+        match *report {
+            Report::SynAck { class, mss, cookie, rtt } => {
+                let memory = self.memory;
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                path.mss = mss.or(path.mss);
+                if let Some((srtt, rttvar)) = rtt {
+                    path.rtt = Some(Rtt { srtt, rttvar, until: now + RTT_LIFETIME });
+                }
+                path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
+                path.judge(asker.port, class, &memory, now);
+            }
+            Report::OneTime(cookie) => {
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                if path.one_time.len() == MAX_ONE_TIME {
+                    path.one_time.pop_front();
+                }
+                path.one_time.push_back(cookie);
+            }
+            Report::Failed(mode) => {
+                let memory = self.memory;
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                match mode {
+                    Mode::Request => path.request_swallowed(asker.port, &memory, now),
+                    Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
+                        path.syn_swallowed(asker.port, 1, &memory, now);
+                    }
+                }
+            }
+            Report::BlackHole(_) => self.on_black_hole(asker, now),
+            Report::Works => {
+                if let Some(breaker) = self.breaker(asker.attachment)
+                    && !asker.path.remote.is_loopback()
+                {
+                    breaker.times = 0;
+                }
+            }
+        }
+    }
+
+    /// Forgets the cookies and failures of a partition, or of all: on a change of network.
+    pub(crate) fn flush(&mut self, partition: Option<u64>) {
+        self.paths.retain(|key, _| partition.is_some_and(|partition| partition != key.partition));
+        if partition.is_none() {
+            self.breakers.clear();
+        }
+    }
+
+    /// Pairs of addresses that are known.
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    fn on_black_hole(&mut self, asker: &Asker, now: Instant) {
+        let memory = self.memory;
+        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+            path.syn_swallowed(asker.port, 2, &memory, now);
+        }
+        if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
+            return;
+        }
+        let breaker = self.breaker_or_insert(asker.attachment);
+        breaker.signs.retain(|(remote, at)| {
+            *remote != asker.path.remote && now.saturating_since(*at) <= BLACK_HOLE_WINDOW
+        });
+        if breaker.signs.is_full() {
+            breaker.signs.remove(0);
+        }
+        breaker.signs.push((asker.path.remote, now));
+        if breaker.signs.len() >= usize::from(memory.black_hole_destinations) {
+            breaker.off_until = Some(now + doubled(memory.black_hole_base, breaker.times.min(6)));
+            breaker.times = breaker.times.saturating_add(1);
+            breaker.signs.clear();
+        }
+    }
+
+    fn breaker(&mut self, attachment: u64) -> Option<&mut Breaker> {
+        self.breakers.iter_mut().find(|breaker| breaker.attachment == attachment)
+    }
+
+    pub(super) fn breaker_or_insert(&mut self, attachment: u64) -> &mut Breaker {
+        let known = self.breakers.iter().position(|breaker| breaker.attachment == attachment);
+        let breaker = match known {
+            Some(at) => self.breakers.remove(at),
+            None => Breaker { attachment, ..Breaker::default() },
+        };
+        if self.breakers.len() >= MAX_ATTACHMENTS {
+            self.breakers.remove(0);
+        }
+        self.breakers.push_mut(breaker)
+    }
+}
+
+impl Path {
+    fn port(&self, port: u16) -> Port {
+        self.ports.iter().find(|known| known.port == port).copied().unwrap_or_default()
+    }
+
+    /// The memory of a port; the one that was entered first makes way.
+    pub(super) fn port_mut(&mut self, port: u16) -> &mut Port {
+        let at = match self.ports.iter().position(|known| known.port == port) {
+            Some(at) => at,
+            None => {
+                if self.ports.is_full() {
+                    self.ports.remove(0);
+                }
+                self.ports.push(Port { port, ..Port::default() });
+                self.ports.len() - 1
+            }
+        };
+        &mut self.ports[at]
+    }
+
+    fn judge(&mut self, port: u16, class: SynAckClass, memory: &ClientMemory, now: Instant) {
+        match class {
+            SynAckClass::Accepted => {
+                self.port_mut(port).syn_fail = 0;
+                (self.soft, self.soft_episodes) = (0, 0);
+            }
+            SynAckClass::Partial => self.soft = 0,
+            SynAckClass::SoftReject | SynAckClass::SoftNegative | SynAckClass::LateReject => {
+                self.data_not_taken(memory, now);
+            }
+            SynAckClass::SynDrop => self.syn_swallowed(port, 1, memory, now),
+            SynAckClass::Granted => {
+                let port = self.port_mut(port);
+                (port.req_fail, port.request_after) = (0, None);
+            }
+            SynAckClass::NotSupported => {
+                self.port_mut(port).request_after = Some(now + memory.request_interval);
+            }
+            SynAckClass::ReqDrop => self.request_swallowed(port, memory, now),
+            SynAckClass::NoData => {}
+        }
+    }
+
+    fn data_not_taken(&mut self, memory: &ClientMemory, now: Instant) {
+        if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
+            (self.soft, self.soft_since) = (0, now);
+        }
+        self.soft = self.soft.saturating_add(1);
+        if self.soft >= memory.soft_limit {
+            self.soft_until = Some(now + doubled(memory.soft_base, self.soft_episodes.min(6)));
+            self.soft_episodes = self.soft_episodes.saturating_add(1);
+            self.soft = 0;
+        }
+    }
+
+    fn syn_swallowed(&mut self, port: u16, count: u8, memory: &ClientMemory, now: Instant) {
+        let port = self.port_mut(port);
+        port.syn_fail = port.syn_fail.saturating_add(count);
+        if port.syn_fail >= memory.syn_fail_limit {
+            port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
+        }
+    }
+
+    fn request_swallowed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
+        let port = self.port_mut(port);
+        port.request_after = Some(now + doubled(memory.request_base, port.req_fail.min(4)));
+        port.req_fail = port.req_fail.saturating_add(1);
+    }
+}
+
+fn doubled(base: Duration, times: u8) -> Duration {
+    base.saturating_mul(1 << times.min(31))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const C1: [u8; 8] = [1; 8];
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn cookie(bytes: &[u8]) -> FastOpen {
+        FastOpen::with_cookie(Cookie::new(bytes).expect("a legal length"))
+    }
+
+    fn asker(remote: &str) -> Asker {
+        let local: SocketAddr = "192.0.2.1:40000".parse().expect("an address");
+        Asker::new(local, remote.parse().expect("an address"), &FastOpenConnect::default())
+    }
+
+    fn cache() -> ClientCache {
+        ClientCache::new(ClientMemory::default(), KeyedHash::new(1))
+    }
+
+    struct Bench(ClientCache, Asker);
+
+    impl Bench {
+        fn new() -> Self {
+            Bench(cache(), asker("198.51.100.9:80"))
+        }
+
+        /// With a cookie, an MSS of 1460 and a round-trip time of 100 ms.
+        fn known() -> Self {
+            let mut bench = Bench::new();
+            bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
+            bench
+        }
+
+        fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
+            let rtt = Some((Duration::from_millis(100), Duration::from_millis(50)));
+            self.report(&Report::SynAck { class, mss: Some(1460), cookie, rtt }, now);
+        }
+
+        fn report(&mut self, report: &Report, now: u64) {
+            self.0.on_report(&self.1, report, at(now));
+        }
+
+        fn choose(&mut self, now: u64) -> Result<Plan, OffReason> {
+            self.0.choose(&self.1, &FastOpenConnect::default(), None, at(now))
+        }
+
+        fn mode(&mut self, now: u64) -> Result<Mode, OffReason> {
+            self.choose(now).map(|plan| plan.mode)
+        }
+    }
+
+    #[test]
+    fn without_a_cookie_one_is_asked_for_and_then_used() {
+        let mut bench = Bench::new();
+        let plan = bench.choose(0).expect("nothing speaks against it");
+        assert_eq!((plan.mode, plan.option, plan.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
+        bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
+        let plan = bench.choose(200).expect("nothing speaks against it");
+        assert_eq!((plan.mode, plan.option), (Mode::Data, Some(cookie(&C1))));
+        assert_eq!((plan.data_limit, plan.srtt), (1420, Some(Duration::from_millis(100))));
+    }
+
+    #[test]
+    fn a_cookie_belongs_to_a_pair_of_addresses_and_a_partition() {
+        let mut bench = Bench::known();
+        let mode = |bench: &mut Bench, asker, partition| {
+            let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
+            let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
+            bench.0.choose(&asker, &connect, None, at(1)).map(|plan| plan.mode)
+        };
+        let path = bench.1.path;
+        assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
+        assert_eq!(mode(&mut bench, path, 7), Ok(Mode::Request));
+        let roamed = PathKey { local: "192.0.2.77".parse().expect("an address"), ..path };
+        assert_eq!(mode(&mut bench, roamed, 0), Ok(Mode::Request));
+        bench.0.flush(Some(7));
+        assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
+        bench.0.flush(Some(0));
+        assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Request));
+    }
+
+    #[test]
+    fn the_amount_of_data_follows_the_mss_less_the_option_space() {
+        let limit = |mss: Option<u16>, user_mss| {
+            let mut bench = Bench::new();
+            if let Some(mss) = mss {
+                let (class, cookie) = (SynAckClass::Granted, Some(cookie(&C1)));
+                bench.report(&Report::SynAck { class, mss: Some(mss), cookie, rtt: None }, 0);
+            }
+            let connect = FastOpenConnect { no_cookie: mss.is_none(), ..FastOpenConnect::default() };
+            let plan = bench.0.choose(&bench.1, &connect, user_mss, at(1));
+            plan.expect("nothing speaks against it").data_limit
+        };
+        assert_eq!(limit(Some(940), None), 900);
+        assert_eq!(limit(Some(1460), None), 1420);
+        assert_eq!(limit(Some(10_000), None), 1420);
+        assert_eq!(limit(Some(1460), Some(1040)), 1000);
+        assert_eq!(limit(None, None), 496);
+        assert_eq!(limit(Some(20), None), 0, "no MSS is too small to survive");
+    }
+
+    #[test]
+    fn cookies_of_every_legal_length_are_kept_and_an_all_zero_one_is_valid() {
+        for bytes in [&[0u8; 8][..], &[1; 4], &[2; 16]] {
+            let mut bench = Bench::known();
+            bench.answer(SynAckClass::Accepted, Some(cookie(bytes)), 1);
+            assert_eq!(bench.choose(2).expect("a cookie").option, Some(cookie(bytes)));
+        }
+        let mut bench = Bench::known();
+        bench.answer(SynAckClass::Accepted, None, 1);
+        bench.answer(SynAckClass::Accepted, Some(FastOpen::REQUEST), 2);
+        assert_eq!(bench.choose(3).expect("a cookie").option, Some(cookie(&C1)), "none does not erase one");
+    }
+
+    #[test]
+    fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
+        let mut bench = Bench::known();
+        bench.answer(SynAckClass::SynDrop, None, 250);
+        assert_eq!(bench.mode(300), Ok(Mode::Data), "one may be chance");
+        bench.answer(SynAckClass::SynDrop, None, 10_250);
+        assert_eq!(bench.mode(20_000), Err(OffReason::Disabled));
+        assert_eq!(bench.mode(250_249), Err(OffReason::Disabled));
+        assert_eq!(bench.mode(251_000), Ok(Mode::Data));
+        bench.report(&Report::Failed(Mode::Data), 300_000);
+        assert_eq!(bench.mode(779_999), Err(OffReason::Disabled));
+        assert_eq!(bench.mode(780_000), Ok(Mode::Data));
+        bench.answer(SynAckClass::Accepted, None, 780_001);
+        bench.answer(SynAckClass::SynDrop, None, 780_002);
+        assert_eq!(bench.mode(780_003), Ok(Mode::Data), "success forgives");
+    }
+
+    #[test]
+    fn a_failure_concerns_one_port() {
+        let mut bench = Bench::known();
+        bench.report(&Report::Failed(Mode::Data), 0);
+        bench.report(&Report::Failed(Mode::Data), 1);
+        assert_eq!(bench.mode(2), Err(OffReason::Disabled));
+        bench.1.port = 443;
+        assert_eq!(bench.mode(2), Ok(Mode::Data));
+        for port in 1000..1000 + MAX_PORTS as u16 {
+            bench.1.port = port;
+            bench.report(&Report::Failed(Mode::Data), 3);
+        }
+        bench.1.port = 80;
+        assert_eq!(bench.mode(4), Ok(Mode::Data), "the memory is bounded");
+    }
+
+    #[test]
+    fn three_answers_without_the_data_suspend_it_for_a_minute_and_then_two() {
+        let mut bench = Bench::known();
+        for (now, class) in
+            [(0, SynAckClass::SoftReject), (1, SynAckClass::SoftNegative), (2, SynAckClass::LateReject)]
+        {
+            assert_eq!(bench.mode(now), Ok(Mode::Data));
+            bench.answer(class, None, now);
+        }
+        assert_eq!(bench.mode(3), Ok(Mode::CookieOnly));
+        assert_eq!(bench.mode(60_001), Ok(Mode::CookieOnly));
+        assert_eq!(bench.mode(60_002), Ok(Mode::Data));
+        for now in [60_003, 60_004, 60_005] {
+            bench.answer(SynAckClass::SoftReject, None, now);
+        }
+        assert_eq!(bench.mode(180_004), Ok(Mode::CookieOnly));
+        assert_eq!(bench.mode(180_005), Ok(Mode::Data));
+    }
+
+    #[test]
+    fn answers_without_the_data_count_only_within_ten_minutes_and_in_a_row() {
+        let mut bench = Bench::known();
+        for now in [0, 1, 600_002, 600_003] {
+            bench.answer(SynAckClass::SoftReject, None, now);
+        }
+        assert_eq!(bench.mode(600_004), Ok(Mode::Data));
+        bench.answer(SynAckClass::Partial, None, 600_005);
+        bench.answer(SynAckClass::SoftReject, None, 600_006);
+        assert_eq!(bench.mode(600_007), Ok(Mode::Data));
+    }
+
+    #[test]
+    fn a_server_without_fast_open_is_asked_again_after_ten_minutes() {
+        let mut bench = Bench::new();
+        bench.answer(SynAckClass::NotSupported, None, 0);
+        assert_eq!(bench.mode(599_999), Err(OffReason::NoCookieThere));
+        assert_eq!(bench.mode(600_000), Ok(Mode::Request));
+    }
+
+    #[test]
+    fn swallowed_requests_are_repeated_after_an_hour_and_then_two() {
+        let mut bench = Bench::new();
+        bench.answer(SynAckClass::ReqDrop, None, 0);
+        assert_eq!(bench.mode(3_599_999), Err(OffReason::NoCookieThere));
+        assert_eq!(bench.mode(3_600_000), Ok(Mode::Request));
+        bench.report(&Report::Failed(Mode::Request), 3_600_000);
+        assert_eq!(bench.mode(10_799_999), Err(OffReason::NoCookieThere));
+        assert_eq!(bench.mode(10_800_000), Ok(Mode::Request));
+    }
+
+    #[test]
+    fn a_round_trip_time_is_forgotten_after_ten_minutes() {
+        let mut bench = Bench::known();
+        assert!(bench.choose(599_999).expect("a cookie").srtt.is_some());
+        assert!(bench.choose(600_000).expect("a cookie").srtt.is_none());
+    }
+
+    #[test]
+    fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
+        let mut cache = cache();
+        let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
+        let hole = Report::BlackHole(BlackHoleSign::Timeouts);
+        let choose = |cache: &mut ClientCache, remote, attachment, now| {
+            let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
+            let asker = Asker { attachment, ..asker(remote) };
+            cache.choose(&asker, &connect, None, at(now)).map(|plan| plan.mode)
+        };
+        cache.on_report(&a, &hole, at(0));
+        cache.on_report(&a, &hole, at(1));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 2), Ok(Mode::Request), "one destination");
+        assert_eq!(choose(&mut cache, "198.51.100.9:80", 0, 2), Err(OffReason::Disabled));
+        cache.on_report(&b, &hole, at(300_000));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 300_001), Err(OffReason::BlackHole));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 1, 300_001), Ok(Mode::Request), "another network");
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 3_900_000), Ok(Mode::Request));
+        cache.on_report(&a, &hole, at(3_900_000));
+        cache.on_report(&b, &hole, at(3_900_001));
+        assert_eq!(
+            choose(&mut cache, "203.0.113.99:80", 0, 11_100_000),
+            Err(OffReason::BlackHole),
+            "doubled"
+        );
+        cache.on_report(&a, &Report::Works, at(11_200_000));
+        cache.on_report(&a, &hole, at(11_200_001));
+        cache.on_report(&b, &hole, at(11_200_002));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Ok(Mode::Request), "one hour again");
+    }
+
+    #[test]
+    fn loopback_and_old_signs_switch_nothing_off() {
+        let mut cache = cache();
+        let hole = Report::BlackHole(BlackHoleSign::FinOnly);
+        cache.on_report(&asker("127.0.0.1:80"), &hole, at(0));
+        cache.on_report(&asker("127.0.0.2:80"), &hole, at(1));
+        cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
+        cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
+        let other = asker("203.0.113.99:80");
+        let plan = cache.choose(&other, &FastOpenConnect::default(), None, at(600_004));
+        assert_eq!(plan.map(|plan| plan.mode), Ok(Mode::Request));
+    }
+
+    #[test]
+    fn a_one_time_cookie_is_taken_out_when_it_is_used() {
+        let mut bench = Bench::new();
+        let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let cookies: Vec<FastOpen> = (0..10).map(|n| cookie(&[n; 16])).collect();
+        cookies.iter().for_each(|option| bench.report(&Report::OneTime(option.cookie), 0));
+        let mut option = || bench.0.choose(&bench.1, &one_time, None, at(1)).expect("asked").option;
+        for expected in &cookies[2..] {
+            assert_eq!(option().as_ref(), Some(expected));
+        }
+        assert_eq!(option(), Some(FastOpen::REQUEST));
+    }
+
+    #[test]
+    fn a_cache_without_entries_remembers_nothing() {
+        let memory = ClientMemory { entries: 0, ..ClientMemory::default() };
+        let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(1)), asker("198.51.100.9:80"));
+        bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
+        assert_eq!(bench.mode(1), Ok(Mode::Request));
+    }
+}

@@ -1,0 +1,214 @@
+//! What is kept of a connection that its SYN opened, once it is closed (TCP Fast Open, CoNEXT 2011,
+//! section 3.5).
+//!
+//! A server that closes last leaves LAST-ACK and knows nothing any more. If the network then delivers the
+//! SYN with data a second time, the cookie is still good and the request would be processed again. For
+//! twice the maximum segment lifetime a held entry tells such a duplicate from a new connection over the
+//! same ends (by RFC 6191). It is a mitigation: later, or at another server, nobody remembers.
+
+use alloc::collections::VecDeque;
+
+use brisk_wire::SeqNum;
+use hashbrown::HashMap;
+
+use crate::connection::TimeWaitState;
+use crate::stack::{FourTuple, KeyedHash};
+use crate::time::{Duration, Instant};
+
+/// One entry answers at most this often.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Which connections are held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LastAckHold {
+    /// None.
+    Off,
+    /// Those whose SYN brought data that was taken.
+    #[default]
+    FastOpened,
+    /// All that leave LAST-ACK.
+    All,
+}
+
+/// A connection that has left LAST-ACK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    /// Its initial receive sequence number.
+    pub(crate) irs: SeqNum,
+    /// The numbers it ended with.
+    pub(crate) numbers: TimeWaitState,
+    /// IP hop limit of what it sends.
+    pub(crate) hop_limit: u8,
+    /// DSCP of what it sends.
+    pub(crate) dscp: u8,
+    expiry: Instant,
+    answered: Option<Instant>,
+}
+
+/// What a SYN for held ends is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HoldVerdict {
+    /// Nothing is held: it is like any other.
+    Unknown,
+    /// A new connection: the entry is gone.
+    Fresh,
+    /// An old duplicate: drop it, and say what is known if there is an answer.
+    Duplicate { answer: Option<Held> },
+}
+
+/// The held connections.
+#[derive(Debug)]
+pub(crate) struct HoldTable {
+    held: HashMap<FourTuple, Held, KeyedHash>,
+    /// In order of expiry; entries outlive what they speak of.
+    order: VecDeque<(Instant, FourTuple)>,
+    capacity: usize,
+    lifetime: Duration,
+}
+
+impl HoldTable {
+    /// An empty table of `capacity` entries that last two times `msl`.
+    pub(crate) fn new(capacity: usize, msl: Duration, hash: KeyedHash) -> Self {
+        let held = HashMap::with_hasher(hash);
+        HoldTable { held, order: VecDeque::new(), capacity, lifetime: msl * 2 }
+    }
+
+    /// Holds a connection; the one held for longest makes way.
+    pub(crate) fn insert(
+        &mut self,
+        tuple: FourTuple,
+        irs: SeqNum,
+        numbers: TimeWaitState,
+        hop_limit: u8,
+        dscp: u8,
+        now: Instant,
+    ) {
+        self.expire(now);
+        while self.order.len() >= self.capacity {
+            let Some((expiry, oldest)) = self.order.pop_front() else { return };
+            self.drop_if(&oldest, expiry);
+        }
+        let expiry = now + self.lifetime;
+        self.held.insert(tuple, Held { irs, numbers, hop_limit, dscp, expiry, answered: None });
+        self.order.push_back((expiry, tuple));
+    }
+
+    /// Judges a SYN for these ends.
+    pub(crate) fn judge(
+        &mut self,
+        tuple: &FourTuple,
+        seq: SeqNum,
+        timestamp: Option<u32>,
+        now: Instant,
+    ) -> HoldVerdict {
+        self.expire(now);
+        let Some(held) = self.held.get_mut(tuple) else { return HoldVerdict::Unknown };
+        let later = held.numbers.ts_recent.zip(timestamp).map(|(recent, value)| is_later(value, recent));
+        let fresh = seq != held.irs && (later == Some(true) || seq.gt(held.numbers.rcv_nxt));
+        if fresh {
+            self.held.remove(tuple);
+            return HoldVerdict::Fresh;
+        }
+        let due = held.answered.is_none_or(|last| now.saturating_since(last) >= ANSWER_INTERVAL);
+        if due {
+            held.answered = Some(now);
+        }
+        HoldVerdict::Duplicate { answer: due.then_some(*held) }
+    }
+
+    /// Entries now.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((expiry, tuple)) = self.order.pop_front_if(|(expiry, _)| *expiry <= now) {
+            self.drop_if(&tuple, expiry);
+        }
+    }
+
+    fn drop_if(&mut self, tuple: &FourTuple, expiry: Instant) {
+        if self.held.get(tuple).is_some_and(|held| held.expiry == expiry) {
+            self.held.remove(tuple);
+        }
+    }
+}
+
+fn is_later(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::SocketAddr;
+
+    const IRS: SeqNum = SeqNum(1000);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn tuple(port: u16) -> FourTuple {
+        FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], port)))
+    }
+
+    fn table(capacity: usize, ts_recent: Option<u32>) -> HoldTable {
+        let mut table = HoldTable::new(capacity, Duration::from_secs(30), KeyedHash::new(1));
+        table.insert(tuple(1), IRS, numbers(ts_recent), 64, 0, at(600));
+        table
+    }
+
+    fn numbers(ts_recent: Option<u32>) -> TimeWaitState {
+        let (snd_nxt, rcv_nxt) = (SeqNum(9000), IRS + 102);
+        TimeWaitState { snd_nxt, rcv_nxt, window: 100, ts_recent, ts_offset: 0 }
+    }
+
+    #[test]
+    fn a_duplicate_is_held_off_for_twice_the_segment_lifetime() {
+        let mut table = table(10, Some(50));
+        let first = table.judge(&tuple(1), IRS, Some(40), at(5600));
+        assert!(matches!(first, HoldVerdict::Duplicate { answer: Some(held) } if held.irs == IRS));
+        let again = table.judge(&tuple(1), IRS, Some(40), at(5650));
+        assert_eq!(again, HoldVerdict::Duplicate { answer: None }, "answers are limited");
+        assert!(matches!(
+            table.judge(&tuple(1), IRS, Some(40), at(60_599)),
+            HoldVerdict::Duplicate { answer: Some(_) }
+        ));
+        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(60_601)), HoldVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_later_timestamp_or_sequence_number_is_a_new_connection() {
+        assert_eq!(table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(51), at(5600)), HoldVerdict::Fresh);
+        assert_eq!(table(10, None).judge(&tuple(1), IRS + 103, None, at(5600)), HoldVerdict::Fresh);
+        let old = table(10, None).judge(&tuple(1), IRS + 102, None, at(5600));
+        assert!(matches!(old, HoldVerdict::Duplicate { .. }));
+        let older = table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(50), at(5600));
+        assert!(matches!(older, HoldVerdict::Duplicate { .. }));
+        assert_eq!(table(10, None).judge(&tuple(2), IRS, None, at(5600)), HoldVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_new_connection_ends_the_hold() {
+        let mut table = table(10, Some(50));
+        assert_eq!(table.judge(&tuple(1), IRS - 7, Some(51), at(5600)), HoldVerdict::Fresh);
+        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(5600)), HoldVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_full_table_forgets_the_oldest_and_a_renewed_entry_lasts() {
+        let mut table = table(2, None);
+        table.insert(tuple(2), IRS, numbers(None), 64, 0, at(700));
+        table.insert(tuple(1), IRS + 1, numbers(None), 64, 0, at(800));
+        assert_eq!(table.len(), 2, "the old entry of these ends made way for the new");
+        table.insert(tuple(3), IRS, numbers(None), 64, 0, at(900));
+        assert_eq!(table.judge(&tuple(2), IRS, None, at(1000)), HoldVerdict::Unknown);
+        assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(1000)), HoldVerdict::Duplicate { .. }));
+        assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(60_799)), HoldVerdict::Duplicate { .. }));
+        let mut none = HoldTable::new(0, Duration::from_secs(30), KeyedHash::new(1));
+        none.insert(tuple(1), IRS, numbers(None), 64, 0, at(0));
+        assert_eq!(none.len(), 0);
+    }
+}

@@ -1,0 +1,270 @@
+//! A table of bounded size that forgets what was not used for longest.
+//!
+//! Entries lie in one vector and are linked in order of use; a hash table finds them. Every entry has a
+//! generation, so that who remembers a place can tell that its entry was evicted and the place given to
+//! another.
+
+use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hash};
+
+use hashbrown::HashMap;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// Where an entry stood, and which one it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    index: u32,
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    generation: u64,
+    older: u32,
+    newer: u32,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Lru<K, V, S> {
+    index: HashMap<K, u32, S>,
+    entries: Vec<Option<Entry<K, V>>>,
+    free: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    capacity: usize,
+    generations: u64,
+}
+
+impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
+    /// An empty table for `capacity` entries; 0 keeps nothing.
+    pub(crate) fn new(capacity: usize, hash: S) -> Self {
+        Lru {
+            index: HashMap::with_hasher(hash),
+            entries: Vec::new(),
+            free: Vec::new(),
+            oldest: NOWHERE,
+            newest: NOWHERE,
+            capacity: capacity.min(NOWHERE as usize),
+            generations: 0,
+        }
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The entry of this key; it counts as used.
+    pub(crate) fn touch(&mut self, key: &K) -> Option<&mut V> {
+        let at = *self.index.get(key)?;
+        self.unlink(at);
+        self.link_newest(at);
+        self.entry_mut(at).map(|entry| &mut entry.value)
+    }
+
+    /// The entry of this key, whose last use stays what it was.
+    pub(crate) fn peek(&self, key: &K) -> Option<&V> {
+        self.entry(*self.index.get(key)?).map(|entry| &entry.value)
+    }
+
+    /// The entry of this key, made if there is none; the one unused for longest makes way. `None` if the
+    /// table keeps nothing.
+    pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(Place, &mut V)> {
+        let at = match self.index.get(&key) {
+            Some(&at) => {
+                self.unlink(at);
+                at
+            }
+            None => self.place_for(key, make)?,
+        };
+        self.link_newest(at);
+        let entry = self.entry_mut(at)?;
+        Some((Place { index: at, generation: entry.generation }, &mut entry.value))
+    }
+
+    fn place_for(&mut self, key: K, make: impl FnOnce() -> V) -> Option<u32> {
+        if self.capacity == 0 {
+            return None;
+        }
+        while self.index.len() >= self.capacity {
+            let oldest = self.entry(self.oldest)?.key;
+            self.remove(&oldest);
+        }
+        self.generations += 1;
+        let entry =
+            Entry { key, value: make(), generation: self.generations, older: NOWHERE, newer: NOWHERE };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.entries.push(None);
+                self.entries.len() as u32 - 1
+            }
+        };
+        *self.entries.get_mut(at as usize)? = Some(entry);
+        self.index.insert(key, at);
+        Some(at)
+    }
+
+    /// The entry that stood at `place`, if it still does.
+    pub(crate) fn at(&mut self, place: Place) -> Option<&mut V> {
+        let entry = self.entry_mut(place.index).filter(|entry| entry.generation == place.generation)?;
+        Some(&mut entry.value)
+    }
+
+    /// Takes the entry that stood at `place` out, if it still does.
+    pub(crate) fn remove_at(&mut self, place: Place) {
+        let key = self.entry(place.index).filter(|entry| entry.generation == place.generation);
+        if let Some(key) = key.map(|entry| entry.key) {
+            self.remove(&key);
+        }
+    }
+
+    /// Takes the entry of this key out.
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        let at = self.index.remove(key)?;
+        self.unlink(at);
+        self.free.push(at);
+        self.entries.get_mut(at as usize)?.take().map(|entry| entry.value)
+    }
+
+    /// Keeps only the entries that `keep` says.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
+        let gone: Vec<K> =
+            self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| *key).collect();
+        for key in gone {
+            self.remove(&key);
+        }
+    }
+
+    /// The entries, the one unused for longest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        let mut next = self.oldest;
+        core::iter::from_fn(move || {
+            let entry = self.entry(next)?;
+            next = entry.newer;
+            Some((&entry.key, &entry.value))
+        })
+    }
+
+    fn entry(&self, at: u32) -> Option<&Entry<K, V>> {
+        self.entries.get(at as usize)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, at: u32) -> Option<&mut Entry<K, V>> {
+        self.entries.get_mut(at as usize)?.as_mut()
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Some(entry) = self.entry(at) else { return };
+        let (older, newer) = (entry.older, entry.newer);
+        match self.entry_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.entry_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+    }
+
+    fn link_newest(&mut self, at: u32) {
+        let newest = self.newest;
+        if let Some(entry) = self.entry_mut(at) {
+            (entry.older, entry.newer) = (newest, NOWHERE);
+        }
+        match self.entry_mut(newest) {
+            Some(entry) => entry.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::hash::BuildHasherDefault;
+    use proptest::prelude::*;
+    use siphasher::sip::SipHasher13;
+    use std::vec;
+
+    type Table = Lru<u8, u32, BuildHasherDefault<SipHasher13>>;
+
+    fn table(capacity: usize) -> Table {
+        Lru::new(capacity, BuildHasherDefault::default())
+    }
+
+    fn keys(table: &Table) -> Vec<u8> {
+        table.iter().map(|(key, _)| *key).collect()
+    }
+
+    #[test]
+    fn the_entry_unused_for_longest_makes_way() {
+        let mut table = table(3);
+        for key in [1, 2, 3] {
+            table.touch_or_insert(key, || u32::from(key));
+        }
+        assert_eq!(table.touch(&1), Some(&mut 1));
+        assert_eq!(table.peek(&2), Some(&2), "a look is no use");
+        table.touch_or_insert(4, || 4);
+        assert_eq!(keys(&table), [3, 1, 4]);
+    }
+
+    #[test]
+    fn an_evicted_place_is_not_that_of_its_successor() {
+        let mut table = table(1);
+        let (first, _) = table.touch_or_insert(1, || 10).expect("room for one");
+        let (second, _) = table.touch_or_insert(2, || 20).expect("room for one");
+        assert_eq!(table.at(first), None);
+        assert_eq!(table.at(second), Some(&mut 20));
+        table.remove_at(first);
+        assert_eq!(table.len(), 1);
+        table.remove_at(second);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_table_without_capacity_keeps_nothing() {
+        assert_eq!(table(0).touch_or_insert(1, || 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_list_in_order_of_use(
+            steps in proptest::collection::vec((0u8..8, 0u8..3), 0..200),
+            capacity in 1usize..5,
+        ) {
+            let mut table = table(capacity);
+            let mut model: Vec<u8> = vec![];
+            for (key, step) in steps {
+                let known = model.contains(&key);
+                match step {
+                    0 => {
+                        table.touch_or_insert(key, || 0);
+                        model.retain(|&other| other != key);
+                        if !known && model.len() == capacity {
+                            model.remove(0);
+                        }
+                        model.push(key);
+                    }
+                    1 => {
+                        prop_assert_eq!(table.touch(&key).is_some(), known);
+                        if known {
+                            model.retain(|&other| other != key);
+                            model.push(key);
+                        }
+                    }
+                    _ => {
+                        prop_assert_eq!(table.remove(&key).is_some(), known);
+                        model.retain(|&other| other != key);
+                    }
+                }
+                prop_assert_eq!(keys(&table), model.clone());
+            }
+        }
+    }
+}

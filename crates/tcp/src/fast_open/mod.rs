@@ -1,0 +1,52 @@
+//! TCP Fast Open: a request that rides on the SYN (TCP Fast Open, CoNEXT 2011; RFC 7413).
+//!
+//! ```text
+//! client                                server            the first time
+//!   | SYN + "a cookie, please"            |
+//!   |------------------------------------>|
+//!   |             SYN-ACK + cookie        |
+//!   |<------------------------------------|               the client remembers it
+//!   | ACK + request                       |
+//!   |------------------------------------>|
+//!
+//!   | SYN + cookie + request              |               from then on
+//!   |------------------------------------>| the cookie is good: the request goes to the application
+//!   |             SYN-ACK                 |
+//!   |<------------------------------------|
+//!   |             response                | before the client has acknowledged anything
+//!   |<------------------------------------|
+//! ```
+//!
+//! Whatever goes wrong ends in the ordinary handshake with the request behind it: nothing that would have
+//! connected without Fast Open fails because of it. What it costs: a request may be delivered **more than
+//! once**, which is why both ends must ask for it.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | [`cookie`] | whether a cookie is good: keys, their rotation, the codes |
+//! | `one_time` | the same for cookies that open one connection each |
+//! | [`server`] | which SYNs open a connection at once, and how many may |
+//! | [`hold`] | which SYN is an old duplicate after its connection has closed |
+//! | [`client`] | what the first SYN carries, and what is learnt from the answer |
+//! | [`outcome`] | what the answer means |
+//! | `persist` | the cache as text that survives a restart |
+//! | `lru` | a table of bounded size |
+//!
+//! The parts know neither connections nor each other; what the connection does with their verdicts is in
+//! `connection/fast_open.rs`, what the stack does in `stack/fast_open.rs`.
+
+pub mod client;
+pub mod cookie;
+pub mod hold;
+mod lru;
+pub(crate) mod one_time;
+pub mod outcome;
+pub(crate) mod persist;
+pub mod server;
+
+pub use client::{ClientMemory, FastOpenConnect};
+pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
+pub use hold::LastAckHold;
+pub use outcome::{BlackHoleSign, FastOpenOutcome, OffReason, SynAckClass};
+pub use persist::ImportError;
+pub use server::{FastOpenListen, ServerLimits};

@@ -1,0 +1,565 @@
+//! The server's side: which SYNs open a connection at once, and what bounds them (TCP Fast Open, CoNEXT
+//! 2011, sections 3.4 and 3.5; RFC 7413 section 5).
+//!
+//! A SYN with a good cookie makes a connection before its sender has proved that it still hears us. What
+//! an attacker with good cookies could do with that is bounded three times: a listener holds so many
+//! connections in this state, each client address so many of them, and the stack so many bytes of their
+//! data. Beyond that a SYN is an ordinary SYN.
+//!
+//! A reset in this state frees the connection but not its place: who floods with the addresses of others
+//! is answered by their resets, and would otherwise have the places back at once. The place is free after
+//! [`ServerLimits::rst_penalty`].
+
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, Ipv6Addr};
+
+use brisk_wire::{Cookie, FastOpen};
+use hashbrown::HashMap;
+
+use super::cookie::{Check, CookieDst, CookieMac, KeyRing, KeySource};
+use super::lru::{Lru, Place};
+use super::one_time::{OneTimeCookies, Redeemed};
+use crate::stack::{KeyedHash, ListenerId};
+use crate::time::{Duration, Instant};
+
+/// Bounds on Fast Open that hold for a whole stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerLimits {
+    /// Connections of all listeners that were opened by their SYN and are not acknowledged yet.
+    /// Default 65535.
+    pub max_pending: usize,
+    /// Bytes of SYN data that such connections hold. Default 1 MiB.
+    pub max_pending_bytes: usize,
+    /// How long a place stays taken after a reset. 0..=600 s, default 60 s.
+    pub rst_penalty: Duration,
+    /// Client addresses whose connections are counted. 0..=1000000, default 10000.
+    pub per_ip_entries: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            max_pending: 65_535,
+            max_pending_bytes: 1 << 20,
+            rst_penalty: Duration::from_secs(60),
+            per_ip_entries: 10_000,
+        }
+    }
+}
+
+/// Fast Open at a listener. Data of a SYN can be delivered **more than once** to the application (a
+/// duplicated SYN, RFC 7413 section 6.1): switch it on only where a repeated request does no harm.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FastOpenListen {
+    /// Connections that were opened by their SYN and are not acknowledged yet. 0 (off)..=65535, default
+    /// 256.
+    pub max_pending: u16,
+    /// Such connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
+    pub max_per_ip: u16,
+    /// Keys of this listener alone; `None`: those of the stack.
+    pub keys: Option<KeySource>,
+    /// The code of its cookies. Default Linux's.
+    pub mac: CookieMac,
+    /// The server address that its cookies are bound to. Default that of the packet.
+    pub dst: CookieDst,
+    /// Ask for cookies. `false` takes data from anybody: for closed networks only. Default `true`.
+    pub require_cookie: bool,
+    /// Send only the SYN-ACK until the client has acknowledged it: nothing can be reflected then, and the
+    /// answer comes later by a round trip less the time it takes. Default `false`.
+    pub hold_response: bool,
+    /// Before that acknowledgement send at most this many times the bytes of the SYN's packet; 0: the
+    /// initial window decides. 0..=64, default 0.
+    pub amp_factor: u8,
+    /// Cookies that open one connection each; works with clients of this stack only. Default `false`.
+    pub one_time: bool,
+}
+
+impl Default for FastOpenListen {
+    fn default() -> Self {
+        FastOpenListen {
+            max_pending: 256,
+            max_per_ip: 16,
+            keys: None,
+            mac: CookieMac::Linux,
+            dst: CookieDst::Packet,
+            require_cookie: true,
+            hold_response: false,
+            amp_factor: 0,
+            one_time: false,
+        }
+    }
+}
+
+/// What a SYN says that matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SynFacts {
+    pub(crate) client: IpAddr,
+    pub(crate) server: IpAddr,
+    pub(crate) option: Option<FastOpen>,
+    /// Payload bytes.
+    pub(crate) payload: usize,
+}
+
+/// What becomes of a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// An ordinary handshake, with this option in the SYN-ACK.
+    Plain { why: Plain, option: Option<FastOpen> },
+    /// A connection at once, with this option in the SYN-ACK.
+    Accept { ticket: Ticket, option: Option<FastOpen>, key: Check },
+}
+
+/// Why a SYN is an ordinary one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Plain {
+    /// It asked for nothing: neither data nor option.
+    NotAsked,
+    /// It asked for a cookie.
+    Request,
+    /// It brought data and no cookie.
+    NoCookie,
+    /// Its cookie is not good.
+    Invalid,
+    /// Its cookie was used before.
+    Reused,
+    /// The listener, or the stack, has as many pending connections as it may.
+    Overflow,
+    /// The client has as many as it may.
+    PerIp,
+    /// There is no room for the data.
+    Memory,
+}
+
+/// The place that a connection takes until its SYN is acknowledged. It must be given back exactly once,
+/// by [`Server::release`] or [`Server::penalise`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket {
+    listener: ListenerId,
+    per_ip: Option<Place>,
+    bytes: usize,
+}
+
+/// A place that a reset left taken.
+#[derive(Clone, Copy, Debug)]
+struct Penalty {
+    expiry: Instant,
+    listener: ListenerId,
+    per_ip: Option<Place>,
+}
+
+/// Fast Open of all listeners of a stack.
+#[derive(Debug)]
+pub(crate) struct Server {
+    limits: ServerLimits,
+    /// Pending connections of each listener, penalties included.
+    pending: HashMap<ListenerId, usize, KeyedHash>,
+    total: usize,
+    bytes: usize,
+    /// In order of expiry.
+    penalties: VecDeque<Penalty>,
+    per_ip: Lru<IpAddr, u32, KeyedHash>,
+}
+
+impl Server {
+    /// A server without listeners.
+    pub(crate) fn new(limits: ServerLimits, hash: KeyedHash) -> Self {
+        Server {
+            limits,
+            pending: HashMap::with_hasher(hash.clone()),
+            total: 0,
+            bytes: 0,
+            penalties: VecDeque::new(),
+            per_ip: Lru::new(limits.per_ip_entries, hash),
+        }
+    }
+
+    /// Judges a SYN. The limits are looked at before the cookie, so that an overload costs no
+    /// cryptography.
+    pub(crate) fn judge(
+        &mut self,
+        listener: ListenerId,
+        config: &FastOpenListen,
+        keys: &KeyRing,
+        one_time: Option<&mut OneTimeCookies>,
+        syn: &SynFacts,
+        now: Instant,
+    ) -> Verdict {
+        if syn.option.is_none() && syn.payload == 0 {
+            return Verdict::Plain { why: Plain::NotAsked, option: None };
+        }
+        self.reap(now);
+        if let Some(why) = self.is_full(listener, config, syn) {
+            return Verdict::Plain { why, option: None };
+        }
+        if !config.require_cookie {
+            return self.accept(listener, syn, None, Check::Primary);
+        }
+        let Some(option) = syn.option else {
+            return Verdict::Plain { why: Plain::NoCookie, option: None };
+        };
+        if let Some(one_time) = one_time {
+            return match one_time.redeem(&option.cookie, syn.client, syn.server) {
+                Redeemed::Accepted => self.accept(listener, syn, None, Check::Primary),
+                Redeemed::Reused => Verdict::Plain { why: Plain::Reused, option: None },
+                Redeemed::Invalid if option.cookie.is_empty() => {
+                    Verdict::Plain { why: Plain::Request, option: None }
+                }
+                Redeemed::Invalid => Verdict::Plain { why: Plain::Invalid, option: None },
+            };
+        }
+        // The answer has the form of the question.
+        let fresh = |cookie: Cookie| FastOpen { cookie, ..option };
+        let fresh = || keys.generate(syn.client, syn.server).map(fresh);
+        if option.cookie.is_empty() {
+            return Verdict::Plain { why: Plain::Request, option: fresh() };
+        }
+        match keys.check(&option.cookie, syn.client, syn.server) {
+            Check::Primary => self.accept(listener, syn, None, Check::Primary),
+            Check::Backup => {
+                let option = fresh();
+                self.accept(listener, syn, option, Check::Backup)
+            }
+            Check::Invalid => Verdict::Plain { why: Plain::Invalid, option: fresh() },
+        }
+    }
+
+    fn is_full(&mut self, listener: ListenerId, config: &FastOpenListen, syn: &SynFacts) -> Option<Plain> {
+        let pending = self.pending.get(&listener).copied().unwrap_or(0);
+        if pending >= usize::from(config.max_pending) || self.total >= self.limits.max_pending {
+            return Some(Plain::Overflow);
+        }
+        let of_client = self.per_ip.touch(&client_key(syn.client)).copied().unwrap_or(0);
+        if of_client >= u32::from(config.max_per_ip) {
+            return Some(Plain::PerIp);
+        }
+        (self.bytes.saturating_add(syn.payload) > self.limits.max_pending_bytes).then_some(Plain::Memory)
+    }
+
+    fn accept(
+        &mut self,
+        listener: ListenerId,
+        syn: &SynFacts,
+        option: Option<FastOpen>,
+        key: Check,
+    ) -> Verdict {
+        let per_ip = self.per_ip.touch_or_insert(client_key(syn.client), || 0).map(|(place, count)| {
+            *count += 1;
+            place
+        });
+        *self.pending.entry(listener).or_insert(0) += 1;
+        self.total += 1;
+        self.bytes += syn.payload;
+        Verdict::Accept { ticket: Ticket { listener, per_ip, bytes: syn.payload }, option, key }
+    }
+
+    /// The SYN of the connection was acknowledged, or the connection ended without a reset.
+    pub(crate) fn release(&mut self, ticket: Ticket) {
+        self.bytes = self.bytes.saturating_sub(ticket.bytes);
+        self.free(ticket.listener, ticket.per_ip);
+    }
+
+    /// The connection was reset before its SYN was acknowledged: its place stays taken for a while.
+    pub(crate) fn penalise(&mut self, ticket: Ticket, now: Instant) {
+        self.bytes = self.bytes.saturating_sub(ticket.bytes);
+        let expiry = now + self.limits.rst_penalty;
+        self.penalties.push_back(Penalty { expiry, listener: ticket.listener, per_ip: ticket.per_ip });
+    }
+
+    /// The listener is gone, and with it what it counted. Tickets of its connections may still come.
+    pub(crate) fn forget(&mut self, listener: ListenerId) {
+        let (gone, kept) = core::mem::take(&mut self.penalties)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|penalty| penalty.listener == listener);
+        self.penalties = kept;
+        for penalty in gone {
+            self.free(penalty.listener, penalty.per_ip);
+        }
+    }
+
+    /// Connections that count against the limit of this listener now.
+    pub(crate) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
+        self.reap(now);
+        self.pending.get(&listener).copied().unwrap_or(0)
+    }
+
+    fn reap(&mut self, now: Instant) {
+        while let Some(penalty) = self.penalties.pop_front_if(|penalty| penalty.expiry <= now) {
+            self.free(penalty.listener, penalty.per_ip);
+        }
+    }
+
+    fn free(&mut self, listener: ListenerId, per_ip: Option<Place>) {
+        self.total = self.total.saturating_sub(1);
+        if let Some(pending) = self.pending.get_mut(&listener) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.pending.remove(&listener);
+            }
+        }
+        if let Some(place) = per_ip
+            && let Some(count) = self.per_ip.at(place)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.per_ip.remove_at(place);
+            }
+        }
+    }
+}
+
+/// What counts as one client: an IPv4 address, or the /64 of an IPv6 address.
+fn client_key(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cookie::CookieKey;
+    use super::*;
+    use proptest::prelude::*;
+
+    const LISTENER: ListenerId = ListenerId { index: 0, generation: 0 };
+    const SERVER: &str = "198.51.100.9";
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    struct Bench {
+        server: Server,
+        keys: KeyRing,
+        config: FastOpenListen,
+    }
+
+    impl Bench {
+        fn new(max_pending: u16) -> Self {
+            Bench::with_limits(max_pending, ServerLimits::default())
+        }
+
+        fn with_limits(max_pending: u16, limits: ServerLimits) -> Self {
+            let source =
+                KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
+            Bench {
+                server: Server::new(limits, KeyedHash::new(1)),
+                keys: KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet),
+                config: FastOpenListen { max_pending, ..FastOpenListen::default() },
+            }
+        }
+
+        fn cookie(&self, client: &str) -> FastOpen {
+            let cookie = self.keys.generate(ip(client), ip(SERVER)).expect("a fixed key");
+            FastOpen::with_cookie(cookie)
+        }
+
+        fn judge(&mut self, client: &str, option: Option<FastOpen>, payload: usize, now: u64) -> Verdict {
+            let syn = SynFacts { client: ip(client), server: ip(SERVER), option, payload };
+            self.server.judge(LISTENER, &self.config, &self.keys, None, &syn, at(now))
+        }
+
+        /// A SYN with 100 bytes and a good cookie.
+        fn open(&mut self, client: &str, now: u64) -> Result<Ticket, Plain> {
+            let option = Some(self.cookie(client));
+            match self.judge(client, option, 100, now) {
+                Verdict::Accept { ticket, option: None, key: Check::Primary } => Ok(ticket),
+                Verdict::Plain { why, option: None } => Err(why),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_answered_by_a_cookie_in_the_form_of_the_question() {
+        let mut bench = Bench::new(8);
+        let made = bench.cookie("192.0.2.1");
+        for experimental in [false, true] {
+            let request = FastOpen { experimental, ..FastOpen::REQUEST };
+            let verdict = bench.judge("192.0.2.1", Some(request), 0, 0);
+            let option = Some(FastOpen { experimental, ..made });
+            assert_eq!(verdict, Verdict::Plain { why: Plain::Request, option });
+        }
+    }
+
+    #[test]
+    fn a_good_cookie_opens_with_and_without_data() {
+        let mut bench = Bench::new(8);
+        let good = Some(bench.cookie("192.0.2.1"));
+        for payload in [100, 0] {
+            let verdict = bench.judge("192.0.2.1", good, payload, 0);
+            assert!(matches!(verdict, Verdict::Accept { option: None, key: Check::Primary, .. }));
+        }
+    }
+
+    #[test]
+    fn a_bad_cookie_is_answered_by_a_good_one() {
+        let mut bench = Bench::new(8);
+        let (bad, good) = (bench.cookie("192.0.2.2"), bench.cookie("192.0.2.1"));
+        let verdict = bench.judge("192.0.2.1", Some(bad), 100, 0);
+        assert_eq!(verdict, Verdict::Plain { why: Plain::Invalid, option: Some(good) });
+    }
+
+    #[test]
+    fn a_cookie_of_the_backup_key_opens_and_is_renewed() {
+        let mut bench = Bench::new(8);
+        let source = KeySource::Fixed { primary: CookieKey::new([1; 16]), backup: None };
+        let old = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
+        let stale = old.generate(ip("192.0.2.1"), ip(SERVER)).expect("a fixed key");
+        let fresh = bench.cookie("192.0.2.1");
+        let verdict = bench.judge("192.0.2.1", Some(FastOpen::with_cookie(stale)), 100, 0);
+        assert!(
+            matches!(verdict, Verdict::Accept { option, key: Check::Backup, .. } if option == Some(fresh))
+        );
+    }
+
+    #[test]
+    fn data_without_a_cookie_needs_explicit_permission() {
+        let mut bench = Bench::new(8);
+        assert_eq!(
+            bench.judge("192.0.2.1", None, 100, 0),
+            Verdict::Plain { why: Plain::NoCookie, option: None }
+        );
+        assert_eq!(
+            bench.judge("192.0.2.1", None, 0, 0),
+            Verdict::Plain { why: Plain::NotAsked, option: None }
+        );
+        bench.config.require_cookie = false;
+        assert!(matches!(bench.judge("192.0.2.1", None, 100, 0), Verdict::Accept { option: None, .. }));
+        assert_eq!(
+            bench.judge("192.0.2.1", None, 0, 0),
+            Verdict::Plain { why: Plain::NotAsked, option: None }
+        );
+    }
+
+    #[test]
+    fn a_listener_holds_so_many_and_no_more() {
+        let mut bench = Bench::new(2);
+        let first = bench.open("192.0.2.1", 0).expect("room");
+        bench.open("192.0.2.2", 1).expect("room");
+        assert_eq!(bench.open("192.0.2.3", 2), Err(Plain::Overflow));
+        assert_eq!(
+            bench.judge("192.0.2.3", Some(FastOpen::REQUEST), 0, 2),
+            Verdict::Plain { why: Plain::Overflow, option: None },
+            "not even a cookie: that costs cryptography"
+        );
+        bench.server.release(first);
+        assert!(bench.open("192.0.2.3", 3).is_ok());
+    }
+
+    #[test]
+    fn a_reset_leaves_its_place_taken_for_a_minute() {
+        let mut bench = Bench::new(2);
+        let (first, second) = (bench.open("192.0.2.1", 0), bench.open("192.0.2.2", 1));
+        for ticket in [first, second] {
+            bench.server.penalise(ticket.expect("room"), at(10));
+        }
+        assert_eq!(bench.open("192.0.2.3", 1000), Err(Plain::Overflow));
+        assert_eq!(bench.open("192.0.2.3", 60_009), Err(Plain::Overflow));
+        assert!(bench.open("192.0.2.3", 60_010).is_ok());
+    }
+
+    #[test]
+    fn a_client_has_so_many_and_the_others_are_not_harmed() {
+        let mut bench = Bench::new(100);
+        bench.config.max_per_ip = 1;
+        let first = bench.open("192.0.2.1", 0).expect("room");
+        assert_eq!(bench.open("192.0.2.1", 0), Err(Plain::PerIp));
+        assert!(bench.open("192.0.2.2", 0).is_ok());
+        bench.server.penalise(first, at(5));
+        assert_eq!(bench.open("192.0.2.1", 60_004), Err(Plain::PerIp), "the penalty counts too");
+        assert!(bench.open("192.0.2.1", 60_005).is_ok());
+    }
+
+    #[test]
+    fn an_ipv6_network_of_64_bits_is_one_client() {
+        assert_eq!(client_key(ip("2001:db8:1:2::3")), client_key(ip("2001:db8:1:2:ffff::9")));
+        assert_ne!(client_key(ip("2001:db8:1:2::3")), client_key(ip("2001:db8:1:3::3")));
+        assert_eq!(client_key(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
+    }
+
+    #[test]
+    fn an_evicted_client_forgets_its_count_and_nobody_else_pays() {
+        let limits = ServerLimits { per_ip_entries: 1, ..ServerLimits::default() };
+        let mut bench = Bench::with_limits(100, limits);
+        bench.config.max_per_ip = 1;
+        let first = bench.open("192.0.2.1", 0).expect("room");
+        let second = bench.open("192.0.2.2", 0).expect("room");
+        bench.server.release(first);
+        assert_eq!(bench.open("192.0.2.2", 0), Err(Plain::PerIp), "its own count stands");
+        bench.server.release(second);
+        assert!(bench.open("192.0.2.2", 0).is_ok());
+    }
+
+    #[test]
+    fn the_data_of_syns_has_a_bound_of_its_own() {
+        let limits = ServerLimits { max_pending_bytes: 250, ..ServerLimits::default() };
+        let mut bench = Bench::with_limits(100, limits);
+        let first = bench.open("192.0.2.1", 0).expect("room");
+        bench.open("192.0.2.2", 0).expect("room");
+        assert_eq!(bench.open("192.0.2.3", 0), Err(Plain::Memory));
+        bench.server.release(first);
+        assert!(bench.open("192.0.2.3", 0).is_ok());
+    }
+
+    #[test]
+    fn a_one_time_cookie_is_refused_the_second_time() {
+        let mut bench = Bench::new(8);
+        let key = CookieKey::new([7; 16]);
+        let mut one_time = OneTimeCookies::new(&key, &key);
+        let cookie = one_time.issue(ip("192.0.2.1"), ip(SERVER));
+        let mut judge = |cookie| {
+            let option = Some(FastOpen::with_cookie(cookie));
+            let syn = SynFacts { client: ip("192.0.2.1"), server: ip(SERVER), option, payload: 10 };
+            bench.server.judge(LISTENER, &bench.config, &bench.keys, Some(&mut one_time), &syn, at(0))
+        };
+        assert!(matches!(judge(cookie), Verdict::Accept { option: None, .. }));
+        assert_eq!(judge(cookie), Verdict::Plain { why: Plain::Reused, option: None });
+        assert_eq!(judge(Cookie::REQUEST), Verdict::Plain { why: Plain::Request, option: None });
+    }
+
+    #[test]
+    fn closing_a_listener_ends_its_penalties() {
+        let mut bench = Bench::new(2);
+        let ticket = bench.open("192.0.2.1", 0).expect("room");
+        let live = bench.open("192.0.2.2", 0).expect("room");
+        bench.server.penalise(ticket, at(0));
+        bench.server.forget(LISTENER);
+        assert_eq!(bench.server.pending(LISTENER, at(1)), 1);
+        bench.server.release(live);
+        assert_eq!((bench.server.total, bench.server.bytes, bench.server.per_ip.len()), (0, 0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn the_counts_return_to_zero(
+            steps in proptest::collection::vec((0u8..4, 0u8..6, 0u64..5_000), 0..200),
+            per_ip_entries in 1usize..5,
+        ) {
+            let limits = ServerLimits { per_ip_entries, ..ServerLimits::default() };
+            let mut bench = Bench::with_limits(20, limits);
+            bench.config.max_per_ip = 3;
+            let mut open = std::vec::Vec::new();
+            let mut now = 0;
+            for (step, client, pause) in steps {
+                now += pause;
+                let client = std::format!("192.0.2.{client}");
+                match step {
+                    0 | 1 => open.extend(bench.open(&client, now).ok()),
+                    2 => open.pop().into_iter().for_each(|ticket| bench.server.release(ticket)),
+                    _ => open.pop().into_iter().for_each(|ticket| bench.server.penalise(ticket, at(now))),
+                }
+                prop_assert!(bench.server.pending(LISTENER, at(now)) <= 20);
+                prop_assert!(bench.server.pending(LISTENER, at(now)) >= open.len());
+            }
+            open.into_iter().for_each(|ticket| bench.server.release(ticket));
+            prop_assert_eq!(bench.server.pending(LISTENER, at(now + 60_000)), 0);
+            let server = &bench.server;
+            prop_assert_eq!((server.total, server.bytes, server.per_ip.len()), (0, 0, 0));
+        }
+    }
+}
