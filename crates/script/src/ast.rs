@@ -1,0 +1,158 @@
+//! A script as values: what the parser gives and the runner takes.
+
+use brisk_wire::{Flags, IcmpKind};
+
+use crate::assertion::Assertion;
+use crate::tcp_option::TcpOption;
+
+/// A whole script.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Script {
+    /// The `--key=value` lines at the top.
+    pub(crate) flags: Vec<Flag>,
+    /// Commands before the first event.
+    pub(crate) commands: Vec<(u32, String)>,
+    /// What happens, in order.
+    pub(crate) events: Vec<Event>,
+}
+
+/// `--key=value`, or `--key`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Flag {
+    pub(crate) line: u32,
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+/// One event.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Event {
+    pub(crate) line: u32,
+    pub(crate) time: Time,
+    pub(crate) action: Action,
+}
+
+/// When an event is due. Microseconds since the start of the script, or since the event before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Time {
+    /// `*`: any time.
+    Any,
+    /// `t` or `+t`.
+    At(Moment),
+    /// `a~b` or `+a~+b`.
+    Between(Moment, Moment),
+    /// `a...b`: a system call that starts at a and blocks until b.
+    Blocking(Moment, Moment),
+}
+
+/// A point in time as written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment {
+    pub(crate) micros: i64,
+    pub(crate) relative: bool,
+}
+
+/// What an event does.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Action {
+    /// `< …`: a segment arrives at the stack.
+    Arrives(TcpPacket),
+    /// `< icmp …`: an ICMP error arrives at the stack.
+    IcmpArrives(IcmpPacket),
+    /// `> …`: the stack sends a segment.
+    Sends(TcpPacket),
+    /// A system call and its result.
+    Call(Call),
+    /// `%{ … }%`.
+    Assert(Vec<Assertion>),
+    /// A command in back-ticks.
+    Command(String),
+}
+
+/// What stands in brackets before a packet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Prefix {
+    /// The two ECN bits, if they are told.
+    pub(crate) ecn: Option<EcnBits>,
+    /// `flow NAME`: which connection, if there are several.
+    pub(crate) flow: Option<String>,
+    /// `from ADDR`: address of the remote host of that flow.
+    pub(crate) from: Option<std::net::IpAddr>,
+    /// `new`: this SYN begins a new connection over the same ports.
+    pub(crate) new: bool,
+    /// `badsum`: the TCP checksum is wrong.
+    pub(crate) bad_checksum: bool,
+}
+
+/// What a packet says, or must say, in the ECN field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EcnBits {
+    /// Exactly this.
+    Is(brisk_wire::Ecn),
+    /// Either ECT.
+    Ect01,
+}
+
+/// A TCP segment as written: sequence numbers relative to the script's own initial ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TcpPacket {
+    pub(crate) prefix: Prefix,
+    pub(crate) flags: Flags,
+    pub(crate) seq: u32,
+    /// Payload bytes.
+    pub(crate) len: u32,
+    pub(crate) ack: Option<u32>,
+    pub(crate) win: Option<u16>,
+    pub(crate) urg: Option<u16>,
+    /// `None`: `<...>`, any options.
+    pub(crate) options: Option<Vec<TcpOption>>,
+}
+
+/// An ICMP error as written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct IcmpPacket {
+    pub(crate) prefix: Prefix,
+    pub(crate) kind: IcmpKind,
+    /// The sequence number that it quotes.
+    pub(crate) quoted_seq: u32,
+    /// Payload bytes of the quoted segment.
+    pub(crate) quoted_len: u32,
+}
+
+/// `name(arguments) = result`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<Argument>,
+    pub(crate) result: Expected,
+}
+
+/// The result that a call must have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Expected {
+    /// `= ?`
+    Anything,
+    /// `= n`
+    Value(i64),
+    /// `= -1 ERRNO`
+    Errno(String),
+}
+
+/// An argument of a system call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Argument {
+    /// `...`: whatever is usual there.
+    Usual,
+    /// A number.
+    Number(i64),
+    /// `NAME` or `NAME|NAME`.
+    Names(Vec<String>),
+    /// `"text"`.
+    Text(String),
+    /// `[a, b]`.
+    List(Vec<Argument>),
+    /// `{name=value, value}`.
+    Record(Vec<(Option<String>, Argument)>),
+    /// `htons(8080)`.
+    Apply(String, Vec<Argument>),
+}

@@ -1,0 +1,98 @@
+//! Packet scripts in the packetdrill language, run against the stack in virtual time.
+//!
+//! A script says which segments arrive, which system calls the application makes, and which segments
+//! must leave, each with its time. The runner is one more driver of [`brisk_tcp::Stack`]: it owns the
+//! clock, hands in what arrives and compares what leaves, field by field. What is not listed must not
+//! be sent.
+//!
+//! ```
+//! let script = "
+//! 0   socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
+//! +0  bind(3, ..., ...) = 0
+//! +0  listen(3, 1) = 0
+//! +0  < S 0:0(0) win 65535 <mss 1460>
+//! +0  > S. 0:0(0) ack 1 <mss 1460>
+//! +.1 < . 1:1(0) ack 1 win 257
+//! +0  accept(3, ..., ...) = 4
+//! ";
+//! brisk_script::run("handshake.pkt", script, &brisk_script::Options::default()).unwrap();
+//! ```
+//!
+//! The language, beyond what packetdrill has: `[flow NAME]` before a packet names one of several
+//! connections (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` says that a
+//! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum; `GA hex`,
+//! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
+//! stack ([`KEYS`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
+//! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
+
+#![forbid(unsafe_code)]
+
+mod assertion;
+mod ast;
+mod error;
+mod parse;
+mod run;
+mod settings;
+mod tcp_option;
+
+use std::path::Path;
+
+pub use error::ScriptError;
+pub use settings::KEYS;
+
+/// How a script is run, beside what it says itself.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `--key=value` flags that go before those of the script: key without dashes, value.
+    pub flags: Vec<(String, String)>,
+    /// Names for `${NAME}`.
+    pub defines: Vec<(String, String)>,
+    /// Do not complain about packets that no event lists.
+    pub lenient: bool,
+}
+
+/// What a run did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// One line per event and packet, with its time.
+    pub trace: Vec<String>,
+}
+
+/// Runs the text of a script; `name` stands for it in messages.
+///
+/// # Errors
+/// What is wrong with the script, or what the stack did otherwise than the script says.
+pub fn run(name: &str, text: &str, options: &Options) -> Result<Report, ScriptError> {
+    run_traced(name, text, options, &mut |_| {})
+}
+
+/// As [`run`]; every line of the trace is handed out when it happens, failing runs included.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_traced(
+    name: &str,
+    text: &str,
+    options: &Options,
+    trace: &mut dyn FnMut(&str),
+) -> Result<Report, ScriptError> {
+    let script = parse::parse(name, text, &options.defines)?;
+    let mut report = Report::default();
+    let mut note = |line: String| {
+        trace(&line);
+        report.trace.push(line);
+    };
+    run::run(name, &script, options, &mut note)?;
+    Ok(report)
+}
+
+/// Runs a file.
+///
+/// # Errors
+/// As [`run`]; line 0 if the file cannot be read.
+pub fn run_file(path: &Path, options: &Options) -> Result<Report, ScriptError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ScriptError::new(&name, 0, format!("cannot be read: {error}")))?;
+    run(&name, &text, options)
+}

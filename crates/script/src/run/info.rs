@@ -1,0 +1,167 @@
+//! The names that assertions know: Linux's `tcpi_…` as far as the stack has such figures, the
+//! constants that scripts compare them with, and the stack's own counters as `brisk_…` and `stack_…`.
+
+use brisk_tcp::connection::{ConnStats, State};
+use brisk_tcp::outcome::CongestionState;
+use brisk_tcp::stack::{Refusal, StackStats};
+use std::time::Duration;
+
+/// Linux's infinite slow-start threshold.
+const INFINITE_SSTHRESH: i128 = 0x7fff_ffff;
+
+/// The value of a name.
+pub(crate) fn value(name: &str, connection: Option<&ConnStats>, stack: &StackStats) -> Option<i128> {
+    if let Some(constant) = constant(name) {
+        return Some(constant);
+    }
+    if let Some(counter) = name.strip_prefix("stack_") {
+        return stack_value(counter, stack);
+    }
+    let stats = connection?;
+    match name.strip_prefix("tcpi_") {
+        Some(field) => linux_value(field, stats),
+        None => name.strip_prefix("brisk_").and_then(|field| own_value(field, stats)),
+    }
+}
+
+fn constant(name: &str) -> Option<i128> {
+    let states = [
+        "ESTABLISHED",
+        "SYN_SENT",
+        "SYN_RECV",
+        "FIN_WAIT1",
+        "FIN_WAIT2",
+        "TIME_WAIT",
+        "CLOSE",
+        "CLOSE_WAIT",
+        "LAST_ACK",
+        "LISTEN",
+        "CLOSING",
+    ];
+    let number =
+        |names: &[&str], name: &str| names.iter().position(|known| *known == name).map(|at| at as i128);
+    if let Some(state) = name.strip_prefix("TCP_CA_") {
+        return number(&["Open", "Disorder", "CWR", "Recovery", "Loss"], state);
+    }
+    if let Some(state) = name.strip_prefix("TCP_") {
+        return number(&states, state).map(|at| at + 1);
+    }
+    (name == "TCP_INFINITE_SSTHRESH").then_some(INFINITE_SSTHRESH)
+}
+
+fn linux_value(field: &str, stats: &ConnStats) -> Option<i128> {
+    let segments = |bytes: u32| i128::from(bytes.div_ceil(stats.mss.max(1)));
+    let counters = &stats.counters;
+    Some(match field {
+        "state" => constant(linux_state(stats.state))?,
+        "ca_state" => ca_state(stats.recovery),
+        "snd_cwnd" => i128::from(stats.cwnd / stats.mss.max(1)),
+        "snd_ssthresh" if stats.ssthresh == u32::MAX => INFINITE_SSTHRESH,
+        "snd_ssthresh" => i128::from(stats.ssthresh / stats.mss.max(1)),
+        "snd_mss" => i128::from(stats.mss),
+        "rtt" => time(stats.srtt),
+        "rttvar" => time(Some(stats.rttvar)),
+        "min_rtt" => stats.min_rtt.map_or(i128::from(u32::MAX), |rtt| time(Some(rtt))),
+        "rto" => time(Some(stats.rto)),
+        "snd_wnd" => i128::from(stats.snd_wnd),
+        "rcv_wnd" => i128::from(stats.rcv_wnd),
+        "in_flight" => segments(stats.pipe),
+        "reord_seen" => i128::from(stats.reordering_seen),
+        "total_retrans" => i128::from(counters.retransmits),
+        "bytes_retrans" => i128::from(counters.retransmitted_bytes),
+        "bytes_acked" => i128::from(counters.payload_bytes_acked),
+        "bytes_received" => i128::from(counters.payload_bytes_received),
+        "segs_out" => i128::from(counters.segments_out),
+        "segs_in" => i128::from(counters.segments_in),
+        "dsack_dups" => i128::from(counters.dsacks),
+        "rcv_ooopack" => i128::from(counters.out_of_order),
+        "total_rto" => i128::from(counters.timeouts),
+        _ => return None,
+    })
+}
+
+fn linux_state(state: State) -> &'static str {
+    match state {
+        State::Closed => "TCP_CLOSE",
+        State::SynSent => "TCP_SYN_SENT",
+        State::SynReceived => "TCP_SYN_RECV",
+        State::Established => "TCP_ESTABLISHED",
+        State::FinWait1 => "TCP_FIN_WAIT1",
+        State::FinWait2 => "TCP_FIN_WAIT2",
+        State::CloseWait => "TCP_CLOSE_WAIT",
+        State::Closing => "TCP_CLOSING",
+        State::LastAck => "TCP_LAST_ACK",
+        State::TimeWait => "TCP_TIME_WAIT",
+    }
+}
+
+fn ca_state(state: CongestionState) -> i128 {
+    match state {
+        CongestionState::Open => 0,
+        CongestionState::Disorder => 1,
+        CongestionState::Cwr => 2,
+        CongestionState::Recovery => 3,
+        CongestionState::Loss => 4,
+    }
+}
+
+/// Microseconds.
+fn time(span: Option<Duration>) -> i128 {
+    span.map_or(0, |span| span.as_micros() as i128)
+}
+
+fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
+    let counters = &stats.counters;
+    Some(i128::from(match field {
+        "cwnd" => u64::from(stats.cwnd),
+        "ssthresh" => u64::from(stats.ssthresh),
+        "pipe" => u64::from(stats.pipe),
+        "send_queue" => stats.send_queue as u64,
+        "receive_queue" => stats.receive_queue as u64,
+        "wire_bytes_out" => counters.wire_bytes_out,
+        "wire_bytes_in" => counters.wire_bytes_in,
+        "handshake_retransmits" => counters.handshake_retransmits,
+        "timeouts" => counters.timeouts,
+        "probes" => counters.probes,
+        "recoveries" => counters.recoveries,
+        "reductions" => counters.reductions,
+        "undos" => counters.undos,
+        "repaired_by_probe" => counters.repaired_by_probe,
+        "repaired_by_parity" => counters.repaired_by_parity,
+        "repaired_by_copy" => counters.repaired_by_copy,
+        "redundant_bytes" => counters.redundant_bytes,
+        "dsacks" => counters.dsacks,
+        "out_of_order" => counters.out_of_order,
+        "out_of_window" => counters.out_of_window,
+        "paws" => counters.paws,
+        "challenge_acks" => counters.challenge_acks,
+        "window_probes" => counters.window_probes,
+        "discarded_bytes" => counters.discarded_bytes,
+        _ => return None,
+    }))
+}
+
+fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
+    if let Some(name) = field.strip_prefix("refused_") {
+        return Refusal::ALL
+            .into_iter()
+            .find(|known| known.name() == name)
+            .map(|known| stats.refused(known).into());
+    }
+    Some(i128::from(match field {
+        "packets_in" => stats.packets_in,
+        "packets_out" => stats.packets_out,
+        "active_opens" => stats.active_opens,
+        "passive_opens" => stats.passive_opens,
+        "handshakes_completed" => stats.handshakes_completed,
+        "handshakes_failed" => stats.handshakes_failed,
+        "resets_sent" => stats.resets_sent,
+        "challenge_acks_sent" => stats.challenge_acks_sent,
+        "syn_cookies_sent" => stats.syn_cookies_sent,
+        "syn_cookies_accepted" => stats.syn_cookies_accepted,
+        "time_waits" => stats.time_waits,
+        "time_waits_reused" => stats.time_waits_reused,
+        "icmp_believed" => stats.icmp_believed,
+        _ => return None,
+    }))
+}

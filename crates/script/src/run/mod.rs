@@ -1,0 +1,402 @@
+//! The runner: takes the events of a script in order, on one virtual clock.
+//!
+//! Before an event that arrives or is called, every timer that is due earlier fires; a timer that is
+//! due at the same instant fires after it, as incoming segments go before timers. An expected packet
+//! is waited for by letting timers fire until it has left or is too late.
+
+mod compare;
+mod flow;
+mod host;
+mod info;
+mod inject;
+mod sockets;
+mod stream;
+
+use std::collections::BTreeMap;
+
+use brisk_wire::Flags;
+
+use crate::Options;
+use crate::assertion::Assertion;
+use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpPacket, Time};
+use crate::error::ScriptError;
+use crate::settings::Settings;
+use crate::tcp_option::{Cookie, TcpOption};
+use compare::{Seen, expected_line, seconds, seen_line};
+use flow::Flows;
+use host::{Host, instant};
+use sockets::{Progress, Return, Sockets};
+
+/// How long an expected packet with the time `*` is waited for: longer than any timer of TCP.
+const PATIENCE: i64 = 4 * 3600 * 1_000_000;
+
+/// Runs a parsed script.
+pub(crate) fn run(
+    file: &str,
+    script: &Script,
+    options: &Options,
+    note: &mut dyn FnMut(String),
+) -> Result<(), ScriptError> {
+    let settings = settings(file, script, options)?;
+    let mut stack = settings.stack.clone();
+    stack.addresses = vec![settings.local_ip];
+    settings.tcp.validate().map_err(|error| ScriptError::new(file, 1, error.to_string()))?;
+    let host = Host::new(stack, settings.seed).map_err(|error| ScriptError::new(file, 1, error))?;
+    let mut runner = Runner {
+        file,
+        flows: Flows::new(&settings),
+        settings,
+        host,
+        sockets: Sockets::default(),
+        cookies: BTreeMap::new(),
+        blocked: None,
+        last: 0,
+        note,
+    };
+    for event in &script.events {
+        runner.event(event)?;
+    }
+    runner.finish(script.events.last().map_or(1, |event| event.line))
+}
+
+fn settings(file: &str, script: &Script, options: &Options) -> Result<Settings, ScriptError> {
+    let mut settings = Settings::default();
+    for (key, value) in &options.flags {
+        settings.flag(key, value).map_err(|error| ScriptError::new(file, 0, error))?;
+    }
+    for (line, command) in &script.commands {
+        settings.command(command).map_err(|error| ScriptError::new(file, *line, error))?;
+    }
+    for flag in &script.flags {
+        settings.flag(&flag.key, &flag.value).map_err(|error| ScriptError::new(file, flag.line, error))?;
+    }
+    settings.silence &= !options.lenient;
+    Ok(settings)
+}
+
+/// A call that has not returned.
+struct Blocked {
+    line: u32,
+    call: Call,
+    /// Microseconds of script time at which it must return.
+    until: i64,
+    progress: Progress,
+}
+
+/// When an event is due, in microseconds of script time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Due {
+    from: i64,
+    to: i64,
+}
+
+struct Runner<'a> {
+    file: &'a str,
+    settings: Settings,
+    host: Host,
+    flows: Flows,
+    sockets: Sockets,
+    cookies: BTreeMap<String, Vec<u8>>,
+    blocked: Option<Blocked>,
+    /// When the last event was: the base of relative times.
+    last: i64,
+    note: &'a mut dyn FnMut(String),
+}
+
+impl Runner<'_> {
+    fn fail<T>(&self, line: u32, message: impl Into<String>) -> Result<T, ScriptError> {
+        Err(ScriptError::new(self.file, line, message))
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), ScriptError> {
+        let due = self.due(event)?;
+        if let Action::Sends(packet) = &event.action {
+            return self.expect(event, packet, due);
+        }
+        if event.time == Time::Any {
+            return self.fail(event.line, "only an outbound packet can come at any time (`*`)");
+        }
+        self.pass_to(due.from, false, event.line)?;
+        self.last = due.from;
+        match &event.action {
+            Action::Sends(_) => Ok(()),
+            Action::Arrives(packet) => self.arrive(event.line, packet),
+            Action::IcmpArrives(packet) => self.icmp_arrives(event.line, packet),
+            Action::Call(call) => self.begin_call(event, call, due),
+            Action::Assert(assertions) => assertions.iter().try_for_each(|assertion| self.check(assertion)),
+            // What a command of the operating system does has no meaning in virtual time.
+            Action::Command(_) => Ok(()),
+        }
+    }
+
+    fn due(&self, event: &Event) -> Result<Due, ScriptError> {
+        let absolute =
+            |moment: Moment| if moment.relative { self.last + moment.micros } else { moment.micros };
+        let due = match event.time {
+            Time::Any => Due { from: self.last, to: self.last + PATIENCE },
+            Time::At(moment) => Due { from: absolute(moment), to: absolute(moment) },
+            Time::Between(from, to) | Time::Blocking(from, to) => {
+                Due { from: absolute(from), to: absolute(to) }
+            }
+        };
+        if due.from < self.last || due.to < due.from {
+            let (from, last) = (seconds(due.from), seconds(self.last));
+            return self.fail(
+                event.line,
+                format!("the time {from} lies before {last}, the time of the event before"),
+            );
+        }
+        Ok(due)
+    }
+
+    /// Lets time pass up to `to`; timers that are due then fire only with `inclusive`.
+    fn pass_to(&mut self, to: i64, inclusive: bool, line: u32) -> Result<(), ScriptError> {
+        while self.step(to, inclusive, line)? {}
+        self.host.now = self.host.now.max(instant(to));
+        Ok(())
+    }
+
+    fn step(&mut self, to: i64, inclusive: bool, line: u32) -> Result<bool, ScriptError> {
+        let before = self.host.sent.len();
+        let stepped = self.host.step(instant(to), inclusive).or_else(|error| self.fail(line, error))?;
+        self.note_sent(before);
+        self.settle()?;
+        Ok(stepped)
+    }
+
+    /// After anything happened: events to the sockets, and the blocked call once more.
+    fn settle(&mut self) -> Result<(), ScriptError> {
+        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        let Some(mut blocked) = self.blocked.take() else { return Ok(()) };
+        let (line, before) = (blocked.line, self.host.sent.len());
+        let answer = self.sockets.call(
+            &blocked.call,
+            &mut blocked.progress,
+            &mut self.host,
+            &mut self.flows,
+            &self.settings,
+        );
+        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        self.note_sent(before);
+        match answer.or_else(|error| self.fail(line, error))? {
+            Return::Blocks => {
+                self.blocked = Some(blocked);
+                Ok(())
+            }
+            returned => {
+                let now = self.host.micros();
+                if (now - blocked.until).abs() > self.settings.tolerance {
+                    let (now, until) = (seconds(now), seconds(blocked.until));
+                    return self
+                        .fail(line, format!("{} returns at {now} instead of {until}", blocked.call.name));
+                }
+                self.judge(line, &blocked.call, returned)
+            }
+        }
+    }
+
+    fn note_sent(&mut self, before: usize) {
+        for sent in self.host.sent.iter().skip(before) {
+            let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
+                Some(flow) => seen_line(&Seen::new(sent, flow), '>'),
+                None => {
+                    format!("{} > to {} from {}", seconds(host::micros(sent.at)), sent.remote(), sent.local())
+                }
+            };
+            (self.note)(line);
+        }
+    }
+
+    fn arrive(&mut self, line: u32, packet: &TcpPacket) -> Result<(), ScriptError> {
+        let at = seconds(self.host.micros());
+        (self.note)(expected_line(&at, '<', packet));
+        let flow = self.flows.of(&packet.prefix);
+        if packet.flags.contains(Flags::SYN) && !packet.flags.contains(Flags::ACK) {
+            flow.on_syn_arrives(packet.seq, packet.prefix.new);
+        }
+        let bytes = inject::segment(packet, flow, &|name| self.cookies.get(name).cloned());
+        self.hand_in(line, bytes)
+    }
+
+    fn icmp_arrives(&mut self, line: u32, packet: &IcmpPacket) -> Result<(), ScriptError> {
+        (self.note)(format!("{} < icmp {:?}", seconds(self.host.micros()), packet.kind));
+        let bytes = inject::icmp(packet, self.flows.of(&packet.prefix));
+        self.hand_in(line, bytes)
+    }
+
+    fn hand_in(&mut self, line: u32, bytes: Result<Vec<u8>, String>) -> Result<(), ScriptError> {
+        let before = self.host.sent.len();
+        let arrived = bytes.and_then(|bytes| self.host.arrive(&bytes));
+        arrived.or_else(|error| self.fail(line, error))?;
+        self.note_sent(before);
+        self.settle()
+    }
+
+    fn begin_call(&mut self, event: &Event, call: &Call, due: Due) -> Result<(), ScriptError> {
+        if let Some(blocked) = &self.blocked {
+            let message = format!(
+                "{} is called while {} of line {} has not returned",
+                call.name, blocked.call.name, blocked.line
+            );
+            return self.fail(event.line, message);
+        }
+        (self.note)(format!("{} {}", seconds(self.host.micros()), call.name));
+        let before = self.host.sent.len();
+        let mut progress = Progress::default();
+        let answer = self.sockets.call(call, &mut progress, &mut self.host, &mut self.flows, &self.settings);
+        let answer = answer.or_else(|error| self.fail(event.line, error))?;
+        self.note_sent(before);
+        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        let may_block = matches!(event.time, Time::Blocking(..));
+        match answer {
+            Return::Blocks if may_block => {
+                self.blocked =
+                    Some(Blocked { line: event.line, call: call.clone(), until: due.to, progress });
+                Ok(())
+            }
+            Return::Blocks => self
+                .fail(event.line, format!("{} blocks; write when it returns, as in `0.1...0.3`", call.name)),
+            _ if may_block && due.to - due.from > self.settings.tolerance => self
+                .fail(event.line, format!("{} returns at once instead of at {}", call.name, seconds(due.to))),
+            returned => self.judge(event.line, call, returned),
+        }
+    }
+
+    /// Compares what a call returned with what it should.
+    fn judge(&self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
+        let actual = match returned {
+            Return::Value(value) => value.to_string(),
+            Return::Errno(errno) => format!("-1 {errno}"),
+            Return::Blocks => "nothing yet".to_owned(),
+        };
+        let (right, expected) = match &call.result {
+            Expected::Anything => (true, "?".to_owned()),
+            Expected::Value(value) => (returned == Return::Value(*value), value.to_string()),
+            Expected::Errno(errno) => {
+                (matches!(returned, Return::Errno(actual) if actual == errno), format!("-1 {errno}"))
+            }
+        };
+        if right {
+            return Ok(());
+        }
+        self.fail(line, format!("{}: expected {expected}, the stack gives {actual}", call.name))
+    }
+
+    fn check(&mut self, assertion: &Assertion) -> Result<(), ScriptError> {
+        let stats = self.sockets.watched().and_then(|id| self.host.stack.conn_stats(id));
+        let stack = self.host.stack.stats();
+        match assertion.check(&|name| info::value(name, stats.as_ref(), stack)) {
+            Err(error) => self.fail(assertion.line, error),
+            Ok((true, _)) => Ok(()),
+            Ok((false, values)) => {
+                let values: Vec<String> =
+                    values.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+                self.fail(assertion.line, format!("{} does not hold: {}", assertion.text, values.join(", ")))
+            }
+        }
+    }
+
+    /// Waits for a packet and compares it.
+    fn expect(&mut self, event: &Event, packet: &TcpPacket, due: Due) -> Result<(), ScriptError> {
+        let (line, latest) = (event.line, due.to + self.settings.tolerance);
+        while self.host.sent.is_empty() && self.step(latest, true, line)? {}
+        let time = match event.time {
+            Time::Any => "*".to_owned(),
+            Time::At(_) => seconds(due.from),
+            Time::Between(..) | Time::Blocking(..) => format!("{}~{}", seconds(due.from), seconds(due.to)),
+        };
+        let wanted = expected_line(&time, '>', packet);
+        let Some(seen) = self.take_seen(packet, line)? else {
+            return self.fail(
+                line,
+                format!(
+                    "no packet was sent\n  expected: {wanted}\n  actual:   nothing up to {}",
+                    seconds(latest)
+                ),
+            );
+        };
+        let mut seen = seen;
+        while !self.settings.strict_segments && seen.len < packet.len && packet.len > 0 {
+            while self.host.sent.is_empty() && self.step(latest, true, line)? {}
+            let Some(next) = self.peek_seen() else { break };
+            if !seen.absorb(&next) {
+                break;
+            }
+            self.host.sent.pop_front();
+        }
+        let ticks = self.settings.ts_tick.map(|tick| (self.settings.tolerance / tick.max(1)) as u32);
+        let mut differences = seen.differences(packet, ticks);
+        let tolerance = self.settings.tolerance;
+        if event.time != Time::Any && !(due.from - tolerance..=due.to + tolerance).contains(&seen.at) {
+            differences.insert(0, "time");
+        }
+        if !differences.is_empty() {
+            let actual = seen_line(&seen, '>');
+            let fields = differences.join(", ");
+            return self.fail(
+                line,
+                format!("a packet differs: {fields}\n  expected: {wanted}\n  actual:   {actual}"),
+            );
+        }
+        self.last = if matches!(event.time, Time::At(_)) { due.from } else { seen.at };
+        Ok(())
+    }
+
+    /// Takes the next segment that was sent, after learning its flow's numbers from what is expected.
+    fn take_seen(&mut self, expected: &TcpPacket, line: u32) -> Result<Option<Seen>, ScriptError> {
+        let Some(sent) = self.host.sent.pop_front() else { return Ok(None) };
+        let Some(flow) = self.flows.of_tuple(sent.local(), sent.remote()) else {
+            let (local, remote) = (sent.local(), sent.remote());
+            return self
+                .fail(line, format!("a packet from {local} to {remote} belongs to no flow of the script"));
+        };
+        if sent.tcp.flags.contains(Flags::SYN) && expected.flags.contains(Flags::SYN) {
+            flow.on_syn_sent(expected.seq, sent.tcp.seq.0);
+        }
+        for option in expected.options.iter().flatten() {
+            match (option, &sent.tcp.options) {
+                (TcpOption::Timestamps { value, .. }, options) => {
+                    let live = options.timestamps.map(|stamps| stamps.value);
+                    if let Some(live) =
+                        live.filter(|_| self.settings.ts_tick.is_none() || !flow.knows_stamps())
+                    {
+                        flow.on_stamp(*value, live);
+                    }
+                }
+                (TcpOption::FastOpen { cookie: Cookie::Named(name), .. }, options) => {
+                    if let Some(fast_open) = &options.fast_open {
+                        self.cookies.entry(name.clone()).or_insert(fast_open.cookie.as_slice().to_vec());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(Seen::new(&sent, flow)))
+    }
+
+    fn peek_seen(&mut self) -> Option<Seen> {
+        let sent = self.host.sent.front()?;
+        let flow = self.flows.of_tuple(sent.local(), sent.remote())?;
+        Some(Seen::new(sent, flow))
+    }
+
+    /// After the last event: nothing may be left that no event lists, and no call may still block.
+    fn finish(&mut self, line: u32) -> Result<(), ScriptError> {
+        self.pass_to(self.last, true, line)?;
+        if let Some(blocked) = &self.blocked {
+            return self.fail(
+                blocked.line,
+                format!("{} has not returned at the end of the script", blocked.call.name),
+            );
+        }
+        if !self.settings.silence || self.host.sent.is_empty() {
+            return Ok(());
+        }
+        let actual =
+            self.peek_seen().map_or_else(|| "a packet of no flow".to_owned(), |seen| seen_line(&seen, '>'));
+        self.fail(
+            line,
+            format!("a packet was sent that no event lists\n  expected: nothing\n  actual:   {actual}"),
+        )
+    }
+}

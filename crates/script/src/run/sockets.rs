@@ -1,0 +1,716 @@
+//! The socket calls of a script, carried out on the stack as an operating system would.
+//!
+//! A descriptor is what the script calls it: `socket(…) = 3` makes 3. A call that cannot return yet
+//! answers [`Return::Blocks`]; the runner tries it again after every event.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig};
+use brisk_tcp::error::{CloseReason, ReadError, WriteError};
+use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
+use std::time::Duration;
+
+use super::flow::Flows;
+use super::host::Host;
+use super::stream;
+use crate::ast::{Argument, Call, Expected};
+use crate::settings::Settings;
+
+/// What a call answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Return {
+    /// A value.
+    Value(i64),
+    /// -1 and this errno.
+    Errno(&'static str),
+    /// Not yet.
+    Blocks,
+}
+
+/// A call of the script that the interpreter cannot carry out, or bytes that are not what they should be.
+type Misuse = String;
+type Answer = Result<Return, Misuse>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    Fresh,
+    Listening(ListenerId),
+    Connection(ConnId),
+}
+
+#[derive(Clone, Debug)]
+struct Socket {
+    role: Role,
+    tcp: TcpConfig,
+    local: Option<SocketAddr>,
+    nonblocking: bool,
+    /// SO_LINGER with 0 s: close resets.
+    resets: bool,
+    connected: bool,
+    closed: Option<CloseReason>,
+    /// The error of `closed` was told: it is told once.
+    told: bool,
+    /// MSG_MORE of the last write is still in force.
+    more: bool,
+    keepalive: KeepaliveConfig,
+    /// Connections that wait at a listener, as far as events tell.
+    waiting: u32,
+    /// Stream offsets of the next byte to write and to read.
+    written: u64,
+    read: u64,
+}
+
+impl Socket {
+    fn new(tcp: &TcpConfig, role: Role) -> Socket {
+        Socket {
+            role,
+            tcp: tcp.clone(),
+            local: None,
+            nonblocking: false,
+            resets: false,
+            connected: false,
+            closed: None,
+            told: false,
+            more: false,
+            keepalive: tcp.keepalive.unwrap_or_default(),
+            waiting: 0,
+            written: 0,
+            read: 0,
+        }
+    }
+
+    fn conn(&self) -> Option<ConnId> {
+        match self.role {
+            Role::Connection(id) => Some(id),
+            Role::Fresh | Role::Listening(_) => None,
+        }
+    }
+
+    /// The error that is told once.
+    fn take_error(&mut self) -> Option<&'static str> {
+        let errno = self.closed.and_then(errno)?;
+        (!std::mem::replace(&mut self.told, true)).then_some(errno)
+    }
+}
+
+fn errno(reason: CloseReason) -> Option<&'static str> {
+    match reason {
+        CloseReason::Finished => None,
+        CloseReason::Aborted | CloseReason::ListenerClosed => Some("ECONNABORTED"),
+        CloseReason::Refused => Some("ECONNREFUSED"),
+        CloseReason::Reset | CloseReason::DataAfterClose => Some("ECONNRESET"),
+        CloseReason::HandshakeTimeout | CloseReason::TimedOut | CloseReason::KeepaliveTimeout => {
+            Some("ETIMEDOUT")
+        }
+        CloseReason::Unreachable => Some("EHOSTUNREACH"),
+        CloseReason::OutOfMemory => Some("ENOMEM"),
+    }
+}
+
+/// How far a call that blocks has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Progress {
+    /// The call was tried before.
+    pub(crate) begun: bool,
+    /// Bytes written so far.
+    written: u64,
+}
+
+/// The descriptors of a script.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    table: BTreeMap<i64, Socket>,
+    /// The connection that assertions are about: the last one accepted or connected.
+    watched: Option<ConnId>,
+}
+
+impl Sockets {
+    pub(crate) fn watched(&self) -> Option<ConnId> {
+        self.watched
+    }
+
+    /// Takes what the stack has told.
+    pub(crate) fn on_events(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Connected(id) => self.each(id, |socket| socket.connected = true),
+                Event::Closed(id, reason) => self.each(id, |socket| socket.closed = Some(reason)),
+                Event::Incoming(listener) => {
+                    let listening = |socket: &&mut Socket| socket.role == Role::Listening(listener);
+                    self.table.values_mut().filter(listening).for_each(|socket| socket.waiting += 1);
+                }
+                Event::Readable(_) | Event::Writable(_) => {}
+            }
+        }
+    }
+
+    fn each(&mut self, id: ConnId, change: impl Fn(&mut Socket)) {
+        self.table.values_mut().filter(|socket| socket.role == Role::Connection(id)).for_each(change);
+    }
+
+    /// Carries out a call.
+    pub(crate) fn call(
+        &mut self,
+        call: &Call,
+        progress: &mut Progress,
+        host: &mut Host,
+        flows: &mut Flows,
+        settings: &Settings,
+    ) -> Answer {
+        let arguments = Arguments { call };
+        let answer = match call.name.as_str() {
+            "socket" => self.socket(&arguments, settings),
+            "accept" | "accept4" => self.accept(&arguments, host),
+            "connect" => self.connect(&arguments, progress, host, flows, settings),
+            "bind" => self.bind(&arguments, settings),
+            "listen" => self.listen(&arguments, host, flows, settings),
+            "read" | "recv" | "recvfrom" | "readv" | "recvmsg" => self.read(&arguments, host),
+            "write" | "send" | "sendto" | "writev" | "sendmsg" => self.write(&arguments, progress, host),
+            "shutdown" => self.shutdown(&arguments, host),
+            "close" => self.close(&arguments, host),
+            "setsockopt" => self.set_option(&arguments, host),
+            "getsockopt" => self.option(&arguments, host),
+            "fcntl" => self.fcntl(&arguments),
+            "ioctl" => self.ioctl(&arguments, host),
+            "poll" => self.poll(&arguments, host),
+            name => Err(format!("the system call {name} is not supported")),
+        };
+        progress.begun = true;
+        host.drain()?;
+        answer
+    }
+
+    fn get(&mut self, arguments: &Arguments<'_>) -> Result<&mut Socket, Misuse> {
+        let fd = arguments.number(0)?;
+        self.table.get_mut(&fd).ok_or_else(|| format!("{fd} is no open descriptor here"))
+    }
+
+    fn socket(&mut self, arguments: &Arguments<'_>, settings: &Settings) -> Answer {
+        let fd = arguments.new_descriptor(&self.table);
+        let mut socket = Socket::new(&settings.tcp, Role::Fresh);
+        socket.nonblocking = arguments.names(1).contains(&"SOCK_NONBLOCK");
+        self.table.insert(fd, socket);
+        Ok(Return::Value(fd))
+    }
+
+    fn bind(&mut self, arguments: &Arguments<'_>, settings: &Settings) -> Answer {
+        let usual = SocketAddr::new(settings.local_ip, settings.bind_port);
+        let addr = arguments.address(1, usual)?;
+        self.get(arguments)?.local = Some(addr);
+        Ok(Return::Value(0))
+    }
+
+    fn listen(
+        &mut self,
+        arguments: &Arguments<'_>,
+        host: &mut Host,
+        flows: &mut Flows,
+        settings: &Settings,
+    ) -> Answer {
+        let backlog = arguments.number(1)?;
+        let socket = self.get(arguments)?;
+        let local = socket.local.unwrap_or(SocketAddr::new(settings.local_ip, 0));
+        // As in Linux, one more than the backlog may wait.
+        let backlog = usize::try_from(backlog).unwrap_or(0) + 1;
+        let backlog = if settings.fixed_backlog { settings.listen.backlog } else { backlog };
+        let config = ListenConfig { tcp: socket.tcp.clone(), backlog, ..settings.listen.clone() };
+        match host.stack.listen(local, config) {
+            Ok(listener) => {
+                socket.role = Role::Listening(listener);
+                flows.on_listen(host.stack.listener_addr(listener).unwrap_or(local));
+                Ok(Return::Value(0))
+            }
+            Err(brisk_tcp::error::ListenError::InUse(_)) => Ok(Return::Errno("EADDRINUSE")),
+            Err(_) => Ok(Return::Errno("EADDRNOTAVAIL")),
+        }
+    }
+
+    fn accept(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        let fd = arguments.new_descriptor(&self.table);
+        let socket = self.get(arguments)?;
+        let Role::Listening(listener) = socket.role else { return Ok(Return::Errno("EINVAL")) };
+        let Some((id, _)) = host.stack.accept(listener) else {
+            return Ok(if socket.nonblocking { Return::Errno("EAGAIN") } else { Return::Blocks });
+        };
+        socket.waiting = socket.waiting.saturating_sub(1);
+        let mut accepted = Socket::new(&socket.tcp, Role::Connection(id));
+        accepted.connected = true;
+        accepted.nonblocking = arguments.names(3).contains(&"SOCK_NONBLOCK");
+        self.table.insert(fd, accepted);
+        self.watched = Some(id);
+        Ok(Return::Value(fd))
+    }
+
+    fn connect(
+        &mut self,
+        arguments: &Arguments<'_>,
+        progress: &Progress,
+        host: &mut Host,
+        flows: &mut Flows,
+        settings: &Settings,
+    ) -> Answer {
+        let remote = arguments.address(1, SocketAddr::new(settings.remote_ip, settings.connect_port))?;
+        let socket = self.get(arguments)?;
+        if socket.role == Role::Fresh {
+            let config = ConnectConfig { tcp: socket.tcp.clone(), local: socket.local };
+            flows.on_connect(socket.local.filter(|local| local.port() != 0), remote);
+            let id = match host.stack.connect(remote, &config, host.now) {
+                Ok(id) => id,
+                Err(error) => return Ok(Return::Errno(connect_errno(&error))),
+            };
+            socket.role = Role::Connection(id);
+            let blocks = !socket.nonblocking;
+            self.watched = Some(id);
+            return Ok(if blocks { Return::Blocks } else { Return::Errno("EINPROGRESS") });
+        }
+        if let Some(errno) = socket.take_error() {
+            return Ok(Return::Errno(errno));
+        }
+        Ok(match (socket.connected, progress.begun) {
+            (true, true) => Return::Value(0),
+            (true, false) => Return::Errno("EISCONN"),
+            (false, _) if socket.nonblocking => Return::Errno("EALREADY"),
+            (false, _) => Return::Blocks,
+        })
+    }
+
+    fn read(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        let len = arguments.length(if arguments.call.name == "recvmsg" { 1 } else { 2 })?;
+        let flags = arguments.flags();
+        let nonblocking = flags.contains(&"MSG_DONTWAIT");
+        let socket = self.get(arguments)?;
+        let Some(id) = socket.conn() else { return Ok(Return::Errno("ENOTCONN")) };
+        if flags.contains(&"MSG_OOB") {
+            return Ok(match host.stack.read_urgent(id) {
+                Ok(_) => Return::Value(1),
+                Err(_) => Return::Errno("EINVAL"),
+            });
+        }
+        let mut buffer = vec![0; len];
+        let peek = flags.contains(&"MSG_PEEK");
+        let read =
+            if peek { host.stack.peek(id, &mut buffer) } else { host.stack.read(id, &mut buffer, host.now) };
+        let blocks = !(socket.nonblocking || nonblocking);
+        match read {
+            Ok(count) => {
+                let bytes = buffer.get(..count).unwrap_or_default();
+                // An urgent byte may have left the stream in front of these.
+                let start = [socket.read, socket.read + 1]
+                    .into_iter()
+                    .find(|start| bytes == stream::bytes(*start, count))
+                    .ok_or("the stack delivered bytes that are not those of the stream")?;
+                if !peek {
+                    socket.read = start + count as u64;
+                }
+                Ok(Return::Value(count as i64))
+            }
+            Err(ReadError::WouldBlock) if blocks => Ok(Return::Blocks),
+            Err(ReadError::WouldBlock) => Ok(Return::Errno("EAGAIN")),
+            Err(ReadError::NoConnection) => Ok(Return::Errno("EBADF")),
+            Err(ReadError::Closed(reason)) => {
+                socket.closed = Some(reason);
+                Ok(socket.take_error().map_or(Return::Value(0), Return::Errno))
+            }
+        }
+    }
+
+    fn write(&mut self, arguments: &Arguments<'_>, progress: &mut Progress, host: &mut Host) -> Answer {
+        let len = arguments.length(if arguments.call.name == "sendmsg" { 1 } else { 2 })? as u64;
+        let flags = arguments.flags();
+        let socket = self.get(arguments)?;
+        let Some(id) = socket.conn() else { return Ok(Return::Errno("EPIPE")) };
+        if let Some(errno) = socket.take_error() {
+            return Ok(Return::Errno(errno));
+        }
+        let left = len.saturating_sub(progress.written) as usize;
+        let data = stream::bytes(socket.written, left);
+        let more = flags.contains(&"MSG_MORE");
+        if more && !socket.more {
+            host.stack.set_cork(id, true);
+        }
+        let written = match flags.contains(&"MSG_OOB") {
+            true => host.stack.write_urgent(id, &data, host.now),
+            false => host.stack.write(id, &data, host.now),
+        };
+        if socket.more && !more {
+            host.stack.set_cork(id, false);
+        }
+        socket.more = more;
+        let blocks = !(socket.nonblocking || flags.contains(&"MSG_DONTWAIT"));
+        match written {
+            Ok(count) => {
+                socket.written += count as u64;
+                progress.written += count as u64;
+                let done = progress.written == len || !blocks;
+                Ok(if done { Return::Value(progress.written as i64) } else { Return::Blocks })
+            }
+            Err(WriteError::WouldBlock) if blocks => Ok(Return::Blocks),
+            Err(WriteError::WouldBlock) => Ok(Return::Errno("EAGAIN")),
+            Err(WriteError::NoConnection) => Ok(Return::Errno("EBADF")),
+            Err(WriteError::AfterClose) => Ok(Return::Errno("EPIPE")),
+            Err(WriteError::Closed(reason)) => {
+                socket.closed = Some(reason);
+                Ok(Return::Errno(socket.take_error().unwrap_or("EPIPE")))
+            }
+        }
+    }
+
+    fn shutdown(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        let how = arguments.names(1);
+        let socket = self.get(arguments)?;
+        let Some(id) = socket.conn() else { return Ok(Return::Errno("ENOTCONN")) };
+        if !(how.contains(&"SHUT_WR") || how.contains(&"SHUT_RDWR")) {
+            return Err("shutdown: the stack closes for writing only; use SHUT_WR".to_owned());
+        }
+        Ok(match host.stack.shutdown(id, host.now) {
+            Ok(()) => Return::Value(0),
+            Err(_) => Return::Errno("ENOTCONN"),
+        })
+    }
+
+    fn close(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        self.get(arguments)?;
+        let Some(socket) = self.table.remove(&arguments.number(0)?) else {
+            return Ok(Return::Errno("EBADF"));
+        };
+        match socket.role {
+            Role::Fresh => {}
+            Role::Listening(listener) => host.stack.close_listener(listener, host.now),
+            Role::Connection(id) => {
+                if socket.resets {
+                    host.stack.abort(id, host.now);
+                }
+                host.stack.release(id, host.now);
+            }
+        }
+        Ok(Return::Value(0))
+    }
+
+    fn fcntl(&mut self, arguments: &Arguments<'_>) -> Answer {
+        let (command, flags) = (arguments.names(1), arguments.names(2));
+        let socket = self.get(arguments)?;
+        match command.first().copied() {
+            Some("F_GETFL") => Ok(Return::Value(if socket.nonblocking { 0x802 } else { 2 })),
+            Some("F_SETFL") => {
+                socket.nonblocking = flags.contains(&"O_NONBLOCK");
+                Ok(Return::Value(0))
+            }
+            _ => Err("fcntl: only F_GETFL and F_SETFL are supported".to_owned()),
+        }
+    }
+
+    fn ioctl(&mut self, arguments: &Arguments<'_>, host: &Host) -> Answer {
+        let request = arguments.names(1);
+        let socket = self.get(arguments)?;
+        let Some(id) = socket.conn() else { return Ok(Return::Errno("EINVAL")) };
+        let actual = match request.first().copied() {
+            Some("SIOCINQ" | "FIONREAD") => host.stack.readable(id) as i64,
+            Some("SIOCOUTQ") => host.stack.conn_stats(id).map_or(0, |stats| stats.send_queue as i64),
+            _ => return Err("ioctl: only SIOCINQ and SIOCOUTQ are supported".to_owned()),
+        };
+        arguments.check_value(2, actual)?;
+        Ok(Return::Value(0))
+    }
+
+    fn set_option(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        let name = arguments.names(2).first().copied().unwrap_or("").to_owned();
+        let value = arguments.number(3).unwrap_or(0);
+        let socket = self.get(arguments)?;
+        let id = socket.conn();
+        let buffer = |value: i64| {
+            let bytes = usize::try_from(value).unwrap_or(0).saturating_mul(2).max(4608);
+            BufferConfig { initial: bytes, max: bytes }
+        };
+        match name.as_str() {
+            "SO_SNDBUF" => socket.tcp.send_buffer = buffer(value),
+            "SO_RCVBUF" => socket.tcp.receive_buffer = buffer(value),
+            "TCP_MAXSEG" => socket.tcp.max_segment = u16::try_from(value).ok(),
+            "TCP_SYNCNT" => socket.tcp.syn_retries = u32::try_from(value).unwrap_or(1),
+            "IP_TOS" => socket.tcp.dscp = (value >> 2) as u8 & 63,
+            "TCP_NODELAY" => {
+                socket.tcp.nodelay = value != 0;
+                id.into_iter().for_each(|id| host.stack.set_nodelay(id, value != 0));
+            }
+            "TCP_CORK" => id.into_iter().for_each(|id| host.stack.set_cork(id, value != 0)),
+            "TCP_USER_TIMEOUT" => {
+                let limit = u64::try_from(value).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+                socket.tcp.user_timeout = limit;
+                id.into_iter().for_each(|id| host.stack.set_user_timeout(id, limit));
+            }
+            "SO_LINGER" => socket.resets = arguments.lingers_for_nothing(3),
+            "TCP_CONGESTION" => return arguments.congestion(3).map(|found| socket.set_congestion(found)),
+            "SO_KEEPALIVE" | "TCP_KEEPIDLE" | "TCP_KEEPINTVL" | "TCP_KEEPCNT" => {
+                socket.set_keepalive(&name, value);
+                let keepalive = socket.tcp.keepalive;
+                id.into_iter().for_each(|id| host.stack.set_keepalive(id, keepalive));
+            }
+            "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER" | "SO_MARK" | "IP_FREEBIND"
+            | "SO_PRIORITY" => {}
+            _ => return Err(format!("setsockopt: {name} is not supported")),
+        }
+        Ok(Return::Value(0))
+    }
+
+    fn option(&mut self, arguments: &Arguments<'_>, host: &Host) -> Answer {
+        let name = arguments.names(2).first().copied().unwrap_or("").to_owned();
+        let socket = self.get(arguments)?;
+        let actual = match name.as_str() {
+            "SO_ERROR" => match socket.take_error() {
+                None => return arguments.check_value(3, 0).map(|()| Return::Value(0)),
+                Some(errno) => {
+                    return match arguments.names_in_list(3).contains(&errno) {
+                        true => Ok(Return::Value(0)),
+                        false => Err(format!("SO_ERROR is {errno}")),
+                    };
+                }
+            },
+            "TCP_MAXSEG" => {
+                let stats = socket.conn().and_then(|id| host.stack.conn_stats(id));
+                stats.map_or(536, |stats| i64::from(stats.mss))
+            }
+            "TCP_NODELAY" => i64::from(socket.tcp.nodelay),
+            _ => return Err(format!("getsockopt: {name} is not supported")),
+        };
+        arguments.check_value(3, actual)?;
+        Ok(Return::Value(0))
+    }
+
+    fn poll(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
+        let Some(Argument::List(entries)) = arguments.call.arguments.first() else {
+            return Err("poll takes a list of {fd=…, events=…, revents=…}".to_owned());
+        };
+        let mut ready = 0;
+        let mut wrong = None;
+        for entry in entries {
+            let Argument::Record(fields) = entry else {
+                return Err("poll: an entry is no record".to_owned());
+            };
+            let field = |name| {
+                fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
+            };
+            let fd = match field("fd") {
+                Some(Argument::Number(fd)) => *fd,
+                _ => return Err("poll: an entry needs fd=N".to_owned()),
+            };
+            let wanted = field("events").map(names_of).unwrap_or_default();
+            let expected = field("revents").map(names_of).unwrap_or_default();
+            let found: Vec<&str> = self
+                .readiness(fd, host)?
+                .into_iter()
+                .filter(|one| wanted.contains(one) || ["POLLERR", "POLLHUP"].contains(one))
+                .collect();
+            ready += i64::from(!found.is_empty());
+            if found.len() != expected.len() || !found.iter().all(|one| expected.contains(one)) {
+                wrong = Some(format!("poll: revents of {fd} are {}", found.join("|")));
+            }
+        }
+        if ready == 0 && arguments.number(2).unwrap_or(0) != 0 {
+            return Ok(Return::Blocks);
+        }
+        wrong.map_or(Ok(Return::Value(ready)), Err)
+    }
+
+    /// The poll flags of a descriptor.
+    fn readiness(&mut self, fd: i64, host: &mut Host) -> Result<Vec<&'static str>, Misuse> {
+        let socket = self.table.get(&fd).ok_or_else(|| format!("{fd} is no open descriptor here"))?;
+        let id = match socket.role {
+            Role::Fresh => return Ok(vec!["POLLOUT", "POLLHUP"]),
+            Role::Listening(_) => return Ok(if socket.waiting > 0 { vec!["POLLIN"] } else { Vec::new() }),
+            Role::Connection(id) => id,
+        };
+        let at_end = matches!(host.stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
+        let over = socket.closed.is_some();
+        let failed = socket.closed.and_then(errno).is_some() && !socket.told;
+        let found = [
+            ("POLLIN", host.stack.readable(id) > 0 || at_end || over),
+            ("POLLOUT", (socket.connected && host.stack.writable(id) > 0) || over),
+            ("POLLRDHUP", at_end || over),
+            ("POLLERR", failed),
+            ("POLLHUP", over),
+        ];
+        Ok(found.into_iter().filter_map(|(name, set)| set.then_some(name)).collect())
+    }
+}
+
+impl Socket {
+    fn set_congestion(&mut self, found: CongestionAlgorithm) -> Return {
+        if self.role != Role::Fresh {
+            return Return::Errno("EINVAL");
+        }
+        self.tcp.congestion = found;
+        Return::Value(0)
+    }
+
+    fn set_keepalive(&mut self, name: &str, value: i64) {
+        let amount = u64::try_from(value).unwrap_or(0);
+        match name {
+            "TCP_KEEPIDLE" => self.keepalive.idle = Duration::from_secs(amount),
+            "TCP_KEEPINTVL" => self.keepalive.interval = Duration::from_secs(amount),
+            "TCP_KEEPCNT" => self.keepalive.count = amount as u32,
+            _ => self.tcp.keepalive = (value != 0).then_some(self.keepalive),
+        }
+        self.tcp.keepalive = self.tcp.keepalive.map(|_| self.keepalive);
+    }
+}
+
+fn connect_errno(error: &brisk_tcp::error::ConnectError) -> &'static str {
+    use brisk_tcp::error::ConnectError::*;
+    match error {
+        NoAddress(_) | BadDestination(_) => "ENETUNREACH",
+        NotLocal(_) | InUse { .. } | NoPort(_) => "EADDRNOTAVAIL",
+        TooMany(_) => "ENOBUFS",
+    }
+}
+
+fn names_of(argument: &Argument) -> Vec<&str> {
+    match argument {
+        Argument::Names(names) => names.iter().map(String::as_str).collect(),
+        Argument::Usual
+        | Argument::Number(_)
+        | Argument::Text(_)
+        | Argument::List(_)
+        | Argument::Record(_)
+        | Argument::Apply(..) => Vec::new(),
+    }
+}
+
+/// The arguments of a call, by position and meaning.
+struct Arguments<'a> {
+    call: &'a Call,
+}
+
+impl<'a> Arguments<'a> {
+    fn at(&self, index: usize) -> Option<&'a Argument> {
+        self.call.arguments.get(index)
+    }
+
+    fn number(&self, index: usize) -> Result<i64, Misuse> {
+        let first = match self.at(index) {
+            Some(Argument::List(list)) => list.first(),
+            other => other,
+        };
+        match first {
+            Some(Argument::Number(number)) => Ok(*number),
+            Some(Argument::Names(names))
+                if names.first().is_some_and(|name| name.starts_with("IP_PMTUDISC")) =>
+            {
+                Ok(0)
+            }
+            _ => Err(format!("{}: argument {} must be a number", self.call.name, index + 1)),
+        }
+    }
+
+    fn names(&self, index: usize) -> Vec<&'a str> {
+        self.at(index).map(names_of).unwrap_or_default()
+    }
+
+    fn names_in_list(&self, index: usize) -> Vec<&'a str> {
+        match self.at(index) {
+            Some(Argument::List(list)) => list.iter().flat_map(names_of).collect(),
+            _ => self.names(index),
+        }
+    }
+
+    /// Flags of a send or receive call, wherever they stand.
+    fn flags(&self) -> Vec<&'a str> {
+        self.call.arguments.iter().flat_map(names_of).filter(|name| name.starts_with("MSG_")).collect()
+    }
+
+    /// The length of a buffer: a number, or the sum of an iovec.
+    fn length(&self, index: usize) -> Result<usize, Misuse> {
+        let vector = self.call.arguments.iter().find_map(iovec_length);
+        let length = vector.map_or_else(|| self.number(index), Ok)?;
+        usize::try_from(length).map_err(|_| format!("{}: {length} bytes cannot be", self.call.name))
+    }
+
+    /// The descriptor that the call should make.
+    fn new_descriptor(&self, table: &BTreeMap<i64, Socket>) -> i64 {
+        match self.call.result {
+            Expected::Value(fd) if fd >= 0 => fd,
+            Expected::Value(_) | Expected::Anything | Expected::Errno(_) => {
+                table.keys().next_back().map_or(3, |last| last + 1)
+            }
+        }
+    }
+
+    /// A socket address: `...`, or a record with `sin_port` and `sin_addr`.
+    fn address(&self, index: usize, usual: SocketAddr) -> Result<SocketAddr, Misuse> {
+        let fields = match self.at(index) {
+            Some(Argument::Usual) | None => return Ok(usual),
+            Some(Argument::Record(fields)) => fields,
+            Some(_) => return Err(format!("{}: an address is `...` or a record", self.call.name)),
+        };
+        let mut addr = usual;
+        for (name, value) in fields {
+            let inner = match value {
+                Argument::Apply(_, inner) => {
+                    inner.iter().rev().find(|one| !matches!(one, Argument::Names(_)))
+                }
+                other => Some(other),
+            };
+            match (name.as_deref(), inner) {
+                (Some("sin_port" | "sin6_port"), Some(Argument::Number(port))) => {
+                    addr.set_port(u16::try_from(*port).map_err(|_| format!("port {port} cannot be"))?);
+                }
+                (Some("sin_addr" | "sin6_addr"), Some(Argument::Text(text))) => {
+                    addr.set_ip(text.parse().map_err(|_| format!("{text} is no IP address"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(addr)
+    }
+
+    /// A value that the call hands back through a pointer: `[n]`; nothing is checked with `...`.
+    fn check_value(&self, index: usize, actual: i64) -> Result<(), Misuse> {
+        match self.number(index) {
+            Ok(expected) if expected != actual => {
+                Err(format!("{}: expected [{expected}], the stack says [{actual}]", self.call.name))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// `{onoff=1, linger=0}`.
+    fn lingers_for_nothing(&self, index: usize) -> bool {
+        let Some(Argument::Record(fields)) = self.at(index) else { return false };
+        let values: Vec<i64> = fields
+            .iter()
+            .filter_map(|(_, value)| if let Argument::Number(number) = value { Some(*number) } else { None })
+            .collect();
+        values == [1, 0]
+    }
+
+    fn congestion(&self, index: usize) -> Result<CongestionAlgorithm, Misuse> {
+        let name = match self.at(index) {
+            Some(Argument::List(list)) => list.first(),
+            other => other,
+        };
+        match name {
+            Some(Argument::Text(text)) if text == "reno" => Ok(CongestionAlgorithm::Reno),
+            Some(Argument::Text(text)) if text == "cubic" => Ok(CongestionAlgorithm::Cubic),
+            _ => Err("TCP_CONGESTION: use \"cubic\" or \"reno\"".to_owned()),
+        }
+    }
+}
+
+/// The bytes of `[{..., 1000}, {..., 20}]`, also inside of a message header.
+fn iovec_length(argument: &Argument) -> Option<i64> {
+    match argument {
+        Argument::List(entries) if !entries.is_empty() => {
+            let lengths = entries.iter().map(|entry| match entry {
+                Argument::Record(fields) => fields.iter().find_map(|(name, value)| match (name, value) {
+                    (None, Argument::Number(len)) => Some(*len),
+                    _ => None,
+                }),
+                _ => None,
+            });
+            lengths.sum()
+        }
+        Argument::Record(fields) => fields.iter().find_map(|(name, value)| {
+            (name.as_deref() == Some("msg_iov")).then(|| iovec_length(value)).flatten()
+        }),
+        _ => None,
+    }
+}

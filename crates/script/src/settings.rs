@@ -1,0 +1,445 @@
+//! What a script can set: flags as packetdrill has them, `--set key=value` for the configuration of the
+//! stack, and the sysctls that set-up commands write.
+//!
+//! Everything is collected before the first event: one configuration holds for the whole script.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use brisk_tcp::config::{
+    BufferConfig, CongestionAlgorithm, KeepaliveConfig, MtuProbing, PacingConfig, RtoConfig, SynCookies,
+    UrgentPolicy,
+};
+use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
+
+/// The keys of `--set`, with what they take.
+pub const KEYS: &[(&str, &str)] = &[
+    (
+        "profile",
+        "brisk (the defaults) or linux_suite (buffers and retries as Linux's own test scripts set them)",
+    ),
+    ("seed", "seed of the stack's random choices, default 1"),
+    ("remote_isn", "what is added to the sequence numbers of arriving segments, default 1000000"),
+    ("mtu", "largest IP packet of the device, bytes"),
+    ("max_super_segment", "largest super-segment, bytes; 0: none"),
+    ("max_connections", "most connections at one time"),
+    ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
+    ("granularity", "clock granularity of the driver"),
+    ("challenge_acks_per_second", "challenge ACKs of the host"),
+    ("congestion", "cubic, reno, or fixed:BYTES"),
+    ("initial_window", "segments"),
+    ("rto_profile", "linux or rfc6298"),
+    ("rto_initial", "timeout before the first sample"),
+    ("rto_min", "least timeout"),
+    ("rto_max", "largest timeout"),
+    ("send_buffer", "BYTES or INITIAL..MAX"),
+    ("receive_buffer", "BYTES or INITIAL..MAX"),
+    ("timestamps", "on or off"),
+    ("sack", "on or off"),
+    ("window_scaling", "on or off"),
+    ("ecn", "on or off"),
+    ("nodelay", "on or off"),
+    ("delack_max", "longest delay of an acknowledgement; 0: none is delayed"),
+    ("pacing", "on or off"),
+    ("slow_start_after_idle", "on or off"),
+    ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
+    ("user_timeout", "off or a time"),
+    ("syn_retries", "a number"),
+    ("synack_retries", "a number"),
+    ("retries", "a number"),
+    ("fin_wait_2_timeout", "a time"),
+    ("mtu_probing", "off, on_black_hole or always"),
+    ("max_segment", "largest MSS to offer and to use"),
+    ("urgent", "out_of_band or inline"),
+    ("hop_limit", "a number"),
+    ("dscp", "a number"),
+    ("redundancy_percent", "percent"),
+    ("backlog", "connections that may wait for accept; overrides listen()"),
+    ("max_half_open", "connections in SYN-RECEIVED"),
+    ("syn_cookies", "off, under_flood or always"),
+];
+
+/// What holds for a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) stack: StackConfig,
+    pub(crate) tcp: TcpConfig,
+    pub(crate) listen: ListenConfig,
+    /// Set by `--set backlog`: what listen() says does not count then.
+    pub(crate) fixed_backlog: bool,
+    pub(crate) seed: u64,
+    pub(crate) remote_isn: u32,
+    pub(crate) local_ip: IpAddr,
+    pub(crate) remote_ip: IpAddr,
+    pub(crate) bind_port: u16,
+    pub(crate) connect_port: u16,
+    /// Microseconds that a packet or a return may be early or late.
+    pub(crate) tolerance: i64,
+    /// Microseconds of a tick of the timestamp clock, if TSval is to be checked.
+    pub(crate) ts_tick: Option<i64>,
+    /// Outbound segments are compared one by one.
+    pub(crate) strict_segments: bool,
+    /// Nothing may be sent up to the last listed time that is not listed.
+    pub(crate) silence: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            stack: StackConfig::default(),
+            tcp: TcpConfig::default(),
+            listen: ListenConfig::default(),
+            fixed_backlog: false,
+            seed: 1,
+            remote_isn: 1_000_000,
+            local_ip: IpAddr::from([192, 168, 0, 1]),
+            remote_ip: IpAddr::from([192, 0, 2, 1]),
+            bind_port: 8080,
+            connect_port: 8080,
+            tolerance: 4000,
+            ts_tick: None,
+            strict_segments: false,
+            silence: true,
+        }
+    }
+}
+
+/// Why a setting was refused.
+type Refused = String;
+
+impl Settings {
+    /// A `--key=value` line.
+    pub(crate) fn flag(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        match key {
+            "set" => {
+                let (key, value) =
+                    value.split_once('=').ok_or_else(|| format!("--set {value}: write --set key=value"))?;
+                self.set(key, value)?;
+            }
+            "tolerance_usecs" => self.tolerance = number(key, value)?,
+            "tcp_ts_tick_usecs" => self.ts_tick = Some(number(key, value)?),
+            "strict_segments" => self.strict_segments = value.is_empty() || on_off(key, value)?,
+            "silence" => self.silence = on_off(key, value)?,
+            "mtu" => self.stack.mtu = number(key, value)?,
+            "local_ip" => self.local_ip = number(key, value)?,
+            "remote_ip" => self.remote_ip = number(key, value)?,
+            "bind_port" => self.bind_port = number(key, value)?,
+            "connect_port" => self.connect_port = number(key, value)?,
+            "ip_version" => self.ip_version(value)?,
+            // What concerns real devices, the wire and Python has no meaning in virtual time.
+            "define" | "verbose" | "dry_run" | "non_fatal" | "speed" | "gateway_ip" | "netmask_ip"
+            | "init_scripts" | "code_command" | "code_sockopt" | "udp_encapsulation" => {}
+            _ => return Err(format!("--{key} is not known: see `brisk script --help`")),
+        }
+        Ok(())
+    }
+
+    fn ip_version(&mut self, value: &str) -> Result<(), Refused> {
+        match value {
+            "ipv4" => Ok(()),
+            "ipv6" => {
+                self.local_ip = IpAddr::from([0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1]);
+                self.remote_ip = IpAddr::from([0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1]);
+                Ok(())
+            }
+            _ => Err(format!("--ip_version={value}: use ipv4 or ipv6")),
+        }
+    }
+
+    /// `--set key=value`.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        let known =
+            self.set_host(key, value)? || self.set_transfer(key, value)? || self.set_limits(key, value)?;
+        if known {
+            return Ok(());
+        }
+        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        Err(format!("--set {key}: no such key; there are {}", keys.join(", ")))
+    }
+
+    fn set_host(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        match key {
+            "profile" => self.profile(value)?,
+            "seed" => self.seed = number(key, value)?,
+            "remote_isn" => self.remote_isn = number(key, value)?,
+            "mtu" => self.stack.mtu = number(key, value)?,
+            "max_super_segment" => self.stack.max_super_segment = number(key, value)?,
+            "max_connections" => self.stack.max_connections = number(key, value)?,
+            "msl" => self.stack.msl = span(key, value)?,
+            "granularity" => self.stack.granularity = span(key, value)?,
+            "challenge_acks_per_second" => self.stack.challenge_acks_per_second = number(key, value)?,
+            "backlog" => {
+                self.listen.backlog = number(key, value)?;
+                self.fixed_backlog = true;
+            }
+            "max_half_open" => self.listen.max_half_open = number(key, value)?,
+            "syn_cookies" => {
+                self.listen.syn_cookies = match value {
+                    "off" => SynCookies::Off,
+                    "under_flood" => SynCookies::UnderFlood,
+                    "always" => SynCookies::Always,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn profile(&mut self, value: &str) -> Result<(), Refused> {
+        match value {
+            "brisk" => {}
+            "linux_suite" => {
+                self.tcp.receive_buffer = BufferConfig { initial: 540_000, max: 15_728_640 };
+                self.tcp.send_buffer = BufferConfig { initial: 262_144, max: 4_194_304 };
+                self.tcp.syn_retries = 5;
+                self.tcp.synack_retries = 5;
+            }
+            _ => return Err(refused("profile", value)),
+        }
+        Ok(())
+    }
+
+    fn set_transfer(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let tcp = &mut self.tcp;
+        match key {
+            "congestion" => tcp.congestion = congestion(value)?,
+            "initial_window" => tcp.initial_window = number(key, value)?,
+            "rto_profile" => {
+                tcp.rto = match value {
+                    "linux" => RtoConfig::LINUX,
+                    "rfc6298" => RtoConfig::RFC6298,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "rto_initial" => tcp.rto.initial = span(key, value)?,
+            "rto_min" => tcp.rto.min = span(key, value)?,
+            "rto_max" => tcp.rto.max = span(key, value)?,
+            "send_buffer" => tcp.send_buffer = buffer(key, value)?,
+            "receive_buffer" => tcp.receive_buffer = buffer(key, value)?,
+            "timestamps" => tcp.timestamps = on_off(key, value)?,
+            "sack" => tcp.sack = on_off(key, value)?,
+            "window_scaling" => tcp.window_scaling = on_off(key, value)?,
+            "ecn" => tcp.ecn = on_off(key, value)?,
+            "nodelay" => tcp.nodelay = on_off(key, value)?,
+            "delack_max" => tcp.delack_max = span(key, value)?,
+            "pacing" => tcp.pacing = on_off(key, value)?.then(PacingConfig::default),
+            "slow_start_after_idle" => tcp.slow_start_after_idle = on_off(key, value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_limits(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let tcp = &mut self.tcp;
+        match key {
+            "keepalive" => tcp.keepalive = keepalive(key, value)?,
+            "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
+            "syn_retries" => tcp.syn_retries = number(key, value)?,
+            "synack_retries" => tcp.synack_retries = number(key, value)?,
+            "retries" => tcp.retries = number(key, value)?,
+            "fin_wait_2_timeout" => tcp.fin_wait_2_timeout = span(key, value)?,
+            "mtu_probing" => {
+                tcp.mtu_probing = match value {
+                    "off" => MtuProbing::Off,
+                    "on_black_hole" => MtuProbing::OnBlackHole,
+                    "always" => MtuProbing::Always,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "max_segment" => tcp.max_segment = Some(number(key, value)?),
+            "urgent" => {
+                tcp.urgent = match value {
+                    "out_of_band" => UrgentPolicy::OutOfBand,
+                    "inline" => UrgentPolicy::Inline,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "hop_limit" => tcp.hop_limit = number(key, value)?,
+            "dscp" => tcp.dscp = number(key, value)?,
+            "redundancy_percent" => tcp.redundancy_percent = number(key, value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A set-up command: sysctls of TCP are taken over, everything else has no meaning in virtual time.
+    pub(crate) fn command(&mut self, command: &str) -> Result<(), Refused> {
+        for word in command.split_whitespace() {
+            if word.ends_with("defaults.sh") {
+                self.profile("linux_suite")?;
+            }
+        }
+        if !command.contains("sysctl") {
+            return Ok(());
+        }
+        let settings = command.split(['\n', ';', '&']).flat_map(sysctl_words);
+        settings.into_iter().try_for_each(|(key, value)| self.sysctl(&key, &value))
+    }
+
+    fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        let last = |value: &str| value.split_whitespace().last().unwrap_or("").to_owned();
+        let triple = || -> Result<BufferConfig, Refused> {
+            let mut sizes = value.split_whitespace().skip(1);
+            let initial = number(key, sizes.next().unwrap_or(""))?;
+            let max: usize = number(key, &last(value))?;
+            Ok(BufferConfig { initial, max: max.max(initial) })
+        };
+        let seconds = || -> Result<Duration, Refused> { Ok(Duration::from_secs(number(key, value)?)) };
+        match key {
+            "tcp_timestamps" => self.tcp.timestamps = value != "0",
+            "tcp_sack" => self.tcp.sack = value != "0",
+            "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
+            "tcp_ecn" => self.tcp.ecn = value == "1",
+            "tcp_slow_start_after_idle" => self.tcp.slow_start_after_idle = value != "0",
+            "tcp_rmem" => self.tcp.receive_buffer = triple()?,
+            "tcp_wmem" => self.tcp.send_buffer = triple()?,
+            "tcp_syn_retries" => self.tcp.syn_retries = number(key, value)?,
+            "tcp_synack_retries" => self.tcp.synack_retries = number(key, value)?,
+            "tcp_retries2" => self.tcp.retries = number(key, value)?,
+            "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds()?,
+            "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
+            "tcp_mtu_probing" => {
+                self.tcp.mtu_probing = match value {
+                    "0" => MtuProbing::Off,
+                    "1" => MtuProbing::OnBlackHole,
+                    _ => MtuProbing::Always,
+                }
+            }
+            "tcp_syncookies" => {
+                self.listen.syn_cookies = match value {
+                    "0" => SynCookies::Off,
+                    "1" => SynCookies::UnderFlood,
+                    _ => SynCookies::Always,
+                }
+            }
+            // Linux has more knobs than the stack; those that it lacks keep their built-in values.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The `net.ipv4.name=value` of a sysctl command; values may be quoted and have blanks.
+fn sysctl_words(command: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = command;
+    while let Some(at) = rest.find("net.ipv4.") {
+        rest = rest.get(at + "net.ipv4.".len()..).unwrap_or("");
+        let Some((key, behind)) = rest.split_once('=') else { break };
+        let behind = behind.trim_start();
+        let (value, after) = match behind.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => behind.split_once(char::is_whitespace).unwrap_or((behind, "")),
+        };
+        found.push((key.trim().to_owned(), value.trim().to_owned()));
+        rest = after;
+    }
+    found
+}
+
+fn refused(key: &str, value: &str) -> Refused {
+    let takes = KEYS.iter().find(|(known, _)| *known == key).map_or("a number", |(_, takes)| takes);
+    format!("{key}={value}: not understood; it takes {takes}")
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Refused> {
+    value.parse().map_err(|_| refused(key, value))
+}
+
+fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
+    match value {
+        "on" | "1" | "true" => Ok(true),
+        "off" | "0" | "false" => Ok(false),
+        _ => Err(refused(key, value)),
+    }
+}
+
+/// A span of time: `40ms`, `2s`, `150us`, or `0`.
+fn span(key: &str, value: &str) -> Result<Duration, Refused> {
+    if value == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let unit_at = value.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(value.len());
+    let (amount, unit) = value.split_at(unit_at);
+    let amount: u64 = number(key, amount)?;
+    match unit {
+        "us" => Ok(Duration::from_micros(amount)),
+        "ms" => Ok(Duration::from_millis(amount)),
+        "s" => Ok(Duration::from_secs(amount)),
+        _ => Err(refused(key, value)),
+    }
+}
+
+fn buffer(key: &str, value: &str) -> Result<BufferConfig, Refused> {
+    let (initial, max) = value.split_once("..").unwrap_or((value, value));
+    Ok(BufferConfig { initial: number(key, initial)?, max: number(key, max)? })
+}
+
+fn congestion(value: &str) -> Result<CongestionAlgorithm, Refused> {
+    match value.split_once(':') {
+        None if value == "cubic" => Ok(CongestionAlgorithm::Cubic),
+        None if value == "reno" => Ok(CongestionAlgorithm::Reno),
+        Some(("fixed", window)) => number("congestion", window).map(CongestionAlgorithm::Fixed),
+        None | Some(_) => Err(refused("congestion", value)),
+    }
+}
+
+fn keepalive(key: &str, value: &str) -> Result<Option<KeepaliveConfig>, Refused> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let mut parts = value.split('/');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(idle), Some(interval), Some(count), None) => Ok(Some(KeepaliveConfig {
+            idle: span(key, idle)?,
+            interval: span(key, interval)?,
+            count: number(key, count)?,
+        })),
+        _ => Err(refused(key, value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_key_is_known_and_refuses_nonsense_with_what_it_takes() {
+        for (key, takes) in KEYS {
+            let refused = Settings::default().set(key, "nonsense").unwrap_err();
+            assert!(refused.contains(takes) && refused.starts_with(key), "{refused}");
+        }
+        assert!(Settings::default().set("colour", "red").unwrap_err().contains("initial_window"));
+    }
+
+    #[test]
+    fn values_have_units() {
+        let mut settings = Settings::default();
+        for (key, value) in [
+            ("delack_max", "0"),
+            ("rto_min", "20ms"),
+            ("keepalive", "2s/1s/3"),
+            ("receive_buffer", "540000..15728640"),
+            ("congestion", "fixed:10000"),
+        ] {
+            settings.set(key, value).unwrap();
+        }
+        assert_eq!(settings.tcp.delack_max, Duration::ZERO);
+        assert_eq!(settings.tcp.rto.min, Duration::from_millis(20));
+        assert_eq!(settings.tcp.keepalive.map(|keepalive| keepalive.count), Some(3));
+        assert_eq!(settings.tcp.receive_buffer, BufferConfig { initial: 540_000, max: 15_728_640 });
+        assert_eq!(settings.tcp.congestion, CongestionAlgorithm::Fixed(10_000));
+    }
+
+    #[test]
+    fn sysctls_of_set_up_commands_are_taken_over() {
+        let mut settings = Settings::default();
+        let command = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net.ipv4.tcp_ecn=1\n\
+                       sysctl -w net.ipv4.tcp_rmem=\"4096 8192 16384\" && true";
+        settings.command(command).unwrap();
+        assert!(!settings.tcp.timestamps && settings.tcp.ecn);
+        assert_eq!(settings.tcp.receive_buffer, BufferConfig { initial: 8192, max: 16384 });
+        assert_eq!(settings.tcp.syn_retries, 5);
+    }
+}
