@@ -104,7 +104,7 @@ impl Pacer {
     }
 
     fn level_at(&self, now: Instant) -> i64 {
-        let elapsed = now.saturating_since(self.at).min(Duration::from_secs(10)).as_micros() as i64;
+        let elapsed = i64::try_from(now.saturating_since(self.at).as_micros()).unwrap_or(i64::MAX);
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
         self.level.saturating_add(filled).min(self.quantum() * BYTE)
     }
@@ -194,6 +194,17 @@ mod tests {
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));
         pacer.on_sent(u32::MAX, us(0));
         assert_eq!(pacer.next_timeout(), Some(us(6000)), "debt is bounded");
+    }
+
+    #[test]
+    fn when_the_timeout_comes_there_is_a_quantum_however_slow_the_path() {
+        // One segment per 60 s of round trip: the bucket takes two minutes to fill.
+        let mut pacer = pacer(MSS, 100);
+        pacer.update(MSS, Some(Duration::from_secs(60)), false, MSS, us(0));
+        pacer.on_sent(2 * MSS, us(0));
+        let due = pacer.next_timeout().expect("the bucket is empty");
+        assert!(due > us(100_000_000), "{due:?}");
+        assert_eq!(pacer.budget(due), 2 * MSS);
     }
 
     #[test]
