@@ -47,6 +47,8 @@ pub(crate) struct Sender {
     pub(crate) mtu: PathMtu,
     /// The peer's MSS option and the configured limit: payload plus options, bytes.
     largest_segment: u32,
+    /// The MSS to announce in a SYN.
+    announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
     pub(crate) congestion: Box<dyn CongestionController>,
@@ -162,6 +164,7 @@ impl Sender {
             pacer: Pacer::new(config.pacing),
             mtu,
             largest_segment: largest,
+            announced: mss.min(u32::from(u16::MAX)) as u16,
             option_len: 0,
             congestion: congestion::controller(config.congestion, mss, initial, config.pacing.is_some()),
             handshake: HandshakeTimer::default(),
@@ -193,9 +196,10 @@ impl Sender {
         at
     }
 
-    /// The MSS to announce in a SYN: what the device takes without options (RFC 6691).
+    /// The MSS to announce in a SYN: what the device takes without options (RFC 6691). What the peer
+    /// announced says nothing of what we can take (RFC 9293 section 3.7.1).
     pub(crate) fn advertised_mss(&self) -> u16 {
-        self.mtu.mss(0).min(self.largest_segment).min(u32::from(u16::MAX)) as u16
+        self.announced
     }
 
     /// The handshake told the peer's MSS and whether every segment carries timestamps.
