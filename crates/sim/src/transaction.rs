@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use brisk_link::LinkSpec;
+use brisk_link::{LinkSpec, MiddleboxSpec};
 use brisk_tcp::connection::Counters;
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
@@ -17,6 +17,7 @@ use brisk_wire::Instant;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::application::client::Failed;
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::host::{AppId, HostId};
 use crate::world::{Arena, Point, Side, World};
@@ -232,7 +233,7 @@ impl Stage {
         let mut result =
             TransactionResult { dropped: world.dropped() - before.dropped, ..TransactionResult::default() };
         if let Some(outcome) = world.app::<Client>(client).and_then(|app| app.outcomes().last()) {
-            if outcome.failed == Some(crate::application::client::Failed::Corrupted) {
+            if outcome.failed == Some(Failed::Corrupted) && !rewrites_payload(spec.link) {
                 return Err(TransactionError::Corrupted { seed });
             }
             result.completion = outcome.finished.map(|at| at - outcome.started);
@@ -249,6 +250,12 @@ impl Stage {
         result.wire_bytes_down = world.bytes_sent_by(Side::B) - before.down;
         Ok(result)
     }
+}
+
+/// True if a middlebox on the link changes payload, checksum and all, so that wrong bytes are its doing.
+fn rewrites_payload(link: &LinkSpec) -> bool {
+    let mut boxes = link.down.middleboxes.iter().chain(&link.up.middleboxes);
+    boxes.any(|middlebox| matches!(middlebox, MiddleboxSpec::RewritePayload { .. }))
 }
 
 #[derive(Clone, Copy, Default)]

@@ -85,3 +85,9 @@ fn large_responses_cross_heavy_loss_and_reordering_intact() {
         assert!(result.completion.is_some(), "seed {seed}: {result:?}");
     }
 }
+
+#[test]
+fn a_middlebox_that_rewrites_payload_spoils_the_transaction_and_not_the_program() {
+    let result = run("--rtt 40ms --middlebox down:rewrite-payload", 5_000, false, 1);
+    assert_eq!((result.completion, result.payload_bytes), (None, 0));
+}
