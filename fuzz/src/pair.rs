@@ -136,10 +136,15 @@ impl Pair {
         while let Some((id, client)) = self.hosts[1].stack.accept(listener) {
             let stream = self.streams.iter_mut().rev().find(|stream| stream.client == client);
             let stream = stream.expect("only this client connects");
-            if let Some(old) = stream.ids[1].replace(id) {
-                // One end gave up unheard. Its port was used again, or a cookie came back once more.
-                self.hosts[1].stack.release(old, self.hosts[1].now);
-                stream.broken = true;
+            match stream.ids[1] {
+                None => stream.ids[1] = Some(id),
+                // One end gave up unheard, and its port was used again, or a cookie came back once
+                // more: what this brings is no part of the stream.
+                Some(_) => {
+                    stream.broken = true;
+                    self.hosts[1].stack.abort(id, self.hosts[1].now);
+                    self.hosts[1].stack.release(id, self.hosts[1].now);
+                }
             }
         }
     }
@@ -239,6 +244,10 @@ impl Pair {
                 let (packet, _) = &mut path[0];
                 let at = usize::from(decisions.short()) % packet.len();
                 packet[at] ^= 1 << decisions.below(8);
+                // Two errors may hide from the checksum. TCP has no answer to that.
+                if segment(packet).is_some() {
+                    path.pop_front();
+                }
             }
             _ => path.clear(),
         }
@@ -373,7 +382,11 @@ impl Pair {
             for side in [0, 1] {
                 assert_eq!(stream.read[1 - side], stream.written[side], "what {side} wrote: {stream:?}");
                 assert!(stream.at_end[1 - side], "the stream of {side} ends: {stream:?}");
-                assert_eq!(stream.closed[side], Some(CloseReason::Finished), "{stream:?}");
+                // A FIN whose acknowledgement was lost, sent again when the TIME-WAIT is over or had to
+                // make room, is answered by a reset: the stream is whole all the same.
+                let reason = stream.closed[side];
+                let orderly = matches!(reason, Some(CloseReason::Finished | CloseReason::Reset));
+                assert!(orderly, "{side}: {stream:?}");
             }
         }
     }
@@ -389,7 +402,8 @@ fn read(host: &mut Watched, stream: &mut Stream, side: usize, len: usize) -> usi
             assert!(!stream.at_end[side], "{count} bytes after the end at {side}: {stream:?}");
             let from = stream.read[side];
             let expected = (from..from + count).map(|offset| content(1 - side, offset));
-            assert!(buffer[..count].iter().copied().eq(expected), "wrong bytes from {from} on at {side}");
+            let right = buffer[..count].iter().copied().eq(expected);
+            assert!(right, "{count} wrong bytes from {from} on at {side}: {stream:?}");
             stream.read[side] += count;
             assert!(stream.read[side] <= stream.written[1 - side], "more was read than written");
             return count;
