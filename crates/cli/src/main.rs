@@ -19,6 +19,7 @@ mod interrupt;
 mod link_args;
 mod manual;
 mod output;
+mod script;
 mod serve;
 mod service;
 mod whatif;
@@ -70,6 +71,8 @@ enum Command {
     Emulate(emulate::Args),
     /// What each mechanism would do for a flow over a link, in virtual time, no privileges
     Whatif(whatif::Args),
+    /// Run packet scripts against the stack in virtual time
+    Script(script::Args),
     /// The gateway near the users: accepts TCP, carries it over the hop to the backend
     Frontend(frontend::Args),
     /// The gateway near the origin: accepts the hop, connects to the origin
@@ -100,6 +103,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, &common),
         Command::Emulate(args) => emulate::run(args, &common),
         Command::Whatif(args) => whatif::run(args, &common),
+        Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),
         Command::Serve(args) => serve::run(args, &common),

@@ -198,7 +198,14 @@ impl Runner<'_> {
     fn note_sent(&mut self, before: usize) {
         for sent in self.host.sent.iter().skip(before) {
             let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
-                Some(flow) => seen_line(&Seen::new(sent, flow), '>'),
+                Some(flow) => {
+                    // The script has not said yet what it calls this number: zero is usual.
+                    let mut flow = flow.clone();
+                    if sent.tcp.flags.contains(Flags::SYN) {
+                        flow.on_syn_sent(0, sent.tcp.seq.0);
+                    }
+                    seen_line(&Seen::new(sent, &flow), '>')
+                }
                 None => {
                     format!("{} > to {} from {}", seconds(host::micros(sent.at)), sent.remote(), sent.local())
                 }

@@ -1,0 +1,118 @@
+//! `brisk script`: packet scripts run against the stack in virtual time.
+
+use std::path::{Path, PathBuf};
+
+use brisk_script::{KEYS, Options, ScriptError, run_traced};
+
+use crate::Common;
+use crate::failure::Failure;
+use crate::output::print_line;
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk script crates/script/scripts/handshake/*.pkt
+  brisk script --verbose crates/script/scripts
+  brisk script --set initial_window=4 --tolerance-usecs 1000 slow-start.pkt
+  brisk script --keys";
+
+/// The flags of `script`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Scripts, or directories that are searched for *.pkt
+    #[arg(value_name = "FILE", required_unless_present = "keys")]
+    files: Vec<PathBuf>,
+    /// Configure the stack as `--set key=value` in a script does; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Replace ${NAME} in the scripts; may be repeated
+    #[arg(short = 'D', long, value_name = "NAME=VALUE")]
+    define: Vec<String>,
+    /// How early or late a packet may be, in microseconds, unless the script says otherwise
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    tolerance_usecs: u32,
+    /// Do not complain about packets that a script does not list
+    #[arg(long)]
+    lenient: bool,
+    /// List the keys of --set and what they take
+    #[arg(long)]
+    keys: bool,
+}
+
+/// Runs every script and says which pass.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    if args.keys {
+        return KEYS.iter().try_for_each(|(key, takes)| print_line(&format!("{key:28}{takes}")));
+    }
+    let options = args.options()?;
+    let mut files = Vec::new();
+    for file in &args.files {
+        collect(file, &mut files)?;
+    }
+    let mut failed = 0;
+    for file in &files {
+        match run_one(file, &options, common.verbose > 0) {
+            Ok(()) if common.quiet => {}
+            Ok(()) => print_line(&format!("PASS {}", file.display()))?,
+            Err(error) => {
+                failed += 1;
+                print_line(&format!("FAIL {error}"))?;
+            }
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(Failure::failed(format!("{failed} of {} scripts fail", files.len()))),
+    }
+}
+
+fn run_one(file: &Path, options: &Options, verbose: bool) -> Result<(), ScriptError> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|error| ScriptError {
+        file: name.clone(),
+        line: 0,
+        message: format!("cannot be read: {error}"),
+    })?;
+    let mut show = |line: &str| {
+        if verbose {
+            // A reader that went away is noticed by the verdict.
+            let _ = print_line(&format!("     {line}"));
+        }
+    };
+    run_traced(&name, &text, options, &mut show).map(|_| ())
+}
+
+/// The scripts at `path`: itself, or every *.pkt below it in order.
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let refused = |error| Failure::failed(format!("{}: cannot be listed: {error}", path.display()));
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(refused)? {
+        entries.push(entry.map_err(refused)?.path());
+    }
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() || entry.extension().is_some_and(|extension| extension == "pkt") {
+            collect(&entry, files)?;
+        }
+    }
+    Ok(())
+}
+
+impl Args {
+    fn options(&self) -> Result<Options, Failure> {
+        let mut flags = vec![("tolerance_usecs".to_owned(), self.tolerance_usecs.to_string())];
+        flags.extend(self.set.iter().map(|set| ("set".to_owned(), set.clone())));
+        let define = |text: &String| {
+            let (name, value) = text
+                .split_once('=')
+                .ok_or_else(|| Failure::usage(format!("-D {text}: write -D NAME=VALUE")))?;
+            Ok((name.to_owned(), value.to_owned()))
+        };
+        let defines = self.define.iter().map(define).collect::<Result<_, Failure>>()?;
+        Ok(Options { flags, defines, lenient: self.lenient })
+    }
+}
