@@ -76,8 +76,10 @@ pub(crate) struct Sender {
 pub(crate) struct HandshakeTimer {
     /// It must be sent (again).
     pub(crate) due: bool,
-    /// How often it was sent.
+    /// How often it was sent, answers to repeated SYNs included.
     pub(crate) sent: u32,
+    /// How often the timer made it due again; this is what the limit of retries counts.
+    pub(crate) timeouts: u32,
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.

@@ -140,9 +140,10 @@ impl Connection {
     fn on_handshake_timeout(&mut self) {
         let retries =
             if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
-        if self.tx.handshake.sent > retries {
+        if self.tx.handshake.timeouts >= retries {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
+        self.tx.handshake.timeouts += 1;
         self.tx.handshake.due = true;
         self.tx.rto.on_expire();
     }
