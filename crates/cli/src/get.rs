@@ -28,7 +28,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to fetch: http://HOST[:PORT]/PATH
+    // Not a doc comment: rustdoc would take the brackets for a link.
+    #[arg(help = "What to fetch: http://HOST[:PORT]/PATH")]
     #[arg(value_name = "URL")]
     url: String,
     #[command(flatten)]
