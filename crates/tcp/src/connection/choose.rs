@@ -252,8 +252,12 @@ impl Connection {
         self.tx.hold.permits_partial(una, fin, now)
     }
 
-    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data.
+    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
+    /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
     fn choose_mtu_probe(&mut self, room: &Room, now: Instant) -> Option<Choice> {
+        if self.payload_limit() < self.tx.mss() {
+            return None;
+        }
         let size = self.tx.next_mtu_probe(now)?;
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
         room.permits(Origin::New, size).then_some(Choice::Data(Data {

@@ -143,6 +143,7 @@ impl Connection {
     pub(crate) fn adopt_mss(&mut self) {
         let mss = self.tx.mss();
         self.tx.congestion.set_mss(mss);
+        self.tx.pacer.set_mss(mss);
         self.probe(crate::event::Probe::MssChanged { mss });
     }
 

@@ -151,6 +151,7 @@ impl Sender {
         let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing);
         let largest = config.max_segment.map_or(u32::MAX, u32::from);
         let mss = mtu.mss(0).min(largest);
+        let announced = mtu.device_mss().min(largest).min(u32::from(u16::MAX)) as u16;
         let initial = initial_window(config.initial_window, mss);
         let mut queue = SendQueue::new(config.send_buffer);
         queue.set_start(iss + 1);
@@ -166,7 +167,7 @@ impl Sender {
             pacer: Pacer::new(config.pacing),
             mtu,
             largest_segment: largest,
-            announced: mss.min(u32::from(u16::MAX)) as u16,
+            announced,
             option_len: 0,
             congestion: congestion::controller(config.congestion, mss, initial, config.pacing.is_some()),
             handshake: HandshakeTimer::default(),
@@ -207,6 +208,7 @@ impl Sender {
     /// The handshake told the peer's MSS and whether every segment carries timestamps.
     pub(crate) fn on_handshake(&mut self, peer_mss: u16, timestamps: bool) {
         self.largest_segment = self.largest_segment.min(u32::from(peer_mss).max(LEAST_MSS));
+        self.mtu.cap(self.largest_segment);
         self.option_len = if timestamps { TIMESTAMP_OPTION_LEN } else { 0 };
     }
 
@@ -293,6 +295,7 @@ pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MtuProbing;
 
     #[test]
     fn initial_window_is_ten_segments_within_the_byte_limit() {
@@ -311,6 +314,14 @@ mod tests {
         };
         assert_eq!((mss(1, false), mss(1, true)), (48, 36));
         assert_eq!((mss(49, false), mss(536, false)), (49, 536));
+    }
+
+    #[test]
+    fn a_search_for_the_mtu_does_not_make_less_be_announced() {
+        let config = TcpConfig { mtu_probing: MtuProbing::Always, ..TcpConfig::default() };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO };
+        let sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
+        assert_eq!((sender.advertised_mss(), sender.mss()), (1460, 1024));
     }
 
     #[test]

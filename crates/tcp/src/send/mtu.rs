@@ -81,6 +81,22 @@ impl PathMtu {
         self.payload(self.mtu, options)
     }
 
+    /// Payload of a segment without options that the device takes, whatever the path takes.
+    pub(crate) fn device_mss(&self) -> u32 {
+        self.payload(self.local, 0)
+    }
+
+    /// The peer takes segments of no more than `mss` bytes, options included: nothing larger is sent or
+    /// tried (RFC 9293 section 3.7.1, MUST-16).
+    pub(crate) fn cap(&mut self, mss: u32) {
+        self.local = self.local.min(self.headers + mss);
+        if let Some(search) = &mut self.search {
+            search.high = search.high.min(self.local);
+            search.low = search.low.min(self.local);
+        }
+        self.mtu = self.mtu.min(self.local);
+    }
+
     /// Payload of a packet of `mtu` bytes.
     pub(crate) fn payload(&self, mtu: u32, options: u32) -> u32 {
         mtu.saturating_sub(self.headers + options).max(1)
@@ -281,6 +297,20 @@ mod tests {
             path.on_timeout(true, at(second));
         }
         assert_eq!(path.mtu(), 1280);
+    }
+
+    #[test]
+    fn probes_are_no_larger_than_what_the_peer_takes() {
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        path.cap(1400);
+        let mut largest = 0;
+        while let Some(size) = probe(&mut path, at(1)) {
+            largest = largest.max(size + OPTIONS);
+            assert!(path.on_probe_acked());
+        }
+        assert!((1392..=1400).contains(&largest), "{largest}");
+        assert_eq!(probe(&mut path, at(700)), None, "nor when the search begins again");
+        assert_eq!(path.device_mss(), 1400);
     }
 
     #[test]

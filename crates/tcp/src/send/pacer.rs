@@ -59,6 +59,11 @@ impl Pacer {
         }
     }
 
+    /// The largest payload of a segment changed: the bucket must hold at least one.
+    pub(crate) fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.max(1);
+    }
+
     /// Bytes per second in force; `None` if nothing is paced.
     #[cfg(test)]
     pub(crate) fn rate(&self) -> Option<u64> {
@@ -205,6 +210,15 @@ mod tests {
         let due = pacer.next_timeout().expect("the bucket is empty");
         assert!(due > us(100_000_000), "{due:?}");
         assert_eq!(pacer.budget(due), 2 * MSS);
+    }
+
+    #[test]
+    fn the_bucket_holds_a_segment_of_whatever_size_segments_are_now() {
+        let mut pacer = pacer(10_000, 100);
+        pacer.on_sent(2 * MSS, us(0));
+        pacer.set_mss(5 * MSS);
+        let due = pacer.next_timeout().expect("a larger segment must wait");
+        assert!(pacer.budget(due) >= 5 * MSS);
     }
 
     #[test]

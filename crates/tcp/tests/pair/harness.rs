@@ -254,6 +254,8 @@ impl Pair {
     }
 
     fn send(&mut self, from: Side, packet: Vec<u8>) {
+        let mtu = usize::from(self.stack(from).config().mtu);
+        assert!(packet.len() <= mtu, "{from:?} sent {} bytes over {mtu}", packet.len());
         if let Ok(Packet::Tcp(segment)) = parse(&packet, ChecksumCheck::Verify) {
             if self.record {
                 let (tcp, len) = (segment.tcp.clone(), segment.payload.len());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::config::{ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
 use brisk_tcp::error::ReadError;
 use brisk_wire::Flags;
 
@@ -38,6 +38,33 @@ fn both_ways_at_once() {
         }
         got == [data.len(); 2]
     });
+}
+
+#[test]
+fn probes_of_the_path_mtu_leave_room_for_sack_blocks() {
+    let tcp = TcpConfig { mtu_probing: MtuProbing::Always, nodelay: true, ..TcpConfig::default() };
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    // What A sends has a hole for a while, so that what B sends carries SACK blocks: the harness sees to
+    // it that no packet is larger than the device takes.
+    let mut data = 0;
+    pair.tap = Some(Box::new(move |from, segment| {
+        data += u32::from(from == A && !segment.payload.is_empty());
+        from == A && data % 20 == 5
+    }));
+    let bytes = pattern(1 << 20);
+    let (mut sent, mut got) = ([0, 0], 0);
+    pair.run_until(Duration::from_secs(600), |pair| {
+        for (n, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
+            sent[n] += pair.write(side, id, &bytes[sent[n]..]).unwrap_or(0);
+            let read = pair.read(side, id).expect("open").expect("not at its end").len();
+            got += read;
+        }
+        got == 2 * bytes.len()
+    });
+    let mss = pair.b.conn_stats(at_b).expect("open").mss;
+    assert!(mss > 1300, "the search went on: {mss}");
 }
 
 #[test]
