@@ -88,6 +88,13 @@ fn observed(probe: &Probe) -> Value {
         Probe::LossDeclared { bytes, by } => {
             json!({"what": "loss declared", "bytes": bytes, "by": format!("{by:?}")})
         }
+        Probe::ProbeSent { range, new_data } => json!({
+            "what": "probe sent",
+            "seq": range.start.0,
+            "len": range.len(),
+            "new_data": new_data,
+        }),
+        Probe::MaskedLoss { by } => json!({"what": "masked loss", "by": format!("{by:?}")}),
         Probe::Timeout { rto } => json!({"what": "timeout", "rto_us": micros(*rto)}),
         Probe::Recovery { state, cwnd, ssthresh } => json!({
             "what": "recovery",

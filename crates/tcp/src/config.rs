@@ -1,8 +1,7 @@
 //! Configuration of a stack and of its connections.
 //!
 //! The defaults are the Linux profile: what a peer sees of a default brisk connection is what it
-//! would see of Linux. Every optional mechanism is an `Option` that is `None` unless asked for; off
-//! is the absence of a thing.
+//! would see of Linux. Off is the absence of a thing.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -243,9 +242,11 @@ pub struct TcpConfig {
     pub hop_limit: u8,
     /// DSCP of what is sent. 0..=63, default 0.
     pub dscp: u8,
+    /// Who decides that a segment is lost. Default `Rack`.
+    pub loss_detection: LossDetection,
     /// Redundancy that copies and parity may add, percent of the bytes sent. Default 0.
     pub redundancy_percent: u32,
-    /// The optional mechanisms, all off by default.
+    /// The mechanisms beyond plain TCP.
     pub mechanisms: MechanismConfig,
 }
 
@@ -276,6 +277,7 @@ impl Default for TcpConfig {
             urgent: UrgentPolicy::OutOfBand,
             hop_limit: 64,
             dscp: 0,
+            loss_detection: LossDetection::Rack,
             redundancy_percent: 0,
             mechanisms: MechanismConfig::default(),
         }
@@ -283,6 +285,28 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
+    /// The TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
+    /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
+    pub fn of_2012() -> Self {
+        TcpConfig {
+            loss_detection: LossDetection::Rfc6675(Rfc6675Config::default()),
+            mechanisms: MechanismConfig { reactive: Reactive::Off },
+            ..TcpConfig::default()
+        }
+    }
+
+    /// [`TcpConfig::of_2012`] with Reactive as the paper has it.
+    pub fn of_2012_with_reactive() -> Self {
+        let detection =
+            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::default() };
+        let reactive = Reactive::Paper(PaperConfig::default());
+        TcpConfig {
+            loss_detection: LossDetection::Rfc6675(detection),
+            mechanisms: MechanismConfig { reactive },
+            ..TcpConfig::default()
+        }
+    }
+
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
@@ -292,6 +316,7 @@ impl TcpConfig {
         if self.delack_max > Duration::from_millis(500) {
             return refuse("delack_max", alloc::format!("{:?}", self.delack_max), "0 to 500 ms");
         }
+        self.mechanisms.validate()?;
         if self.dscp > 63 {
             return refuse("dscp", self.dscp.to_string(), "0 to 63");
         }
@@ -319,12 +344,140 @@ impl TcpConfig {
     }
 }
 
-/// The optional mechanisms of a connection; each is absent unless asked for.
+/// The mechanisms of a connection beyond plain TCP.
 ///
-/// The aggressive mechanisms of the two papers register here, one field each, and in
-/// [`crate::mechanism::enabled`], one line each.
+/// They register here, one field each, and in [`crate::mechanism::enabled`], one line each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct MechanismConfig {}
+pub struct MechanismConfig {
+    /// Probes that turn the timeout of a lost tail into a fast recovery. Default `RackTlp`.
+    pub reactive: Reactive,
+}
+
+impl MechanismConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        let (key, delay) = match self.reactive {
+            Reactive::Off => return Ok(()),
+            Reactive::Paper(paper) if !(1..=2).contains(&paper.max_probes) => {
+                return refuse("max_probes", paper.max_probes.to_string(), "1 or 2");
+            }
+            Reactive::Paper(paper) => ("wdt", paper.wdt),
+            Reactive::RackTlp(rack_tlp) => ("max_ack_delay", rack_tlp.max_ack_delay),
+        };
+        if delay > Duration::from_secs(1) {
+            return refuse(key, alloc::format!("{delay:?}"), "0 to 1 s");
+        }
+        Ok(())
+    }
+}
+
+/// The two forms of Reactive (Gentle Aggression section 4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reactive {
+    /// No probes: a lost tail waits for the retransmission timeout.
+    Off,
+    /// Algorithm 1 of the paper; meant to run with [`LossDetection::Rfc6675`].
+    Paper(PaperConfig),
+    /// The tail loss probe of RFC 8985.
+    RackTlp(RackTlpConfig),
+}
+
+impl Default for Reactive {
+    fn default() -> Self {
+        Reactive::RackTlp(RackTlpConfig::default())
+    }
+}
+
+/// The tail loss probe of RFC 8985 section 7.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RackTlpConfig {
+    /// How long the receiver may hold back the acknowledgement of a single segment. 0..=1 s, default
+    /// 200 ms.
+    pub max_ack_delay: Duration,
+}
+
+impl Default for RackTlpConfig {
+    fn default() -> Self {
+        RackTlpConfig { max_ack_delay: Duration::from_millis(200) }
+    }
+}
+
+/// Reactive as the paper has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PaperConfig {
+    /// Probes in a row without progress. 1..=2, default 1 (what the authors deployed).
+    pub max_probes: u32,
+    /// WDT, the worst-case delayed acknowledgement. 0..=1 s, default 200 ms.
+    pub wdt: Duration,
+    /// Algorithm 1 to the letter: without the least timeout of 10 ms, and `1.5*srtt + wdt` also where
+    /// `2*srtt` is longer. Default off.
+    pub strict_alg1: bool,
+}
+
+impl Default for PaperConfig {
+    fn default() -> Self {
+        PaperConfig { max_probes: 1, wdt: Duration::from_millis(200), strict_alg1: false }
+    }
+}
+
+/// Who decides that a segment is lost, on a connection with SACK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LossDetection {
+    /// By time (RFC 8985).
+    #[default]
+    Rack,
+    /// By counting, as in the years of the paper.
+    Rfc6675(Rfc6675Config),
+}
+
+/// Loss detection of the years around 2012.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rfc6675Config {
+    /// Count the segments below the highest one reported by SACK rather than those reported (forward
+    /// acknowledgement). Default on.
+    pub fack: bool,
+    /// What stands in for three duplicates if fewer than four segments are outstanding.
+    pub early_retransmit: EarlyRetransmit,
+    /// Early retransmit waits for `srtt` divided by this; 0: it does not wait. Linux from 3.5 on: 4.
+    /// Default 0.
+    pub er_delay_divisor: u32,
+    /// The proportional rate reduction of the time.
+    pub prr: PrrBound,
+}
+
+impl Default for Rfc6675Config {
+    fn default() -> Self {
+        Rfc6675Config {
+            fack: true,
+            early_retransmit: EarlyRetransmit::Rfc5827,
+            er_delay_divisor: 0,
+            prr: PrrBound::Rfc6937,
+        }
+    }
+}
+
+/// Early retransmit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EarlyRetransmit {
+    /// None: three duplicates or a timeout.
+    Off,
+    /// All outstanding segments but one are reported by SACK (RFC 5827).
+    Rfc5827,
+    /// One outstanding segment is reported by SACK: what the paper needs for three outstanding
+    /// segments of which the last was probed.
+    Relaxed,
+}
+
+/// How fast proportional rate reduction makes up for what was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PrrBound {
+    /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
+    #[default]
+    Rfc9937,
+    /// One segment more per acknowledgement (RFC 6937, slow start reduction bound).
+    Rfc6937,
+}
 
 /// What an active open needs beside the destination.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! What the stack tells: [`Event`] to the application, [`Probe`] to observers.
 
 use crate::error::CloseReason;
-use crate::outcome::{CongestionState, LossCause, Origin};
+use crate::outcome::{CongestionState, LossCause, Origin, Repair};
 use crate::seq_ranges::SeqRange;
 use crate::stack::{ConnId, ListenerId};
 use crate::time::Duration;
@@ -51,6 +51,18 @@ pub enum Probe {
         bytes: u32,
         /// By whom.
         by: LossCause,
+    },
+    /// A tail loss probe left because an acknowledgement was overdue.
+    ProbeSent {
+        /// Its sequence range.
+        range: SeqRange,
+        /// It carries new data; else it repeats the last segment.
+        new_data: bool,
+    },
+    /// A loss was repaired before loss detection saw it; the window goes down once for it.
+    MaskedLoss {
+        /// What repaired it.
+        by: Repair,
     },
     /// The retransmission timer fired.
     Timeout {

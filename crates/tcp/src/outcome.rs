@@ -150,6 +150,8 @@ pub struct AckOutcome {
     /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data
     /// outstanding.
     pub duplicate: bool,
+    /// The segment is an acknowledgement and nothing else: no data, window unchanged.
+    pub bare: bool,
     /// The peer echoes congestion experienced (ECE, RFC 3168).
     pub ece: bool,
     /// A SACK block that was reported before has vanished from SND.UNA on: the receiver reneged.
@@ -161,6 +163,12 @@ pub struct AckOutcome {
 pub enum LossCause {
     /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
     Rack,
+    /// Three segments above it were reported by SACK (RFC 6675).
+    DupThresh,
+    /// More than three segments lie between it and the highest one reported by SACK (FACK).
+    Fack,
+    /// Few segments are outstanding and one above it was reported by SACK (RFC 5827).
+    EarlyRetransmit,
     /// Three duplicate acknowledgements on a connection without SACK (RFC 5681).
     DupAcks,
     /// The retransmission timeout.
@@ -202,6 +210,30 @@ pub enum Episode {
 pub struct CongestionSignal {
     /// SEG.ACK of the acknowledgement that reported the repair.
     pub ack: SeqNum,
+    /// What repaired it.
+    pub by: Repair,
+    /// How the window goes down.
+    pub reaction: Reaction,
+}
+
+/// What repaired a loss before loss detection could.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repair {
+    /// A tail loss probe.
+    Probe,
+    /// A parity segment.
+    Parity,
+    /// A copy.
+    Copy,
+}
+
+/// How the window goes down after a repaired loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reaction {
+    /// In proportion to what is delivered, by PRR.
+    Proportional,
+    /// In one step, as the draft of the tail loss probe had it in 2013.
+    AtOnce,
 }
 
 /// What left the connection in one transmission.
@@ -258,6 +290,8 @@ pub struct View {
     pub cwnd: u32,
     /// RFC 6675 pipe, bytes.
     pub pipe: u32,
+    /// Segments outstanding.
+    pub segments: u32,
     /// Bytes reported by SACK.
     pub sacked: u32,
     /// Largest payload of one segment.
@@ -270,6 +304,10 @@ pub struct View {
     pub rto: Duration,
     /// When the retransmission timer fires, or would fire if it were armed now.
     pub rto_at: Option<Instant>,
+    /// True while the reordering timer of loss detection is running.
+    pub reordering_timer: bool,
+    /// Clock granularity of the driver: no timer is set to less.
+    pub granularity: Duration,
     /// Recovery state.
     pub recovery: CongestionState,
     /// True once the handshake is complete.

@@ -58,6 +58,7 @@ impl Connection {
             at: self.tx.stamp(data.range.end, now),
         };
         let was_empty = self.tx.scoreboard.is_empty();
+        let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
         self.tx.scoreboard.on_sent(&sent);
         self.tx.recovery.on_sent(&sent);
         if was_empty {
@@ -73,7 +74,11 @@ impl Connection {
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
         let partial = !data.payload_len().is_multiple_of(data.segment_size);
-        if data.origin == Origin::New {
+        if data.origin == Origin::TailLossProbe {
+            self.counters.probes_of_new_data += u64::from(fresh);
+            self.probe(Probe::ProbeSent { range: data.range, new_data: fresh });
+        }
+        if fresh {
             self.tx.hold.on_sent(data.range.end, partial);
             self.tx.queue.on_sent(data.range.end);
         }

@@ -9,9 +9,13 @@ use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env};
 use crate::error::CloseReason;
 use crate::event::Probe;
-use crate::outcome::{AckOutcome, Arrived, CongestionState, Episode, LossCause, LossOutcome};
+use crate::outcome::{
+    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
+    LossOutcome, Origin, Reaction,
+};
 use crate::receive::{Arrival, ArrivalKind, Paws, Received};
 use crate::send::rack::RackVerdict;
+use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -22,6 +26,9 @@ const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Duplicate acknowledgements that declare a loss on a connection without SACK (RFC 5681).
 const DUP_THRESH: u32 = 3;
+
+/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// What a step says to the ones after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,18 +256,58 @@ impl Connection {
         self.undo(&ack, now);
         let loss = self.detect_loss(&ack, now);
         self.recover(&ack, &loss, now);
+        self.note_progress(&ack, now);
+        self.note_probes(&ack);
         for index in 0..self.mechanisms.len() {
             let view = self.view();
             if let Some(signal) = self.mechanisms[index].on_acked(&ack, &view, now) {
-                let episode = self.tx.recovery.on_masked_loss(signal.ack, self.tx.scoreboard.nxt());
-                self.begin_reduction(episode, ack.undelivered_before, now);
+                self.answer_masked_loss(signal, ack.undelivered_before, now);
             }
         }
-        self.note_progress(&ack, now);
         self.tx.scoreboard.recycle(ack);
     }
 
-    fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
+    /// Which probes were needed. A segment that was probed and is delivered now came with the probe unless
+    /// the echoed timestamp is older than it.
+    fn note_probes(&mut self, ack: &AckOutcome) {
+        if self.counters.probes == 0 {
+            return;
+        }
+        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
+        self.counters.probes_spurious += u64::from(spurious);
+        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
+        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
+            let age = ack.at.saturating_since(segment.sent_at);
+            // Out of order, the echo says nothing of the segment.
+            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
+            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
+            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
+        });
+        self.counters.repaired_by_probe += repaired.count() as u64;
+    }
+
+    /// A loss that redundancy repaired is still congestion: one reduction per window, never undone.
+    fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
+        let CongestionSignal { ack, by, reaction } = signal;
+        let episode = self.tx.recovery.on_masked_loss(ack, self.tx.scoreboard.nxt());
+        if episode != Episode::Entered {
+            return;
+        }
+        self.counters.masked_losses += 1;
+        self.probe(Probe::MaskedLoss { by });
+        self.begin_reduction(episode, recover_fs, now);
+        let at_once = match reaction {
+            Reaction::AtOnce => true,
+            // Nothing is in flight that PRR could count: there is nothing to wait for.
+            Reaction::Proportional => self.tx.scoreboard.is_empty(),
+        };
+        if at_once {
+            self.tx.recovery.leave_cwr();
+            self.end_reduction(CongestionState::Cwr, now);
+        }
+    }
+
+    pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
         let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
         self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
     }
@@ -278,6 +325,7 @@ impl Connection {
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
         if ack.reneged {
+            self.counters.reneged += 1;
             self.tx.scoreboard.clear_sacked();
         }
         let in_recovery =
@@ -285,10 +333,14 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         let nxt = self.tx.scoreboard.nxt();
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
-        let loss = if self.negotiated.sack {
+        let situation = Situation { in_recovery, may_send_new: self.tx.may_send_new(now), srtt };
+        let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.negotiated.sack) {
+            let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);
+            self.mark_lost(verdict, cause, now)
+        } else if self.negotiated.sack {
             self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
             let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
-            self.mark_lost(verdict, now)
+            self.mark_lost(verdict, LossCause::Rack, now)
         } else {
             self.detect_by_duplicates(ack)
         };
@@ -312,7 +364,7 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
-    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, now: Instant) -> LossOutcome {
+    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
         // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
         // congestion: its data is sent again in segments of the proven size.
@@ -324,11 +376,14 @@ impl Connection {
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
             return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
         }
-        LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(LossCause::Rack) }
+        LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 
     pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
         if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
+            self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
+            self.counters.fack_losses += u64::from(by == LossCause::Fack);
+            self.counters.lost_again_bytes += u64::from(loss.lost_again);
             self.probe(Probe::LossDeclared { bytes: loss.newly_lost, by });
         }
     }

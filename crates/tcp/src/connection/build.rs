@@ -111,7 +111,10 @@ impl Connection {
         if self.tx.queue.push_at(payload_range) {
             flags |= Flags::PSH;
         }
-        let (ecn_flags, ecn) = self.ecn.mark(data.origin, len > 0);
+        // A probe that carries new data is data like any other (RFC 3168 section 6.1.5 speaks of
+        // retransmissions).
+        let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
+        let (ecn_flags, ecn) = self.ecn.mark(if fresh { Origin::New } else { data.origin }, len > 0);
         let mut header = self.header(data.range.start, flags | ecn_flags, now);
         if let Some(pointer) = self.urgent.pointer(data.range.start) {
             header.flags |= Flags::URG;

@@ -156,8 +156,11 @@ impl Connection {
                 mtu_probe: false,
             }));
         }
-        let tail = self.tx.scoreboard.tail()?.range;
-        Some(self.again(tail, Origin::TailLossProbe))
+        // Of a tail longer than a segment may be now, the last part is enough.
+        let tail = self.tx.scoreboard.tail()?;
+        let surplus = tail.payload().saturating_sub(self.payload_limit());
+        let range = SeqRange::new(tail.range.start + surplus, tail.range.end);
+        Some(self.again(range, Origin::TailLossProbe))
     }
 
     /// Data that was never sent, as a run of segments that one header can describe.

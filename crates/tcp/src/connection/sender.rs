@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use brisk_wire::SeqNum;
 
-use crate::config::TcpConfig;
+use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::{self, CongestionController};
 use crate::connection::Host;
 use crate::outcome::{CongestionState, Room};
@@ -15,6 +15,7 @@ use crate::send::prr::Prr;
 use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
 use crate::send::recovery::Recovery;
+use crate::send::rfc6675::Rfc6675;
 use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
@@ -40,6 +41,8 @@ pub(crate) struct Sender {
     pub(crate) rtt: RttEstimator,
     pub(crate) rto: Rto,
     pub(crate) rack: Rack,
+    /// Detects losses in place of RACK, if so configured.
+    pub(crate) rfc6675: Option<Rfc6675>,
     pub(crate) recovery: Recovery,
     pub(crate) prr: Prr,
     pub(crate) window: SendWindow,
@@ -155,14 +158,19 @@ impl Sender {
         let initial = initial_window(config.initial_window, mss);
         let mut queue = SendQueue::new(config.send_buffer);
         queue.set_start(iss + 1);
+        let (rfc6675, prr) = match &config.loss_detection {
+            LossDetection::Rack => (None, PrrBound::Rfc9937),
+            LossDetection::Rfc6675(counting) => (Some(Rfc6675::new(counting)), counting.prr),
+        };
         Sender {
             queue,
             scoreboard: Scoreboard::new(iss, false),
             rtt: RttEstimator::new(&config.rto, host.granularity),
             rto: Rto::new(&config.rto),
-            rack: Rack::new(),
+            rack: Rack::new(host.granularity),
             recovery: Recovery::new(iss),
-            prr: Prr::new(),
+            rfc6675,
+            prr: Prr::new(prr),
             window: SendWindow::new(),
             pacer: Pacer::new(config.pacing),
             mtu,
@@ -276,10 +284,38 @@ impl Sender {
         self.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
+    /// When loss detection looks again at what it only suspects.
+    pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
+        match &self.rfc6675 {
+            None => self.rack.next_timeout(),
+            Some(counting) => counting.next_timeout(),
+        }
+    }
+
+    /// Stops the reordering timer.
+    pub(crate) fn disarm_reordering(&mut self) {
+        self.rack.disarm();
+        if let Some(counting) = &mut self.rfc6675 {
+            counting.disarm();
+        }
+    }
+
+    /// True once a segment arrived after one that was sent later.
+    pub(crate) fn reordering_seen(&self) -> bool {
+        self.rfc6675.as_ref().map_or(self.rack.reordering_seen(), Rfc6675::reordering_seen)
+    }
+
+    /// What waits for a window is smaller than what the windows let go.
+    pub(crate) fn may_send_new(&self, now: Instant) -> bool {
+        let room = self.room(now);
+        let next = self.unsent().min(self.mss());
+        next > 0 && room.pipe.saturating_add(next) <= room.cwnd && next <= room.peer
+    }
+
     /// Nothing will be sent any more.
     pub(crate) fn stop(&mut self) {
         self.rto.disarm();
-        self.rack.disarm();
+        self.disarm_reordering();
         self.window.disarm_persist();
         self.paced = false;
         self.handshake.due = false;

@@ -29,13 +29,27 @@ pub struct Counters {
     pub handshake_retransmits: u64,
     /// Tail loss probes.
     pub probes: u64,
+    /// Of these, probes that carried new data.
+    pub probes_of_new_data: u64,
+    /// Of these, probes that the peer reported as a duplicate: nothing had been lost.
+    pub probes_spurious: u64,
+    /// Reductions for a loss that was repaired before loss detection saw it.
+    pub masked_losses: u64,
+    /// Early retransmits (RFC 5827): losses that they declared.
+    pub early_retransmits: u64,
+    /// Losses that forward acknowledgement (FACK) declared.
+    pub fack_losses: u64,
+    /// Bytes whose retransmission was lost too.
+    pub lost_again_bytes: u64,
+    /// Receivers that took a SACK back.
+    pub reneged: u64,
     /// Entries into fast recovery.
     pub recoveries: u64,
     /// Window reductions of any kind.
     pub reductions: u64,
     /// Reductions that were taken back because they had been a mistake.
     pub undos: u64,
-    /// Losses repaired by a probe.
+    /// Segments that a probe brought to the peer: the original had been lost.
     pub repaired_by_probe: u64,
     /// Losses repaired by parity.
     pub repaired_by_parity: u64,

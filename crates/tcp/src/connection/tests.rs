@@ -15,6 +15,8 @@ use crate::outcome::Arrived;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
+mod reactive;
+
 const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1) };
 const ONE_WAY: Duration = Duration::from_millis(50);
 
@@ -34,6 +36,8 @@ struct World {
     /// Decides for the n-th packet of an end whether it is lost.
     lose: fn(usize, usize) -> bool,
     count: [usize; 2],
+    /// What each end sends takes so much longer on its way.
+    hold: [Duration; 2],
     super_segment: u32,
 }
 
@@ -52,8 +56,14 @@ impl World {
             log: vec![],
             lose: |_, _| false,
             count: [0, 0],
+            hold: [Duration::ZERO; 2],
             super_segment: 0,
         }
+    }
+
+    /// From now on what `who` sends takes `longer`.
+    fn hold_from(&mut self, who: usize, longer: Duration) {
+        self.hold[who] = longer;
     }
 
     fn end(&mut self, who: usize) -> &mut Connection {
@@ -87,7 +97,9 @@ impl World {
                     self.log.push((self.now, who, tcp.flags, tcp.seq.0, tcp.ack.0, segment.payload.len()));
                     self.count[who] += 1;
                     if !(self.lose)(who, self.count[who]) {
-                        self.flying.push_back((self.now + ONE_WAY, 1 - who, packet));
+                        let at = self.now + ONE_WAY + self.hold[who];
+                        let place = self.flying.partition_point(|(other, ..)| *other <= at);
+                        self.flying.insert(place, (at, 1 - who, packet));
                     }
                 }
             }
@@ -269,13 +281,16 @@ fn a_lost_segment_in_the_middle_is_repaired_within_a_round_trip() {
 }
 
 #[test]
-fn a_lost_tail_is_repaired_by_the_timeout() {
+fn a_lost_tail_is_repaired_by_a_probe() {
     let mut world = World::open(TcpConfig::default());
     world.lose = |who, n| who == C && n == 2;
     let took = world.transfer(2_000);
-    // The acknowledgement of the first segment, at 100 ms, starts the timer again: srtt + 200 ms.
+    // The acknowledgement of the first segment, at 100 ms, starts the timer again: at srtt + 200 ms the
+    // probe is there before the timeout.
+    world.run_for(100);
     assert!(took >= Duration::from_millis(450) && took <= Duration::from_millis(455), "{took:?}");
-    assert_eq!(world.end(C).stats().counters.timeouts, 1);
+    let counters = world.end(C).stats().counters;
+    assert_eq!((counters.timeouts, counters.probes, counters.repaired_by_probe), (0, 1, 1));
 }
 
 #[test]

@@ -18,8 +18,8 @@ impl Connection {
     /// When [`Connection::on_timeout`] should be called next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         [
-            self.tx.rack.next_timeout(),
-            self.tx.rto.deadline(),
+            self.tx.reordering_timeout(),
+            self.tx.rto.deadline().filter(|_| !self.probe_stands_for_rto()),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
             self.tx.hold.cork_until,
@@ -37,16 +37,21 @@ impl Connection {
     /// [`Connection::poll_transmit`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
-        if due(self.tx.rack.next_timeout()) {
+        if due(self.tx.reordering_timeout()) {
             self.on_reordering_timeout(now);
         }
         for index in 0..self.mechanisms.len() {
             if due(self.mechanisms[index].next_timeout()) {
+                let stood_for_rto = self.mechanisms[index].stands_for_rto();
                 let view = self.view();
                 self.mechanisms[index].on_timeout(&view, now);
+                if stood_for_rto {
+                    // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves.
+                    self.tx.rto.restart(now, self.tx.rtt.rto_base());
+                }
             }
         }
-        if due(self.tx.rto.deadline()) {
+        if due(self.tx.rto.deadline()) && !self.probe_stands_for_rto() {
             self.on_retransmission_timeout(now);
         }
         if due(self.tx.window.next_timeout()) {
@@ -67,10 +72,18 @@ impl Connection {
         self.update_timers(now);
     }
 
+    /// RFC 8985 section 8: while the probe timer runs, the retransmission timer does not.
+    fn probe_stands_for_rto(&self) -> bool {
+        self.mechanisms.iter().any(|mechanism| mechanism.stands_for_rto())
+    }
+
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
-        let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
-        let loss = self.mark_lost(verdict, now);
+        let (verdict, cause) = match &mut self.tx.rfc6675 {
+            None => (self.tx.rack.on_timeout(&self.tx.scoreboard, now), LossCause::Rack),
+            Some(counting) => counting.on_timeout(&self.tx.scoreboard),
+        };
+        let loss = self.mark_lost(verdict, cause, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
             let undelivered =
@@ -105,7 +118,8 @@ impl Connection {
             return self.give_up(CloseReason::TimedOut);
         }
         let in_flight = self.tx.scoreboard.pipe();
-        let newly_lost = if self.negotiated.sack {
+        self.tx.disarm_reordering();
+        let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
         } else {

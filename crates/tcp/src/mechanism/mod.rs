@@ -13,9 +13,12 @@ use core::fmt::Debug;
 
 use brisk_wire::Options;
 
-use crate::config::MechanismConfig;
+use crate::config::{MechanismConfig, Reactive};
 use crate::outcome::{AckOutcome, Arrived, Ask, CongestionSignal, Rebuilt, Sent, View};
 use crate::time::Instant;
+
+mod paper;
+mod tlp;
 
 /// Whether a mechanism stays on the list after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +69,13 @@ pub trait Mechanism: Debug + Send {
         None
     }
 
+    /// True while its deadline stands in for that of the retransmission timer, which does not fire
+    /// meanwhile and starts anew when the deadline has passed (RFC 8985 section 8: the timers are
+    /// mutually exclusive).
+    fn stands_for_rto(&self) -> bool {
+        false
+    }
+
     /// Its time has come. A mechanism that is woken late acts as of its own deadline.
     fn on_timeout(&mut self, _view: &View, _now: Instant) {}
 
@@ -77,6 +87,12 @@ pub trait Mechanism: Debug + Send {
 
 /// The mechanisms that a configuration switches on, in the order in which their hooks run.
 pub fn enabled(config: &MechanismConfig) -> Vec<Box<dyn Mechanism>> {
-    let MechanismConfig {} = config;
-    Vec::new()
+    let MechanismConfig { reactive } = config;
+    let mut mechanisms: Vec<Box<dyn Mechanism>> = Vec::new();
+    match reactive {
+        Reactive::Off => {}
+        Reactive::Paper(paper) => mechanisms.push(Box::new(paper::Paper::new(paper))),
+        Reactive::RackTlp(rack_tlp) => mechanisms.push(Box::new(tlp::Tlp::new(rack_tlp))),
+    }
+    mechanisms
 }

@@ -9,6 +9,7 @@ pub(crate) mod prr;
 pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod recovery;
+pub(crate) mod rfc6675;
 pub(crate) mod rto;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;

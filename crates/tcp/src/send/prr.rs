@@ -1,11 +1,15 @@
 //! Proportional Rate Reduction (RFC 9937): the window during fast recovery and CWR.
 //!
 //! Sends in proportion to what the receiver reports delivered, so that the window is at `ssthresh`
-//! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end.
+//! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC 6937 makes
+//! up for what was lost faster; the baseline of the paper's years has it.
+
+use crate::config::PrrBound;
 
 /// PRR of one connection. It is active from [`Prr::enter`] to [`Prr::exit`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prr {
+    bound: PrrBound,
     episode: Option<PrrEpisode>,
 }
 
@@ -21,8 +25,8 @@ struct PrrEpisode {
 
 impl Prr {
     /// PRR that is not active.
-    pub(crate) fn new() -> Self {
-        Prr::default()
+    pub(crate) fn new(bound: PrrBound) -> Self {
+        Prr { bound, episode: None }
     }
 
     /// A reduction to `ssthresh` begins. `recover_fs` is
@@ -67,8 +71,12 @@ impl Prr {
         if let (0, Some(cwnd)) = (delivered, episode.cwnd) {
             return cwnd;
         }
-        let snd =
-            episode.snd_cnt(i64::from(delivered), i64::from(pipe), una_advanced && !new_loss, i64::from(mss));
+        let one_more = match self.bound {
+            PrrBound::Rfc9937 => una_advanced && !new_loss,
+            // RFC 6937 section 3: "limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS".
+            PrrBound::Rfc6937 => true,
+        };
+        let snd = episode.snd_cnt(i64::from(delivered), i64::from(pipe), one_more, i64::from(mss));
         let cwnd = pipe.saturating_add(u32::try_from(snd).unwrap_or(u32::MAX));
         episode.cwnd = Some(cwnd);
         cwnd
@@ -122,7 +130,7 @@ mod tests {
         // After the first example of RFC 9937: 20 segments in flight, the first lost, ssthresh 10. The
         // 19 others come back as SACKs; the first lets the fast retransmit out, then about every
         // second lets one segment go.
-        let mut prr = Prr::new();
+        let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS);
         let mut pipe = 20 * MSS - MSS;
         let mut sends = Vec::new();
@@ -149,7 +157,7 @@ mod tests {
     fn below_ssthresh_good_acknowledgements_win_back_one_segment_more_each() {
         // RFC 9937: "If (SND.UNA is advanced and no further loss indicated) SndCnt += SMSS", which is
         // the pace of slow start.
-        let mut prr = Prr::new();
+        let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, false, MSS), 4 * MSS);
         assert_eq!(prr.on_ack(0, 2 * MSS, false, false, MSS), 4 * MSS, "nothing delivered, nothing changes");
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn while_losses_go_on_the_window_conserves_packets() {
-        let mut prr = Prr::new();
+        let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, true, MSS), 3 * MSS);
         prr.on_sent(MSS);
@@ -166,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_window_never_exceeds_ssthresh_by_catching_up() {
-        let mut prr = Prr::new();
+        let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS);
         assert_eq!(prr.on_ack(15 * MSS, 5 * MSS, true, false, MSS), 10 * MSS);
     }
@@ -174,7 +182,7 @@ mod tests {
     #[test]
     fn the_first_retransmission_always_leaves() {
         // RFC 9937: "Force a fast retransmit upon entering recovery".
-        let mut prr = Prr::new();
+        let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 1000 * MSS);
         assert_eq!(prr.on_ack(0, 30 * MSS, false, true, MSS), 31 * MSS);
         prr.on_sent(MSS);
@@ -189,7 +197,7 @@ mod tests {
             acks in prop::collection::vec((any::<u32>(), any::<u32>(), any::<bool>(), any::<bool>(), any::<u32>()), 0..20),
             mss in 1u32..70_000,
         ) {
-            let mut prr = Prr::new();
+            let mut prr = Prr::new(PrrBound::Rfc9937);
             prr.enter(ssthresh, recover_fs);
             for (delivered, pipe, advanced, loss, out) in acks {
                 let cwnd = prr.on_ack(delivered, pipe, advanced, loss, mss);
@@ -204,7 +212,7 @@ mod tests {
             delivered in prop::collection::vec(1u32..4, 1..40),
         ) {
             let (flight, ssthresh) = (segments * MSS, segments * MSS / 2);
-            let mut prr = Prr::new();
+            let mut prr = Prr::new(PrrBound::Rfc9937);
             prr.enter(ssthresh, flight);
             let (mut pipe, mut total, mut out) = (flight, 0u64, 0u64);
             for count in delivered {

@@ -47,13 +47,16 @@ pub(crate) struct Rack {
     in_recovery: bool,
     min_rtt: Duration,
     srtt: Duration,
+    granularity: Duration,
     deadline: Option<Instant>,
 }
 
 impl Rack {
-    /// RACK before the first delivery.
-    pub(crate) fn new() -> Self {
+    /// RACK before the first delivery. `granularity`: that of the driver's clock; the reordering timer
+    /// is never set to less.
+    pub(crate) fn new(granularity: Duration) -> Self {
         Rack {
+            granularity,
             newest: None,
             rtt: Duration::ZERO,
             fack: None,
@@ -84,7 +87,10 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         for segment in &ack.delivered {
-            self.take_delivery(segment, ack.echoed_rtt, now);
+            // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
+            // reports above a hole it says nothing.
+            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
+            self.take_delivery(segment, echoed, now);
             self.detect_reordering(segment);
         }
         self.take_dsack(ack, una, nxt);
@@ -156,7 +162,7 @@ impl Rack {
         let (sent_at, _) = newest;
         board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(judge);
         verdict.sort(board.una());
-        self.deadline = verdict.timeout.map(|timeout| now + timeout);
+        self.deadline = verdict.timeout.map(|timeout| now + timeout.max(self.granularity));
         verdict
     }
 
@@ -222,7 +228,7 @@ impl Rack {
 }
 
 impl RackVerdict {
-    fn add(&mut self, record: &Record) {
+    pub(super) fn add(&mut self, record: &Record) {
         if record.transmissions > 1 {
             self.lost_again = self.lost_again.saturating_add(record.range.len());
         }
@@ -281,8 +287,11 @@ mod tests {
     impl Sender {
         /// `count` segments, one per millisecond from 0 on.
         fn new(count: u32) -> Self {
-            let mut sender =
-                Sender { board: Scoreboard::new(SeqNum(0), true), rack: Rack::new(), in_recovery: false };
+            let mut sender = Sender {
+                board: Scoreboard::new(SeqNum(0), true),
+                rack: Rack::new(Duration::from_micros(1)),
+                in_recovery: false,
+            };
             for index in 0..count {
                 sender.send(Origin::New, index, index + 1, u64::from(index));
             }

@@ -253,6 +253,13 @@ impl Recovery {
         self.enter_cwr(ack, nxt)
     }
 
+    /// The reduction that [`Recovery::on_masked_loss`] began is complete already.
+    pub(crate) fn leave_cwr(&mut self) {
+        if self.state == CongestionState::Cwr {
+            self.state = CongestionState::Open;
+        }
+    }
+
     /// True from the entry of a reduction to its exit.
     pub(crate) fn reducing(&self) -> bool {
         match self.state {
@@ -349,6 +356,7 @@ mod tests {
             rtt: None,
             echoed_rtt: None,
             dsack: None,
+            bare: true,
             duplicate: ack == una,
             ece: false,
             reneged: false,

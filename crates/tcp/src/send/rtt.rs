@@ -77,6 +77,11 @@ impl RttEstimator {
         self.minimum.least()
     }
 
+    /// G of RFC 6298: the granularity of the driver's clock.
+    pub(crate) fn granularity(&self) -> Duration {
+        self.granularity
+    }
+
     /// The timeout before any backoff: `srtt + max(G, 4*rttvar, var_floor)`, kept within
     /// `[min, max]`. The floor is on the variance term so that a stable path keeps a timeout well
     /// beyond two round trips.

@@ -194,6 +194,11 @@ impl Scoreboard {
         self.sacked_segments
     }
 
+    /// Segments outstanding.
+    pub(crate) fn segments(&self) -> u32 {
+        self.records.len() as u32
+    }
+
     /// Bytes declared lost and not sent again.
     #[cfg(test)]
     pub(crate) fn lost_bytes(&self) -> u32 {
@@ -206,7 +211,6 @@ impl Scoreboard {
     }
 
     /// The sequence number after the highest one reported by SACK.
-    #[cfg(test)]
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
         self.sacked.last().map(|range| range.end)
     }
@@ -227,7 +231,6 @@ impl Scoreboard {
     }
 
     /// All records in sequence order.
-    #[cfg(test)]
     pub(crate) fn records(&self) -> impl DoubleEndedIterator<Item = &Record> + ExactSizeIterator {
         self.records.iter()
     }
@@ -368,6 +371,7 @@ impl Scoreboard {
             echoed_rtt: info.ts_echo_rtt,
             dsack: None,
             duplicate,
+            bare: info.len == 0 && !info.window_changed,
             ece: info.ece,
             reneged: false,
         };

@@ -1,0 +1,217 @@
+//! Loss detection by counting, as in the years around 2012: three segments reported by SACK (RFC 6675),
+//! forward acknowledgement (FACK, Mathis and Mahdavi 1996) and early retransmit (RFC 5827), also in the
+//! relaxed form that Gentle Aggression's Table 1 needs.
+//!
+//! It is the baseline that the paper compared with, and what its probes feed. The threshold is dynamic:
+//! it rises to the longest reordering that was seen. A retransmission that is lost is not noticed; that
+//! is what the retransmission timer is for here.
+
+use brisk_wire::SeqNum;
+
+use super::rack::RackVerdict;
+use super::scoreboard::{Record, Scoreboard};
+use crate::config::{EarlyRetransmit, Rfc6675Config};
+use crate::outcome::{AckOutcome, LossCause, Origin};
+use crate::time::{Duration, Instant};
+
+/// DupThresh of RFC 6675 before any reordering was seen.
+const DUP_THRESH: u32 = 3;
+/// Where the dynamic threshold ends (Linux: TCP_MAX_REORDERING of the time).
+const MAX_DUP_THRESH: u32 = 127;
+
+/// Loss detection of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Rfc6675 {
+    config: Rfc6675Config,
+    dup_thresh: u32,
+    /// The highest sequence number that is known to be delivered.
+    fack: Option<SeqNum>,
+    reordering_seen: bool,
+    /// Early retransmit waits until then.
+    er_deadline: Option<Instant>,
+}
+
+/// What the connection knows beside the scoreboard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Situation {
+    /// Lost data is being repaired.
+    pub(crate) in_recovery: bool,
+    /// A segment that was never sent could leave now.
+    pub(crate) may_send_new: bool,
+    /// Smoothed round-trip time.
+    pub(crate) srtt: Option<Duration>,
+}
+
+/// The scoreboard as a count of segments.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    outstanding: u32,
+    sacked: u32,
+    /// Segments from SND.UNA to the highest one reported by SACK, inclusive.
+    spanned: u32,
+}
+
+impl Rfc6675 {
+    /// Detection before the first acknowledgement.
+    pub(crate) fn new(config: &Rfc6675Config) -> Self {
+        Rfc6675 {
+            config: *config,
+            dup_thresh: DUP_THRESH,
+            fack: None,
+            reordering_seen: false,
+            er_deadline: None,
+        }
+    }
+
+    /// What is lost according to an acknowledgement, and by which rule.
+    pub(crate) fn on_ack(
+        &mut self,
+        ack: &AckOutcome,
+        board: &Scoreboard,
+        situation: &Situation,
+    ) -> (RackVerdict, LossCause) {
+        self.detect_reordering(ack, board);
+        let count = Count::of(board);
+        let counted = self.by_count(board, &count);
+        if !counted.0.lost.is_empty() {
+            self.er_deadline = None;
+            // The answer to a probe: what was sent before is at least a probe timeout old.
+            let probed = ack.delivered.iter().any(|segment| segment.origin == Origin::TailLossProbe);
+            return if probed && !situation.in_recovery {
+                (holes(board, 0, &count), counted.1)
+            } else {
+                counted
+            };
+        }
+        if situation.in_recovery {
+            return (self.after_partial_ack(ack, board, &count), LossCause::DupThresh);
+        }
+        (self.early_retransmit(board, &count, situation, ack.at), LossCause::EarlyRetransmit)
+    }
+
+    /// Early retransmit has waited long enough.
+    pub(crate) fn on_timeout(&mut self, board: &Scoreboard) -> (RackVerdict, LossCause) {
+        self.er_deadline = None;
+        (holes(board, 0, &Count::of(board)), LossCause::EarlyRetransmit)
+    }
+
+    /// When early retransmit has waited long enough.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.er_deadline
+    }
+
+    /// Nothing is waited for any more.
+    pub(crate) fn disarm(&mut self) {
+        self.er_deadline = None;
+    }
+
+    /// True once a segment arrived after one that was sent later.
+    pub(crate) fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+
+    /// A segment that was sent once and is delivered below what was delivered before it was overtaken:
+    /// the threshold rises to the number of segments that passed it.
+    fn detect_reordering(&mut self, ack: &AckOutcome, board: &Scoreboard) {
+        let before = self.fack;
+        for segment in &ack.delivered {
+            if let Some(fack) = before.filter(|fack| segment.range.end.lt(*fack) && !segment.retransmitted) {
+                self.reordering_seen = true;
+                let size = segment.range.len().max(1);
+                let overtaken_by = fack.since(segment.range.start).div_ceil(size);
+                self.dup_thresh = self.dup_thresh.max(overtaken_by).min(MAX_DUP_THRESH);
+            }
+        }
+        let high = board.highest_sacked().unwrap_or(ack.una_before + ack.advanced);
+        self.fack = Some(self.fack.map_or(high, |fack| fack.max(high)));
+    }
+
+    /// RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed sequences have arrived
+    /// above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes"; in segments. FACK counts the holes
+    /// below the highest SACK as well.
+    fn by_count(&self, board: &Scoreboard, count: &Count) -> (RackVerdict, LossCause) {
+        if self.config.fack && count.spanned > self.dup_thresh {
+            return (holes(board, self.dup_thresh, count), LossCause::Fack);
+        }
+        let mut verdict = RackVerdict::default();
+        let mut sacked_above = count.sacked;
+        for record in board.records().take(count.spanned as usize) {
+            sacked_above -= u32::from(record.sacked);
+            if sacked_above >= self.dup_thresh && counts_as_sent_once(record) {
+                verdict.add(record);
+            }
+        }
+        (verdict, LossCause::DupThresh)
+    }
+
+    /// A partial acknowledgement in recovery: the next hole is taken for lost too, as rule 3 of NextSeg()
+    /// in RFC 6675 would send it.
+    fn after_partial_ack(&self, ack: &AckOutcome, board: &Scoreboard, count: &Count) -> RackVerdict {
+        let mut verdict = RackVerdict::default();
+        let next = board.head().filter(|head| counts_as_sent_once(head));
+        if let (true, true, Some(head)) = (ack.advanced > 0, count.sacked > 0, next) {
+            verdict.add(head);
+        }
+        verdict
+    }
+
+    /// RFC 5827 section 2.2: "the amount of outstanding data [...] is less than 4*SMSS" and "there is
+    /// either no unsent data [...] or the advertised receive window does not permit": "ER_ssthresh =
+    /// oseg - 1". The paper's form is content with one. Where reordering was seen it is off (section
+    /// 3.2 of the RFC).
+    fn early_retransmit(
+        &mut self,
+        board: &Scoreboard,
+        count: &Count,
+        situation: &Situation,
+        now: Instant,
+    ) -> RackVerdict {
+        let needed = match self.config.early_retransmit {
+            EarlyRetransmit::Off => u32::MAX,
+            EarlyRetransmit::Rfc5827 => count.outstanding.saturating_sub(1).max(1),
+            EarlyRetransmit::Relaxed => 1,
+        };
+        let few = count.outstanding <= DUP_THRESH && !situation.may_send_new && !self.reordering_seen;
+        let hole = count.spanned > count.sacked;
+        if !few || !hole || count.sacked < needed {
+            self.er_deadline = None;
+            return RackVerdict::default();
+        }
+        match situation.srtt.filter(|_| self.config.er_delay_divisor > 0) {
+            Some(srtt) => {
+                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor);
+                RackVerdict::default()
+            }
+            None => holes(board, 0, count),
+        }
+    }
+}
+
+impl Count {
+    fn of(board: &Scoreboard) -> Count {
+        let mut count = Count { outstanding: board.segments(), ..Count::default() };
+        let Some(high) = board.highest_sacked() else { return count };
+        for record in board.records().take_while(|record| record.range.end.le(high)) {
+            count.spanned += 1;
+            count.sacked += u32::from(record.sacked);
+        }
+        count
+    }
+}
+
+/// The holes at least `distance` segments below the highest one reported by SACK.
+fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
+    let mut verdict = RackVerdict::default();
+    let below = count.spanned.saturating_sub(distance) as usize;
+    board
+        .records()
+        .take(below)
+        .filter(|record| counts_as_sent_once(record))
+        .for_each(|record| verdict.add(record));
+    verdict
+}
+
+/// In flight and not retransmitted yet; what is lost a second time, counting cannot tell.
+fn counts_as_sent_once(record: &Record) -> bool {
+    !record.sacked && !record.lost && record.origin != Origin::Retransmit
+}
