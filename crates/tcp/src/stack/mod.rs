@@ -402,6 +402,11 @@ impl Stack {
         self.demux.len()
     }
 
+    /// How many of these only wait in TIME-WAIT: nothing is left to be delivered.
+    pub fn time_waits(&self) -> usize {
+        self.time_wait.len()
+    }
+
     /// Bytes that the send and receive buffers of all connections hold now.
     pub fn memory(&self) -> usize {
         self.memory

@@ -49,12 +49,23 @@ impl Ports {
         &mut self,
         local: IpAddr,
         remote: SocketAddr,
+        is_free: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        self.choose_among(self.count, local, remote, is_free)
+    }
+
+    /// As [`Ports::choose`], but asks about the next `most` ports of the range only.
+    pub(crate) fn choose_among(
+        &mut self,
+        most: u32,
+        local: IpAddr,
+        remote: SocketAddr,
         mut is_free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
         let offset = hash(&self.offset_key, local, remote) as u32;
         let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
         *counter = counter.wrapping_add(1 + keys::below(&mut self.chance, MAX_STEP));
-        for _ in 0..self.count {
+        for _ in 0..self.count.min(most) {
             let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
             if is_free(port) {
                 return Some(port);
@@ -92,6 +103,20 @@ mod tests {
             assert!(used.insert(port));
         }
         assert_eq!(ports.choose(LOCAL, remote(1), |port| !used.contains(&port)), None);
+    }
+
+    #[test]
+    fn a_short_search_asks_no_more_than_it_may_and_the_next_one_goes_on_behind_it() {
+        let mut ports = Ports::new(&(40_000..=40_999), 1);
+        let mut asked = BTreeSet::new();
+        for _ in 0..2 {
+            let found = ports.choose_among(10, LOCAL, remote(1), |port| {
+                assert!(asked.insert(port), "{port} was asked before");
+                false
+            });
+            assert_eq!(found, None);
+        }
+        assert_eq!(asked.len(), 20);
     }
 
     #[test]
