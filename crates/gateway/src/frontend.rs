@@ -148,7 +148,7 @@ async fn open_hop(
     let mut rest = first_bytes(client, config.first_bytes_wait)
         .await
         .map_err(|error| End::ClientFailed(error.to_string()))?;
-    let connect = ConnectConfig { tcp: config.tcp.clone(), local: None };
+    let connect = ConnectConfig { tcp: config.tcp.clone(), ..ConnectConfig::default() };
     let (hop, sent) = endpoint
         .connect_with_data(config.peer, &rest, &connect)
         .map_err(|error| End::HopUnreachable(error.to_string()))?;

@@ -40,7 +40,7 @@ impl Endpoint {
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable` from the other side; `AddrNotAvailable`, `AddrInUse`,
     /// `QuotaExceeded`, `InvalidInput` from this one. The text says why.
     pub async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), local: None };
+        let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), ..ConnectConfig::default() };
         self.connect_with(remote, &config).await
     }
 

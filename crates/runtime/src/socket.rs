@@ -81,7 +81,7 @@ impl TcpSocket {
     /// # Errors
     /// As [`Endpoint::connect`].
     pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let config = ConnectConfig { tcp: self.tcp, local: self.local };
+        let config = ConnectConfig { tcp: self.tcp, local: self.local, fast_open: None };
         self.endpoint.connect_with(remote, &config).await
     }
 

@@ -9,6 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
 use crate::error::ConfigError;
+use crate::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ServerLimits};
 use crate::time::Duration;
 
 /// What holds for a whole stack.
@@ -40,6 +41,36 @@ pub struct StackConfig {
     pub observe: bool,
     /// How the options of the experimental code points are recognised.
     pub option_profile: brisk_wire::OptionProfile,
+    /// Fast Open: what is remembered and how much may be pending. It is used by the connections and
+    /// listeners that ask for it.
+    pub fast_open: FastOpenConfig,
+}
+
+/// Fast Open, as far as it concerns a whole stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FastOpenConfig {
+    /// The client's memory.
+    pub memory: ClientMemory,
+    /// The bounds of the server.
+    pub limits: ServerLimits,
+    /// The keys of listeners that have none of their own; `None`: a key drawn from the seed of the stack.
+    pub keys: Option<KeySource>,
+    /// Which closed connections are kept in mind to recognise a duplicate of their SYN.
+    pub last_ack_hold: LastAckHold,
+    /// How many of them. Default 10000.
+    pub last_ack_hold_entries: usize,
+}
+
+impl Default for FastOpenConfig {
+    fn default() -> Self {
+        FastOpenConfig {
+            memory: ClientMemory::default(),
+            limits: ServerLimits::default(),
+            keys: None,
+            last_ack_hold: LastAckHold::FastOpened,
+            last_ack_hold_entries: 10_000,
+        }
+    }
 }
 
 impl Default for StackConfig {
@@ -57,6 +88,7 @@ impl Default for StackConfig {
             challenge_acks_per_second: 1000,
             observe: false,
             option_profile: brisk_wire::OptionProfile::default(),
+            fast_open: FastOpenConfig::default(),
         }
     }
 }
@@ -486,6 +518,9 @@ pub struct ConnectConfig {
     pub tcp: TcpConfig,
     /// Local address and port; port 0 or `None` lets the stack choose.
     pub local: Option<SocketAddr>,
+    /// Fast Open. With it data of [`crate::Stack::connect_with_data`] can reach the server's application
+    /// **more than once**. Default `None`.
+    pub fast_open: Option<FastOpenConnect>,
 }
 
 /// When a listener answers with a SYN cookie instead of keeping a half-open connection.
@@ -511,6 +546,8 @@ pub struct ListenConfig {
     pub max_half_open: usize,
     /// SYN cookies.
     pub syn_cookies: SynCookies,
+    /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
+    pub fast_open: Option<FastOpenListen>,
 }
 
 impl Default for ListenConfig {
@@ -520,6 +557,7 @@ impl Default for ListenConfig {
             backlog: 1024,
             max_half_open: 4096,
             syn_cookies: SynCookies::UnderFlood,
+            fast_open: None,
         }
     }
 }

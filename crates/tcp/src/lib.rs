@@ -76,7 +76,6 @@ pub mod congestion;
 pub mod connection;
 pub mod error;
 pub mod event;
-#[allow(dead_code, reason = "connections take it up in the change that follows")]
 pub mod fast_open;
 pub mod mechanism;
 pub mod outcome;

@@ -21,6 +21,7 @@ impl Connection {
             Choice::Ack(_) => self.account_ack(),
         }
         self.count_packet(built, packet_len);
+        self.spend_allowance(packet_len);
     }
 
     /// Every segment after the SYN carries the acknowledgement that was owed.
@@ -39,13 +40,16 @@ impl Connection {
     pub(crate) fn account_syn(&mut self, now: Instant) {
         let again = self.tx.handshake.sent > 0;
         let origin = if again { Origin::Retransmit } else { Origin::New };
-        let range = SeqRange::with_len(self.secrets.iss, 1);
-        self.tx.scoreboard.on_sent(&Sent { range, segment_size: 1, origin, syn: true, fin: false, at: now });
+        let data = self.syn_data().len();
+        let range = SeqRange::with_len(self.secrets.iss, 1 + data);
+        let segment_size = data.max(1);
+        self.tx.scoreboard.on_sent(&Sent { range, segment_size, origin, syn: true, fin: false, at: now });
         self.tx.handshake.due = false;
         self.tx.handshake.sent += 1;
         self.counters.handshake_retransmits += u64::from(again);
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
-        self.tx.rto.arm(now, self.tx.rtt.rto_base());
+        let wait = self.on_syn_sent(data).unwrap_or(self.tx.rtt.rto_base());
+        self.tx.rto.arm(now, wait);
     }
 
     fn account_data(&mut self, data: &Data, now: Instant) {
@@ -146,7 +150,7 @@ impl Connection {
     }
 
     /// IP and TCP header of a plain data segment, bytes.
-    fn header_len(&self) -> usize {
+    pub(crate) fn header_len(&self) -> usize {
         let ip = if self.tuple.remote.is_ipv6() { 40 } else { 20 };
         ip + 20 + if self.negotiated.timestamps { 12 } else { 0 }
     }

@@ -31,6 +31,7 @@ impl Connection {
             return Err(WriteError::WouldBlock);
         }
         self.tx.queue.mark_push();
+        self.send_deferred_syn();
         self.update_timers(now);
         Ok(taken)
     }
@@ -120,6 +121,7 @@ impl Connection {
             return Ok(());
         }
         self.tx.queue.queue_fin();
+        self.send_deferred_syn();
         if self.state != State::SynReceived {
             self.enter(self.state.after(Input::Close));
         }

@@ -45,13 +45,14 @@ impl Connection {
         self.counters.segments_in += 1;
         if self.state == State::SynSent {
             self.on_segment_in_syn_sent(segment, now);
+            self.take_early(now, env);
         } else if self.state != State::Closed {
             self.on_segment_after_syn(segment, now, env);
         }
         self.update_timers(now);
     }
 
-    fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+    pub(crate) fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
         let steps = [
             Connection::check_repeated_syn,
             Connection::check_sequence,
@@ -63,6 +64,9 @@ impl Connection {
             if step(self, segment, now, env) == Verdict::Done {
                 return;
             }
+        }
+        if let Some(option) = segment.options.fast_open {
+            self.on_fast_open_option(option);
         }
         self.note_timestamp(segment, now);
         if let Some(keepalive) = &mut self.keepalive {
@@ -162,7 +166,8 @@ impl Connection {
         // match [...] MUST send an acknowledgment (challenge ACK)".
         if segment.seq == self.rx.rcv_nxt() {
             self.outbox.clear();
-            self.end(if self.state == State::SynReceived {
+            self.judge_reset(now);
+            self.end(if self.state == State::SynReceived && !self.is_opened_by_syn() {
                 CloseReason::Refused
             } else {
                 CloseReason::Reset
@@ -193,6 +198,8 @@ impl Connection {
             // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
             // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
             if una.lt(segment.ack) && segment.ack.le(nxt) {
+                self.rewind_syn_data(segment.ack);
+                self.judge_syn_ack_delivery(segment, now);
                 self.establish(segment.options, now);
                 return Verdict::Continue;
             }
@@ -604,6 +611,8 @@ impl Connection {
         if arrival.advanced > 0 || arrival.fin_reached {
             self.events.insert(Events::READABLE);
         }
+        let early_fin = segment.flags.contains(Flags::FIN) && arrival.kind == ArrivalKind::OutOfOrder;
+        self.judge_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         if arrival.fin_reached {
             self.advance_state(Input::Fin, now);
         }

@@ -74,6 +74,8 @@ impl Connection {
     fn build_syn(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
         let answer = self.state == State::SynReceived;
         let mut options = self.syn_options(now);
+        options.fast_open = self.syn_fast_open_option();
+        let data = self.syn_data();
         let offer = if answer { Offer::SynAck(&Options::default()) } else { Offer::Syn };
         self.offer_mechanisms(offer, &mut options);
         let mut flags = Flags::SYN;
@@ -97,7 +99,8 @@ impl Connection {
             urgent: 0,
             options,
         };
-        self.emit(&header, Ecn::NotEct, &[], env, out);
+        let (first, second) = self.tx.queue.slices(data);
+        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
         Built { segment_size: None, origin: Origin::New }
     }
 
@@ -139,6 +142,7 @@ impl Connection {
         let options = Options {
             timestamps: self.negotiated.timestamps.then(|| self.rx.timestamps.option(now)),
             sack: self.rx.sack.blocks(self.sack_room()),
+            fast_open: self.fast_open_option(),
             ..Options::default()
         };
         TcpHeader {

@@ -70,7 +70,9 @@ impl Connection {
         }
         match self.state {
             State::Closed => return None,
-            State::SynSent | State::SynReceived => return self.tx.handshake.due.then_some(Choice::Syn),
+            State::SynSent | State::SynReceived if self.tx.handshake.due => return Some(Choice::Syn),
+            State::SynSent => return None,
+            State::SynReceived => return self.choose_early(now, env),
             State::Established
             | State::FinWait1
             | State::FinWait2
@@ -164,7 +166,7 @@ impl Connection {
     }
 
     /// Data that was never sent, as a run of segments that one header can describe.
-    fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+    pub(crate) fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             return None;
         }
@@ -219,7 +221,7 @@ impl Connection {
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
     /// with an urgent pointer travels alone, since the pointer is relative to its own header.
     fn longest_run(&self, mss: u32, env: &Env<'_>) -> u32 {
-        if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some() {
+        if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some() || self.has_allowance() {
             return mss;
         }
         (env.super_segment / mss * mss).max(mss)
@@ -273,7 +275,7 @@ impl Connection {
     }
 
     /// An acknowledgement that nothing carried.
-    fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
+    pub(crate) fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
         match self.rx.ack.owed() {
             Owed::Nothing => None,
             Owed::Now => Some(Choice::Ack(None)),
@@ -281,10 +283,11 @@ impl Connection {
         }
     }
 
-    /// Largest payload of a data segment now: SACK blocks of our own take from it.
+    /// Largest payload of a data segment now: SACK blocks of our own and a cookie take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
+        let fast_open = self.fast_open_option_len();
         let blocks = self.rx.sack.blocks(self.sack_room()).len() as u32;
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
-        self.tx.mss().saturating_sub(sack).max(1)
+        self.tx.mss().saturating_sub(sack + fast_open).max(1)
     }
 }

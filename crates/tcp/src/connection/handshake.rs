@@ -167,6 +167,9 @@ impl Connection {
             return;
         }
         if !segment.flags.contains(Flags::SYN) {
+            if has_ack {
+                self.hold_early(segment);
+            }
             return;
         }
         if has_ack {
@@ -181,7 +184,9 @@ impl Connection {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
         self.rx.ack.force();
+        self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
+        self.judge_syn_ack(segment);
         self.establish(segment.options, now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
@@ -195,6 +200,7 @@ impl Connection {
     fn on_simultaneous_open(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn(segment.flags);
         self.learn_peer(segment, now);
+        self.on_simultaneous_fast_open();
         self.enter(self.state.after(Input::Syn));
         self.tx.handshake.due = true;
     }
@@ -221,13 +227,15 @@ impl Connection {
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".
-        if self.tx.handshake.sent > 1 && self.tx.rtt.srtt().is_none() {
+        if self.tx.handshake.sent > 1 + self.syns_before_plain() && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Duration::from_secs(3));
         }
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
         self.keepalive = self.config.keepalive.map(|config| Keepalive::new(config, now));
-        self.events.insert(Events::CONNECTED | Events::WRITABLE);
+        if !self.is_opened_by_syn() {
+            self.events.insert(Events::CONNECTED | Events::WRITABLE);
+        }
     }
 
     /// The options of our SYN, or of our SYN-ACK: there only what the peer's SYN offered too.

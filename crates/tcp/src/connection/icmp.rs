@@ -18,7 +18,13 @@ impl Connection {
         }
         match kind {
             IcmpKind::PacketTooBig { mtu } => {
-                if self.tx.mtu.on_icmp(mtu) {
+                let shrunk = self.tx.mtu.on_icmp(mtu);
+                if self.opens_fast() && self.state == State::SynSent {
+                    // Only the SYN itself can have been too large.
+                    if seq == una {
+                        self.on_syn_too_big();
+                    }
+                } else if shrunk {
                     self.shrink_segments();
                 }
             }

@@ -18,6 +18,7 @@ use brisk_wire::{OptionProfile, SeqNum};
 use crate::config::TcpConfig;
 use crate::error::CloseReason;
 use crate::event::Probe;
+use crate::fast_open::{FastOpenOutcome, OffReason};
 use crate::mechanism::{self, Mechanism};
 use crate::outcome::View;
 use crate::receive::Owed;
@@ -31,6 +32,7 @@ mod build;
 mod choose;
 mod control;
 mod ecn;
+mod fast_open;
 mod handshake;
 mod icmp;
 mod keepalive;
@@ -48,10 +50,12 @@ pub use state::State;
 pub use stats::{ConnStats, Counters};
 
 pub(crate) use control::Events;
+pub(crate) use fast_open::Serve;
 pub(crate) use handshake::CookieParams;
 
 use control::{ChallengeLimit, Outbox};
 use ecn::EcnState;
+use fast_open::Role;
 use handshake::Negotiated;
 use keepalive::Keepalive;
 use receiver::Receiver;
@@ -119,6 +123,10 @@ pub(crate) struct Connection {
     rx: Receiver,
     ecn: EcnState,
     urgent: Urgent,
+    fast_open: Option<Box<Role>>,
+    fast_open_outcome: FastOpenOutcome,
+    /// Data of the peer's SYN was delivered: a copy of it would be a replay.
+    syn_data_taken: bool,
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
@@ -149,6 +157,9 @@ impl Connection {
             rx,
             ecn: EcnState::new(config.ecn),
             urgent: Urgent::new(config.urgent),
+            fast_open: None,
+            fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
+            syn_data_taken: false,
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,
@@ -202,13 +213,29 @@ impl Connection {
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.
     pub(crate) fn time_wait(&self) -> Option<TimeWaitState> {
-        (self.state == State::TimeWait).then(|| TimeWaitState {
+        (self.state == State::TimeWait).then(|| self.numbers())
+    }
+
+    fn numbers(&self) -> TimeWaitState {
+        TimeWaitState {
             snd_nxt: self.tx.scoreboard.nxt(),
             rcv_nxt: self.rx.rcv_nxt(),
             window: (self.rx.rcv_wnd() >> self.rx.window.shift()).min(u32::from(u16::MAX)) as u16,
             ts_recent: self.rx.timestamps.recent().filter(|_| self.negotiated.timestamps),
             ts_offset: self.secrets.ts_offset,
-        })
+        }
+    }
+
+    /// True once the handshake is complete.
+    pub(crate) fn has_established(&self) -> bool {
+        self.established.is_some()
+    }
+
+    /// The peer's initial sequence number and what must be remembered, of a connection that both sides
+    /// closed and that waits for nothing more; and whether data of its SYN was taken.
+    pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
+        let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
+        (finished && self.rx.assembler.is_complete()).then(|| (self.irs, self.numbers(), self.syn_data_taken))
     }
 
     /// The events since the last call.
@@ -242,6 +269,7 @@ impl Connection {
     /// Ends the connection: nothing is sent any more but what the outbox holds.
     fn end(&mut self, reason: CloseReason) {
         if self.closed.is_none() {
+            self.judge_end(reason);
             self.closed = Some(reason);
             self.events.insert(Events::CLOSED | Events::READABLE | Events::WRITABLE);
         }
@@ -298,6 +326,9 @@ impl Connection {
             receive_queue: self.readable(),
             reordering_seen: self.tx.reordering_seen(),
             congestion: self.tx.congestion.name(),
+            fast_open: self.fast_open_outcome,
+            syn_ack: self.syn_ack_class(),
+            syn_data_taken: self.syn_data_taken,
             counters: self.counters,
         }
     }

@@ -244,9 +244,11 @@ impl Sender {
 
     /// What limits a transmission now.
     pub(crate) fn room(&self, now: Instant) -> Room {
+        // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
+        let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));
         Room {
             cwnd: self.congestion.cwnd(),
-            pipe: self.scoreboard.pipe(),
+            pipe: self.scoreboard.pipe().saturating_sub(syn),
             peer: self.window.usable(self.scoreboard.una(), self.scoreboard.nxt()),
             paced: self.pacer.budget(now),
             redundancy: self.redundancy_left,

@@ -1,6 +1,7 @@
 //! What one connection did: counters and a snapshot of its estimates.
 
 use crate::connection::State;
+use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::outcome::CongestionState;
 use crate::time::{Duration, Instant};
 
@@ -112,6 +113,13 @@ pub struct ConnStats {
     pub reordering_seen: bool,
     /// Congestion control in use.
     pub congestion: &'static str,
+    /// What became of Fast Open.
+    pub fast_open: FastOpenOutcome,
+    /// What the SYN-ACK said about it, on the side that asked for it. [`SynAckClass::Accepted`] is Linux's
+    /// `TCPI_OPT_SYN_DATA`.
+    pub syn_ack: Option<SynAckClass>,
+    /// On the side that was asked: data of the SYN was taken.
+    pub syn_data_taken: bool,
     /// The counters.
     pub counters: Counters,
 }

@@ -107,13 +107,14 @@ impl Connection {
     /// RFC 6298 section 5.4 to 5.7.
     fn on_retransmission_timeout(&mut self, now: Instant) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
-            return self.on_handshake_timeout();
+            return self.on_handshake_timeout(now);
         }
         if self.tx.scoreboard.is_empty() {
             return self.tx.rto.disarm();
         }
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
+        self.judge_timeout();
         if self.has_waited_too_long(now) {
             return self.give_up(CloseReason::TimedOut);
         }
@@ -151,13 +152,17 @@ impl Connection {
         }
     }
 
-    fn on_handshake_timeout(&mut self) {
+    fn on_handshake_timeout(&mut self, now: Instant) {
         let retries =
             if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
         if self.tx.handshake.timeouts >= retries {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
         self.tx.handshake.timeouts += 1;
+        if self.fall_back_to_plain_syn() {
+            return;
+        }
+        self.reduce_for_lost_syn_ack(now);
         self.tx.handshake.due = true;
         self.tx.rto.on_expire();
     }

@@ -355,6 +355,7 @@ impl ClientCache {
     }
 
     /// Pairs of addresses that are known.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.paths.len()
     }

@@ -171,7 +171,7 @@ pub enum KeySource {
         backup: Option<CookieKey>,
     },
     /// Keys that follow from a secret and the time of day, so that a farm rotates without a word. The
-    /// driver tells the time with `Stack::set_unix_time`; before that no cookie is made.
+    /// driver tells the time with [`crate::Stack::set_unix_time`]; before that no cookie is made.
     Derived {
         /// The secret that the farm shares.
         master: MasterSecret,

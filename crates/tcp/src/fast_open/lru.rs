@@ -54,6 +54,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
     }
 
     /// Number of entries.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }

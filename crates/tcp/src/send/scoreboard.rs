@@ -412,6 +412,16 @@ impl Scoreboard {
         self.buffer = outcome.delivered;
     }
 
+    /// Takes back what was sent from `to` on, which lies between SND.UNA and SND.NXT: it is as if it had
+    /// never left. Only for data of a SYN, of which nothing is sacked, lost or sent twice.
+    pub(crate) fn rewind(&mut self, to: SeqNum) {
+        if self.una.le(to) && to.lt(self.nxt) {
+            let kept = self.cut(to);
+            self.records.truncate(kept);
+            self.nxt = to;
+        }
+    }
+
     fn take_cumulative(&mut self, ack: SeqNum, outcome: &mut AckOutcome, sample: &mut Sample) {
         self.cut(ack);
         while let Some(record) = self.records.front().copied().filter(|record| record.range.end.le(ack)) {

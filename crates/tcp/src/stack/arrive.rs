@@ -47,10 +47,10 @@ impl Stack {
         };
         match self.demux.get(&tuple) {
             Some(&Target::Connection(id)) => self.on_segment(id, &arrived, wire_len, now),
-            Some(&Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, now),
+            Some(&Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
-                    self.on_segment_in_listen(listener, tuple, segment, &arrived, now)?;
+                    self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
                     self.count_first_arrival(&tuple, wire_len, &arrived);
                     Ok(())
                 }
@@ -121,6 +121,7 @@ impl Stack {
         &mut self,
         place: u32,
         arrived: &Arrived<'_>,
+        wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
         let entry = self.time_wait.entry(place).ok_or(Refusal::InTimeWait)?;
@@ -134,7 +135,7 @@ impl Stack {
             TimeWaitVerdict::Ack => self.challenge_in_time_wait(place, now),
             TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
                 Some(listener) => {
-                    self.on_syn(listener, tuple, arrived, Some(floor), now)?;
+                    self.on_syn(listener, tuple, arrived, wire_len, Some(floor), now)?;
                     self.time_wait.remove(place);
                     self.stats.time_waits_reused += 1;
                 }
@@ -178,7 +179,7 @@ impl Stack {
         Err(reason)
     }
 
-    fn answer(&mut self, ip: &IpMeta, tcp: &TcpHeader) {
+    pub(super) fn answer(&mut self, ip: &IpMeta, tcp: &TcpHeader) {
         let fill = if self.partial_checksum() { ChecksumFill::Partial } else { ChecksumFill::Full };
         if !self.answers.push_header(ip, tcp, fill, &self.config.option_profile) {
             self.stats.answers_dropped += 1;

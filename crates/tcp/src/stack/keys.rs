@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     ChallengeLimit = 6,
     /// The jitter of the reset limit.
     ResetLimit = 7,
+    /// Fast Open cookies.
+    FastOpen = 8,
 }
 
 /// The stream of chance for `purpose`.

@@ -5,6 +5,7 @@
 //! queue; while that is full, neither SYNs nor the ends of handshakes are taken, so that the peer tries
 //! again later (what Linux does).
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,6 +14,7 @@ use brisk_wire::{Flags, Options, Segment, SeqNum};
 
 use super::conn_id::{ConnId, ListenerId};
 use super::demux::{self, FourTuple};
+use super::fast_open::FastOpenAt;
 use super::settle::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
@@ -20,6 +22,7 @@ use crate::config::{ListenConfig, MechanismConfig, SynCookies, TcpConfig};
 use crate::connection::{Connection, CookieParams, Secrets};
 use crate::error::ListenError;
 use crate::event::Event;
+use crate::fast_open::server::{Ticket, Verdict};
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
@@ -40,6 +43,7 @@ pub(crate) struct Listener {
     half_open: usize,
     queue: VecDeque<ConnId>,
     last_cookie: Option<Instant>,
+    pub(super) fast_open: Option<Box<FastOpenAt>>,
 }
 
 /// What a listener does with a SYN.
@@ -55,7 +59,7 @@ enum Admission {
 
 impl Listener {
     fn new(addr: SocketAddr, config: ListenConfig) -> Self {
-        let ListenConfig { tcp, backlog, max_half_open, syn_cookies } = config;
+        let ListenConfig { tcp, backlog, max_half_open, syn_cookies, fast_open } = config;
         let cookie_tcp = TcpConfig { mechanisms: MechanismConfig::default(), ..tcp.clone() };
         Listener {
             addr,
@@ -67,6 +71,7 @@ impl Listener {
             half_open: 0,
             queue: VecDeque::new(),
             last_cookie: None,
+            fast_open: fast_open.map(|config| Box::new(FastOpenAt::new(config))),
         }
     }
 
@@ -81,6 +86,11 @@ impl Listener {
         }
     }
 
+    /// When SYNs are answered by cookies.
+    pub(super) fn syn_cookies(&self) -> SynCookies {
+        self.syn_cookies
+    }
+
     /// True while the accept queue takes nothing more.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= self.backlog
@@ -89,6 +99,11 @@ impl Listener {
     /// A half-open connection ended without a handshake.
     pub(crate) fn on_half_open_gone(&mut self) {
         self.half_open = self.half_open.saturating_sub(1);
+    }
+
+    /// A connection that its SYN opened waits for `accept`.
+    pub(crate) fn on_opened(&mut self, id: ConnId) {
+        self.queue.push_back(id);
     }
 
     /// A half-open connection completed its handshake.
@@ -132,12 +147,14 @@ impl Stack {
         }
         let id: ListenerId = self.listeners.insert(Listener::new(addr, config));
         self.listening.insert(addr, id);
+        self.cut_keys(id);
         Ok(id)
     }
 
     pub(super) fn drop_listener(&mut self, listener: ListenerId, now: Instant) {
         let Some(gone) = self.listeners.remove(listener) else { return };
         self.listening.remove(&gone.addr);
+        self.fast_open.forget(listener);
         let orphans: alloc::vec::Vec<ConnId> = self
             .slots
             .iter()
@@ -191,6 +208,7 @@ impl Stack {
         tuple: FourTuple,
         segment: &Segment<'_>,
         arrived: &Arrived<'_>,
+        wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
         // "First, check for a RST: [...] should be ignored. Second, check for an ACK: any
@@ -207,7 +225,10 @@ impl Stack {
         if !arrived.flags.contains(Flags::SYN) || arrived.flags.contains(Flags::FIN) {
             return Err(Refusal::NotASyn);
         }
-        self.on_syn(listener, tuple, arrived, None, now)
+        if self.is_replay(&tuple, arrived, now) {
+            return Err(Refusal::Replayed);
+        }
+        self.on_syn(listener, tuple, arrived, wire_len, None, now)
     }
 
     /// A SYN for a listener. `floor`: it replaces a TIME-WAIT, and the new initial sequence number must
@@ -217,11 +238,14 @@ impl Stack {
         listener: ListenerId,
         tuple: FourTuple,
         syn: &Arrived<'_>,
+        wire_len: usize,
         floor: Option<SeqNum>,
         now: Instant,
     ) -> Result<(), Refusal> {
+        let verdict = self.judge_fast_open(listener, &tuple, syn, now);
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
         match at.admission() {
+            _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             Admission::Refuse(reason) => return Err(reason),
             // A cookie cannot promise a sequence number above that of the old connection.
             Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
@@ -230,14 +254,39 @@ impl Stack {
         }
         let tcp = Arc::clone(&at.tcp);
         if !self.make_room() {
+            self.refuse_fast_open(verdict);
             return Err(Refusal::TooManyConnections);
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
-        let connection = Connection::accept(tuple, &tcp, secrets, self.host(), syn, now);
-        self.admit(listener, connection, &tcp, now);
+        let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), syn, now);
+        let ticket = verdict
+            .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
+        match ticket {
+            Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
+            None => self.admit(listener, connection, &tcp, now),
+        }
         self.stats.passive_opens += 1;
         Ok(())
+    }
+
+    /// A connection that its SYN opened waits for `accept` at once.
+    fn admit_opened(
+        &mut self,
+        listener: ListenerId,
+        connection: Connection,
+        tcp: &TcpConfig,
+        ticket: Box<Ticket>,
+        now: Instant,
+    ) {
+        let id = self.insert(connection, tcp, Phase::Queued(listener), now);
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.ticket = Some(ticket);
+        }
+        if let Some(at) = self.listeners.at_mut(listener) {
+            at.on_opened(id);
+        }
+        self.events.push(Event::Incoming(listener));
     }
 
     fn admit(&mut self, listener: ListenerId, connection: Connection, tcp: &TcpConfig, now: Instant) {

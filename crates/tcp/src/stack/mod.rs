@@ -31,6 +31,7 @@ use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig};
 use crate::connection::{ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::{Event, Probe};
+use crate::fast_open::{ImportError, KeySource};
 use crate::outcome::Origin;
 use crate::time::{Duration, Instant};
 
@@ -41,6 +42,7 @@ mod conn_id;
 mod deadlines;
 mod demux;
 mod events;
+mod fast_open;
 mod icmp;
 mod isn;
 mod keys;
@@ -55,7 +57,7 @@ mod time_wait;
 
 pub use conn_id::{ConnId, ListenerId};
 pub use demux::FourTuple;
-pub use stats::{Refusal, StackStats};
+pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use answers::Answers;
 use challenge::AnswerLimit;
@@ -64,6 +66,7 @@ use deadlines::Deadlines;
 use demux::Demux;
 pub(crate) use demux::KeyedHash;
 use events::EventQueue;
+use fast_open::FastOpen;
 use isn::SecretSource;
 use keys::Purpose;
 use listener::Listener;
@@ -133,6 +136,7 @@ pub struct Stack {
     cookies: CookieJar,
     challenges: AnswerLimit,
     resets: AnswerLimit,
+    fast_open: FastOpen,
 }
 
 /// Life.
@@ -157,7 +161,8 @@ impl Stack {
             deadlines: Deadlines::default(),
             to_transmit: VecDeque::new(),
             answers: Answers::default(),
-            events: EventQueue::new(hash),
+            events: EventQueue::new(hash.clone()),
+            fast_open: FastOpen::new(&config, seed, hash),
             probes: VecDeque::new(),
             memory: 0,
             memory_waiters: Vec::new(),
@@ -354,6 +359,44 @@ impl Stack {
     }
 }
 
+/// Commands: Fast Open.
+impl Stack {
+    /// Tells the time of day: `secs` since 1970 at `now`. Only derived keys ([`KeySource::Derived`]) and a
+    /// stored cache need it; between two calls the stack counts on by itself.
+    pub fn set_unix_time(&mut self, secs: u64, now: Instant) {
+        self.fast_open.set_unix_time(secs, now);
+    }
+
+    /// Installs the keys of all listeners that have none of their own.
+    pub fn set_fast_open_keys(&mut self, keys: KeySource) {
+        self.install_keys(keys);
+    }
+
+    /// Installs keys at one listener. False if it does not exist or does not use Fast Open.
+    pub fn set_listener_fast_open_keys(&mut self, listener: ListenerId, keys: KeySource) -> bool {
+        self.install_listener_keys(listener, keys)
+    }
+
+    /// Forgets what the client knows of servers and paths: of one partition, or of all. To be called when
+    /// the network changes: a cookie tells a server who comes back.
+    pub fn flush_fast_open_cache(&mut self, partition: Option<u64>) {
+        self.fast_open.flush(partition);
+    }
+
+    /// What the client knows, as text for a file. It holds cookies: let nobody else read it.
+    pub fn export_fast_open_cache(&self, now: Instant) -> alloc::string::String {
+        self.fast_open.export(now)
+    }
+
+    /// Takes in what [`Stack::export_fast_open_cache`] wrote, as far as the stack does not know better.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing of it was taken then.
+    pub fn import_fast_open_cache(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
+        self.fast_open.import(text, now)
+    }
+}
+
 /// Questions.
 impl Stack {
     /// The local end of a connection.
@@ -364,6 +407,12 @@ impl Stack {
     /// The remote end of a connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
         self.owned(id).map(|slot| slot.connection.tuple().remote)
+    }
+
+    /// Connections that count against the limit of this listener's Fast Open now: not acknowledged yet, or
+    /// reset a short time ago.
+    pub fn fast_open_pending(&mut self, listener: ListenerId, now: Instant) -> usize {
+        self.fast_open.pending(listener, now)
     }
 
     /// The RFC 9293 state of a connection; `None` if the handle names none. A connection whose handle

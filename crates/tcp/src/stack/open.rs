@@ -52,8 +52,12 @@ impl Stack {
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let tcp = Arc::new(config.tcp.clone());
-        let connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
+        let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
+        let asker = self.plan_fast_open(&mut connection, config, now);
         let id = self.insert(connection, &tcp, Phase::Owned, now);
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.asker = asker;
+        }
         self.stats.active_opens += 1;
         let taken = if data.is_empty() { 0 } else { self.write(id, data, now).unwrap_or(0) };
         Ok((id, taken))

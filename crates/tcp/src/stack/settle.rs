@@ -15,6 +15,8 @@ use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::connection::{Connection, Env, Events};
 use crate::event::{Event, Probe};
+use crate::fast_open::client::Asker;
+use crate::fast_open::server::Ticket;
 use crate::time::Instant;
 
 /// Probes that may wait for the observer.
@@ -40,8 +42,8 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     /// What its owner is to hear once there is one.
     pub(crate) held: Events,
-    hop_limit: u8,
-    dscp: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) dscp: u8,
     /// Bytes of its buffers that the stack has counted.
     memory: usize,
     /// It is on the list of those that may have something to send.
@@ -50,6 +52,10 @@ pub(crate) struct Slot {
     reachable: bool,
     /// A write was refused because the memory of the stack is used up.
     waits_for_memory: bool,
+    /// It was opened with Fast Open, and the client's memory hears of it.
+    pub(crate) asker: Option<Box<Asker>>,
+    /// Its SYN opened it, and is not acknowledged yet.
+    pub(crate) ticket: Option<Box<Ticket>>,
 }
 
 /// Calls `f` with what a connection may ask of the stack.
@@ -96,6 +102,8 @@ impl Stack {
             listed: false,
             reachable: true,
             waits_for_memory: false,
+            asker: None,
+            ticket: None,
         });
         self.demux.insert(tuple, Target::Connection(id));
         self.settle(id, now);
@@ -158,6 +166,7 @@ impl Stack {
         self.count_memory(id);
         self.take_probes(id, now);
         self.take_events(id);
+        self.settle_fast_open(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_done() {
             return self.retire(id, now);
@@ -284,7 +293,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let tuple = slot.connection.tuple();
         let remains = slot.connection.time_wait();
-        let (hop_limit, dscp) = (slot.hop_limit, slot.dscp);
+        let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);
         if core::mem::take(&mut slot.reachable) {
             match remains {
                 Some(numbers) => {
@@ -294,12 +303,13 @@ impl Stack {
                 }
                 None => {
                     self.demux.remove(&tuple);
+                    self.hold_closed(id, now);
                 }
             }
         }
-        if slot.phase == Phase::Released {
-            self.memory = self.memory.saturating_sub(slot.memory);
-            self.slots.remove(id);
+        if phase == Phase::Released {
+            let gone: Option<Slot> = self.slots.remove(id);
+            self.memory = self.memory.saturating_sub(gone.map_or(0, |gone| gone.memory));
             self.wake_memory_waiters();
         }
         while self.slots.len() + self.time_wait.len() > self.config.max_connections && self.evict_time_wait()

@@ -50,13 +50,15 @@ pub enum Refusal {
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
     OutOfMemory,
+    /// A SYN that repeats the one which opened a connection that has closed (Fast Open).
+    Replayed,
     /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
     InTimeWait,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Refusal; 23] = [
+    pub const ALL: [Refusal; 24] = [
         Refusal::Truncated,
         Refusal::Version,
         Refusal::IpHeader,
@@ -79,6 +81,7 @@ impl Refusal {
         Refusal::BacklogFull,
         Refusal::TooManyConnections,
         Refusal::OutOfMemory,
+        Refusal::Replayed,
         Refusal::InTimeWait,
     ];
 
@@ -107,6 +110,7 @@ impl Refusal {
             Refusal::BacklogFull => "backlog_full",
             Refusal::TooManyConnections => "too_many_connections",
             Refusal::OutOfMemory => "out_of_memory",
+            Refusal::Replayed => "replayed",
             Refusal::InTimeWait => "in_time_wait",
         }
     }
@@ -167,7 +171,58 @@ pub struct StackStats {
     pub answers_dropped: u64,
     /// Probes that were dropped because nobody took them.
     pub probes_dropped: u64,
+    /// Fast Open.
+    pub fast_open: FastOpenStats,
     refused: [u64; Refusal::ALL.len()],
+}
+
+/// Counters of Fast Open. Names in brackets are Linux's for the same thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FastOpenStats {
+    /// Client: SYNs that asked for a cookie; counted when they are answered or given up.
+    pub requests_sent: u64,
+    /// Client: SYNs that carried data; counted when they are answered or given up.
+    pub data_sent: u64,
+    /// Client: SYN-ACKs that acknowledged all of it (`TCPFastOpenActive`).
+    pub accepted: u64,
+    /// Client: SYN-ACKs that acknowledged some of it.
+    pub partial: u64,
+    /// Client: cookies that were granted.
+    pub granted: u64,
+    /// Client: SYN-ACKs that brought another cookie instead of acknowledging the data.
+    pub soft_reject: u64,
+    /// Client: SYN-ACKs that neither acknowledged the data nor brought a cookie.
+    pub soft_negative: u64,
+    /// Client: as `soft_reject`, after a plain SYN had followed.
+    pub late_reject: u64,
+    /// Client: SYNs with data that the path swallowed (`TCPFastOpenActiveFail`).
+    pub syn_drop: u64,
+    /// Client: requests that the path swallowed.
+    pub req_drop: u64,
+    /// Client: opens without Fast Open because of what is remembered of the destination.
+    pub disabled: u64,
+    /// Client: signs of a black hole (`TCPFastOpenBlackhole`).
+    pub black_holes: u64,
+    /// Server: SYNs that opened a connection (`TCPFastOpenPassive`).
+    pub served: u64,
+    /// Server: of these, with a cookie of the backup key (`TCPFastOpenPassiveAltKey`).
+    pub served_backup_key: u64,
+    /// Server: requests for a cookie (`TCPFastOpenCookieReqd`).
+    pub requests: u64,
+    /// Server: cookies that were not good (`TCPFastOpenPassiveFail`).
+    pub cookie_invalid: u64,
+    /// Server: SYNs beyond the limit of pending connections (`TCPFastOpenListenOverflow`).
+    pub overflow: u64,
+    /// Server: SYNs beyond the limit of their client.
+    pub per_ip_refused: u64,
+    /// Server: SYNs for whose data there was no room.
+    pub memory_refused: u64,
+    /// Server: resets that left a place taken.
+    pub rst_penalties: u64,
+    /// Server: old SYNs that were recognised after their connection had closed.
+    pub replay_blocked: u64,
+    /// Server: one-time cookies that came a second time.
+    pub one_time_reuse: u64,
 }
 
 impl StackStats {

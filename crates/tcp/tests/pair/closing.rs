@@ -193,7 +193,7 @@ fn in_time_wait(timestamps: bool) -> (Pair, ConnectConfig) {
     pair.listen(A, 80, ListenConfig::default());
     let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
     let listener = pair.listen(B, 80, ListenConfig::default());
-    let config = ConnectConfig { tcp, local: Some(A.addr(5000)) };
+    let config = ConnectConfig { tcp, local: Some(A.addr(5000)), ..ConnectConfig::default() };
     let (at_a, at_b) = pair.established_at(listener, &config);
     pair.write(A, at_a, b"x").expect("open");
     pair.run_ms(100);
@@ -241,7 +241,7 @@ fn a_newer_syn_opens_a_new_connection_over_a_time_wait() {
         let mut pair = Pair::new(1);
         let listener = pair.listen(B, 80, ListenConfig::default());
         let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
-        let config = ConnectConfig { tcp, local: Some(A.addr(5000)) };
+        let config = ConnectConfig { tcp, local: Some(A.addr(5000)), ..ConnectConfig::default() };
         let (at_a, at_b) = pair.established_at(listener, &config);
         pair.release(B, at_b);
         pair.run_ms(100);

@@ -1,0 +1,590 @@
+//! Fast Open on one connection: what its SYN or SYN-ACK carries, and what follows from the answer
+//! (RFC 7413 section 4.2). What is decided about cookies and limits is in [`crate::fast_open`].
+//!
+//! The data of a SYN lies in the send queue like any other. If the SYN-ACK does not acknowledge it, it was
+//! never sent as far as anybody else is concerned: the scoreboard is wound back, and it leaves with the
+//! acknowledgement, as new data and without any reaction of congestion control.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use brisk_wire::{Cookie, Ecn, FastOpen, Flags, Options, SeqNum};
+
+use crate::connection::choose::Choice;
+use crate::connection::{Connection, Env, State};
+use crate::error::CloseReason;
+use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::outcome::SynSent;
+use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
+use crate::outcome::Arrived;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Bytes of a SYN that are kept for options.
+const OPTION_SPACE: u32 = 40;
+/// Timeout of a SYN whose round-trip time is not known (RFC 6298 section 2.1).
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
+const MAX_EARLY: usize = 16;
+const MAX_EARLY_BYTES: usize = 14_600;
+/// Segments that ask for a one-time cookie, and segments that bring it.
+const ONE_TIME_REQUESTS: u8 = 5;
+const ONE_TIME_ANSWERS: u8 = 3;
+/// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+
+/// Fast Open on a connection; absent unless somebody asked for it.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is boxed as a whole")]
+pub(crate) enum Role {
+    /// We sent the SYN.
+    Client(Opening),
+    /// The SYN came to a listener.
+    Server(Serving),
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    plan: Plan,
+    connect: FastOpenConnect,
+    /// The SYN waits for the first write.
+    deferred: bool,
+    /// Bytes of data of the first SYN.
+    data: u32,
+    /// A plain SYN followed the first.
+    plain: bool,
+    /// The plain SYN followed because the first was too large, which is no failure.
+    too_big: bool,
+    early: Vec<Early>,
+    early_bytes: usize,
+    class: Option<SynAckClass>,
+    /// SND.UNA when the connection opened.
+    una: SeqNum,
+    /// A FIN arrived out of order.
+    fin_early: bool,
+    /// It was reported that the path works, or that it does not.
+    judged: bool,
+    requests_left: u8,
+    reports: ArrayVec<Report, 4>,
+}
+
+/// A segment that arrived before the SYN-ACK.
+#[derive(Debug)]
+struct Early {
+    seq: SeqNum,
+    ack: SeqNum,
+    flags: Flags,
+    window: u16,
+    options: Options,
+    payload: Vec<u8>,
+    ecn: Ecn,
+    segment_size: usize,
+}
+
+/// What the stack decided about a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Serve {
+    /// The SYN opens the connection.
+    pub(crate) accepted: bool,
+    /// What the application is told.
+    pub(crate) outcome: FastOpenOutcome,
+    /// The option of the SYN-ACK.
+    pub(crate) option: Option<FastOpen>,
+    /// Send nothing but the SYN-ACK until it is acknowledged.
+    pub(crate) hold_response: bool,
+    /// IP bytes that may be sent until then; `None`: the windows decide.
+    pub(crate) allowance: Option<usize>,
+    /// The client may ask for a one-time cookie.
+    pub(crate) one_time: bool,
+}
+
+/// The server's side.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    serve: Serve,
+    /// The timer of the SYN-ACK has lowered the congestion window.
+    reduced: bool,
+    one_time: OneTime,
+}
+
+/// How far the handing out of a one-time cookie has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OneTime {
+    /// The client did not ask.
+    Idle,
+    /// It asked; the stack has the cookies.
+    Asked,
+    /// This goes on so many more segments.
+    Given(Cookie, u8),
+}
+
+/// Setting up.
+impl Connection {
+    /// An active open with Fast Open: before anything was sent.
+    pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
+        self.fast_open_outcome = FastOpenOutcome::Pending;
+        self.tx.handshake.due = !connect.defer;
+        self.fast_open = Some(Box::new(Role::Client(Opening {
+            plan,
+            connect,
+            deferred: connect.defer,
+            data: 0,
+            plain: false,
+            too_big: false,
+            early: Vec::new(),
+            early_bytes: 0,
+            class: None,
+            una: self.secrets.iss,
+            fin_early: false,
+            judged: false,
+            requests_left: if connect.one_time { ONE_TIME_REQUESTS } else { 0 },
+            reports: ArrayVec::new(),
+        })));
+    }
+
+    /// An active open that was to use Fast Open and cannot.
+    pub(crate) fn open_without_fast(&mut self, reason: OffReason) {
+        self.fast_open_outcome = FastOpenOutcome::Off(reason);
+    }
+
+    /// A passive open whose SYN asked for Fast Open and gets an ordinary handshake.
+    pub(crate) fn refuse_fast_open(&mut self, outcome: FastOpenOutcome) {
+        self.fast_open_outcome = outcome;
+    }
+
+    /// The first write, or a close, releases a SYN that waited for it.
+    pub(crate) fn send_deferred_syn(&mut self) {
+        if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut()
+            && core::mem::take(&mut opening.deferred)
+        {
+            self.tx.handshake.due = true;
+        }
+    }
+
+    /// A passive open of which the stack has judged the SYN: takes its data if it opens the connection.
+    pub(crate) fn serve_fast_open(&mut self, serve: Serve, syn: &Arrived<'_>, now: Instant) {
+        self.fast_open_outcome = serve.outcome;
+        self.fast_open =
+            Some(Box::new(Role::Server(Serving { serve, reduced: false, one_time: OneTime::Idle })));
+        if serve.accepted && !syn.payload.is_empty() {
+            let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
+            self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
+            self.syn_data_taken = true;
+        }
+    }
+}
+
+/// The client before the SYN-ACK.
+impl Connection {
+    /// The range of data that the SYN carries which leaves next; empty without Fast Open.
+    pub(crate) fn syn_data(&self) -> SeqRange {
+        let start = self.secrets.iss + 1;
+        let len = match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) if self.state == State::SynSent && !opening.plain => {
+                match opening.plan.mode {
+                    Mode::Data | Mode::DataNoCookie => {
+                        let room = u32::from(self.tx.advertised_mss()).saturating_sub(OPTION_SPACE);
+                        self.tx.queue.end().since(start).min(u32::from(opening.plan.data_limit)).min(room)
+                    }
+                    Mode::Request | Mode::CookieOnly => 0,
+                }
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => 0,
+        };
+        SeqRange::with_len(start, len)
+    }
+
+    /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
+    pub(crate) fn syn_fast_open_option(&self) -> Option<FastOpen> {
+        match self.fast_open.as_deref()? {
+            Role::Client(opening) => {
+                opening.plan.option.filter(|_| self.state == State::SynSent && !opening.plain)
+            }
+            Role::Server(serving) => serving.serve.option.filter(|_| self.tx.handshake.sent == 0),
+        }
+    }
+
+    /// The SYN left with this many bytes of data; answers after how long a plain one follows.
+    pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return None };
+        if opening.plain || self.state != State::SynSent {
+            return None;
+        }
+        opening.data = data;
+        let percent = u32::from(opening.connect.syn_rto_percent.clamp(100, 300));
+        let wait = opening.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        Some(wait.map_or(SYN_TIMEOUT, |wait| wait.max(opening.connect.syn_rto_floor).min(SYN_TIMEOUT)))
+    }
+
+    /// The first SYN was not answered in time: a plain one follows, and the ordinary schedule begins with
+    /// it. False if there is nothing to fall back from.
+    pub(crate) fn fall_back_to_plain_syn(&mut self) -> bool {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return false };
+        if opening.plain || self.state != State::SynSent {
+            return false;
+        }
+        opening.plain = true;
+        opening.early = Vec::new();
+        self.tx.rto.disarm();
+        self.tx.handshake.due = true;
+        true
+    }
+
+    /// ICMP says that the first SYN was too large for the path: a plain one follows at once.
+    pub(crate) fn on_syn_too_big(&mut self) {
+        if self.fall_back_to_plain_syn()
+            && let Some(Role::Client(opening)) = self.fast_open.as_deref_mut()
+        {
+            opening.too_big = true;
+        }
+    }
+
+    /// True while the SYN that is out is one of Fast Open.
+    pub(crate) fn opens_fast(&self) -> bool {
+        matches!(self.fast_open.as_deref(), Some(Role::Client(opening)) if !opening.plain)
+    }
+
+    /// How many SYNs left before the ordinary schedule began.
+    pub(crate) fn syns_before_plain(&self) -> u32 {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(_)) => 1,
+            Some(Role::Server(_)) | None => 0,
+        }
+    }
+
+    /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
+    pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        let held = opening.connect.hold_early && opening.data > 0 && !opening.plain;
+        let bytes = opening.early_bytes + segment.payload.len();
+        if !held || opening.early.len() >= MAX_EARLY || bytes > MAX_EARLY_BYTES {
+            return;
+        }
+        opening.early_bytes = bytes;
+        opening.early.push(Early {
+            seq: segment.seq,
+            ack: segment.ack,
+            flags: segment.flags,
+            window: segment.window,
+            options: segment.options.clone(),
+            payload: segment.payload.to_vec(),
+            ecn: segment.ecn,
+            segment_size: segment.segment_size,
+        });
+    }
+
+    /// The SYN-ACK is there: what arrived before it is processed by the ordinary rules.
+    pub(crate) fn take_early(&mut self, now: Instant, env: &mut Env<'_>) {
+        let early = match self.fast_open.as_deref_mut() {
+            Some(Role::Client(opening)) if self.state != State::SynSent => {
+                core::mem::take(&mut opening.early)
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => return,
+        };
+        for Early { seq, ack, flags, window, options, payload, ecn, segment_size } in &early {
+            let segment = Arrived {
+                seq: *seq,
+                ack: *ack,
+                flags: *flags,
+                window: *window,
+                urgent: 0,
+                options,
+                payload,
+                ecn: *ecn,
+                segment_size: *segment_size,
+            };
+            if self.state != State::Closed {
+                self.on_segment_after_syn(&segment, now, env);
+            }
+        }
+    }
+}
+
+/// The client at the SYN-ACK and after it.
+impl Connection {
+    /// Our SYN is acknowledged up to `ack`, which lies within what it carried: data beyond is as if it had
+    /// never been sent.
+    pub(crate) fn rewind_syn_data(&mut self, ack: SeqNum) {
+        if let Some(Role::Client(opening)) = self.fast_open.as_deref()
+            && opening.data > 0
+            && self.tx.scoreboard.una() == self.secrets.iss
+        {
+            self.tx.scoreboard.rewind(ack);
+        }
+    }
+
+    /// Both ends opened the connection at once: no listener has agreed to anything.
+    pub(crate) fn on_simultaneous_fast_open(&mut self) {
+        if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() {
+            opening.plain = true;
+            opening.early = Vec::new();
+            opening.requests_left = 0;
+            opening.class = Some(SynAckClass::NoData);
+            self.fast_open_outcome = FastOpenOutcome::Off(OffReason::Simultaneous);
+        }
+    }
+
+    /// Judges the SYN-ACK, once its acknowledgement has been processed.
+    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>) {
+        let acked = segment.ack.since(self.secrets.iss + 1);
+        let rtt = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar());
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        let sent = SynSent {
+            request: opening.plan.mode == Mode::Request,
+            data: opening.data,
+            plain: opening.plain && !opening.too_big,
+        };
+        let option = segment.options.fast_open;
+        let class = SynAckClass::of(&sent, acked, option.as_ref());
+        opening.class = Some(class);
+        opening.una = segment.ack;
+        self.fast_open_outcome = match (class, opening.plan.mode) {
+            (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
+            _ => class.outcome(),
+        };
+        let cookie = option.filter(|_| opening.plan.option.is_some());
+        let mss = segment.options.mss.filter(|&mss| mss > 0);
+        opening.report(Report::SynAck { class, mss, cookie, rtt });
+    }
+
+    /// The connection ends: a SYN that got no answer, or a path that broke.
+    pub(crate) fn judge_end(&mut self, reason: CloseReason) {
+        let only_fin = self.counters.out_of_order == 1 && self.counters.payload_bytes_received == 0;
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
+        match opening.class {
+            None if !by_us && self.tx.handshake.sent > 0 => {
+                self.fast_open_outcome = FastOpenOutcome::Blackholed;
+                opening.report(Report::Failed(opening.plan.mode));
+            }
+            Some(_) if opening.data > 0 && opening.fin_early && only_fin => {
+                self.note_black_hole(BlackHoleSign::FinOnly);
+            }
+            None | Some(_) => {}
+        }
+    }
+
+    /// The peer, or somebody in its name, resets the connection.
+    pub(crate) fn judge_reset(&mut self, now: Instant) {
+        let times = self.established.zip(self.tx.rtt.srtt());
+        let young = times.is_some_and(|(since, srtt)| now.saturating_since(since) <= srtt);
+        if young
+            && self.counters.payload_bytes_received == 0
+            && self.syn_ack_class() == Some(SynAckClass::Accepted)
+        {
+            self.note_black_hole(BlackHoleSign::EarlyReset);
+        }
+    }
+
+    /// A retransmission timeout: the second in a row without any progress since the connection opened
+    /// tells a black hole.
+    pub(crate) fn judge_timeout(&mut self) {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return };
+        let stuck = opening.una == self.tx.scoreboard.una() && self.tx.timeouts_in_row == 2;
+        if stuck && opening.data > 0 && opening.class.is_some() {
+            self.note_black_hole(BlackHoleSign::Timeouts);
+        }
+    }
+
+    fn note_black_hole(&mut self, sign: BlackHoleSign) {
+        if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut()
+            && !core::mem::replace(&mut opening.judged, true)
+        {
+            opening.report(Report::BlackHole(sign));
+            self.fast_open_outcome = FastOpenOutcome::Blackholed;
+        }
+    }
+
+    /// Data or a FIN arrived after the SYN-ACK.
+    pub(crate) fn judge_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        opening.fin_early |= fin_out_of_order;
+        if advanced && opening.class == Some(SynAckClass::Accepted) && !opening.judged {
+            opening.judged = true;
+            opening.report(Report::Works);
+        }
+    }
+
+    /// What the cache has still to hear.
+    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<Report, 4> {
+        match self.fast_open.as_deref_mut() {
+            Some(Role::Client(opening)) => core::mem::take(&mut opening.reports),
+            Some(Role::Server(_)) | None => ArrayVec::new(),
+        }
+    }
+
+    /// What the first SYN was to carry, once it has left.
+    pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) if self.tx.handshake.sent > 0 => {
+                Some((opening.plan.mode, opening.data))
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => None,
+        }
+    }
+
+    /// What the first SYN-ACK showed.
+    pub(crate) fn syn_ack_class(&self) -> Option<SynAckClass> {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) => opening.class,
+            Some(Role::Server(_)) | None => None,
+        }
+    }
+}
+
+impl Opening {
+    /// A connection has no more to tell than fits; what does not is dropped.
+    fn report(&mut self, report: Report) {
+        let _ = self.reports.try_push(report);
+    }
+}
+
+/// The server.
+impl Connection {
+    /// True if the SYN opened the connection: it belongs to the application already.
+    pub(crate) fn is_opened_by_syn(&self) -> bool {
+        matches!(self.fast_open.as_deref(), Some(Role::Server(serving)) if serving.serve.accepted)
+    }
+
+    /// What may leave from SYN-RECEIVED beside the SYN-ACK: new data within the windows and the allowance.
+    pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        let allowance = match self.fast_open.as_deref() {
+            Some(Role::Server(Serving { serve, .. })) if serve.accepted && !serve.hold_response => {
+                serve.allowance
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => return None,
+        };
+        if let Some(allowance) = allowance {
+            // Segments are not cut to fit.
+            let next = self.tx.unsent().min(self.payload_limit()) as usize;
+            if self.header_len() + next > allowance {
+                return None;
+            }
+        }
+        self.choose_new(now, env).or_else(|| self.choose_ack(now))
+    }
+
+    /// True while every byte counts: segments leave one by one.
+    pub(crate) fn has_allowance(&self) -> bool {
+        let allowance = match self.fast_open.as_deref() {
+            Some(Role::Server(serving)) => serving.serve.allowance,
+            Some(Role::Client(_)) | None => None,
+        };
+        allowance.is_some() && self.state == State::SynReceived
+    }
+
+    /// So many IP bytes left.
+    pub(crate) fn spend_allowance(&mut self, bytes: usize) {
+        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
+            && let Some(allowance) = &mut serving.serve.allowance
+        {
+            *allowance = allowance.saturating_sub(bytes);
+        }
+    }
+
+    /// The timer of the SYN-ACK fired. Data that followed it may be lost too: the congestion state is that
+    /// after a retransmission timeout.
+    pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
+        let in_flight = self.tx.scoreboard.pipe();
+        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
+            && serving.serve.accepted
+            && !core::mem::replace(&mut serving.reduced, true)
+        {
+            self.tx.congestion.on_timeout(now, in_flight, true);
+            self.counters.reductions += 1;
+        }
+    }
+
+    /// Our SYN-ACK is about to be acknowledged. If that answers a retransmission of it, the client was in
+    /// SYN-SENT when the data before it arrived, and dropped it: it is sent again at once, which is no sign
+    /// of congestion. If the original was answered, its timeout was a mistake.
+    pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let Some(Role::Server(serving)) = self.fast_open.as_deref() else { return };
+        let (accepted, reduced) = (serving.serve.accepted, serving.reduced);
+        let Some(syn_ack) = self.tx.scoreboard.head().copied().filter(|head| head.syn) else { return };
+        if !accepted || self.tx.handshake.sent < 2 {
+            return;
+        }
+        let since = now.saturating_since(syn_ack.sent_at);
+        if self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since + TIMESTAMP_TICK) {
+            if reduced {
+                self.tx.congestion.undo(now);
+                self.counters.undos += 1;
+            }
+            return;
+        }
+        let board = &mut self.tx.scoreboard;
+        let dropped: Vec<SeqRange> = board
+            .in_flight()
+            .filter(|record| !record.syn && record.sent_at < syn_ack.sent_at)
+            .filter(|record| record.range.start.ge(segment.ack))
+            .map(|record| record.range)
+            .collect();
+        if !dropped.is_empty() {
+            dropped.into_iter().for_each(|range| {
+                board.mark_lost(range);
+            });
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        }
+    }
+}
+
+/// One-time cookies, which travel outside the handshake.
+impl Connection {
+    /// A segment outside the handshake carries the option.
+    pub(crate) fn on_fast_open_option(&mut self, option: FastOpen) {
+        match self.fast_open.as_deref_mut() {
+            Some(Role::Client(opening)) if opening.requests_left > 0 && !option.cookie.is_empty() => {
+                opening.requests_left = 0;
+                opening.report(Report::OneTime(option.cookie));
+            }
+            Some(Role::Server(serving))
+                if serving.serve.one_time
+                    && option.cookie.is_empty()
+                    && serving.one_time == OneTime::Idle =>
+            {
+                serving.one_time = OneTime::Asked;
+                self.rx.ack.force();
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => {}
+        }
+    }
+
+    /// True if the client waits for a one-time cookie.
+    pub(crate) fn wants_one_time_cookie(&self) -> bool {
+        matches!(self.fast_open.as_deref(), Some(Role::Server(serving)) if serving.one_time == OneTime::Asked)
+    }
+
+    /// Hands a one-time cookie to the client, with the next segments.
+    pub(crate) fn give_one_time_cookie(&mut self, cookie: Cookie) {
+        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() {
+            serving.one_time = OneTime::Given(cookie, ONE_TIME_ANSWERS);
+        }
+    }
+
+    /// The Fast Open option of the segment outside the handshake that leaves now.
+    pub(crate) fn fast_open_option(&mut self) -> Option<FastOpen> {
+        match self.fast_open.as_deref_mut()? {
+            Role::Client(opening) => {
+                opening.requests_left = opening.requests_left.checked_sub(1)?;
+                Some(FastOpen::REQUEST)
+            }
+            Role::Server(Serving { one_time: OneTime::Given(cookie, left), .. }) => {
+                *left = left.checked_sub(1)?;
+                Some(FastOpen::with_cookie(*cookie))
+            }
+            Role::Server(_) => None,
+        }
+    }
+
+    /// Bytes that this option will take of the next segment.
+    pub(crate) fn fast_open_option_len(&self) -> u32 {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) if opening.requests_left > 0 => 4,
+            Some(Role::Server(Serving { one_time: OneTime::Given(_, 1..), .. })) => 20,
+            Some(Role::Client(_) | Role::Server(_)) | None => 0,
+        }
+    }
+}

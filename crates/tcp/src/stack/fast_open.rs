@@ -1,0 +1,399 @@
+//! Fast Open, where it concerns more than one connection: the client's memory, the keys and limits of the
+//! listeners, and the SYNs of connections that have closed. What is decided is in [`crate::fast_open`].
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use brisk_wire::{Flags, IpMeta, TcpHeader, Timestamps as TimestampOption};
+use rand_chacha::ChaCha20Rng;
+
+use super::Stack;
+use super::conn_id::{ConnId, ListenerId};
+use super::demux::{FourTuple, KeyedHash};
+use super::keys::{self, Purpose};
+use crate::config::{ConnectConfig, StackConfig, SynCookies};
+use crate::connection::{Connection, Serve};
+use crate::error::CloseReason;
+use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
+use crate::fast_open::cookie::{Check, KeyRing};
+use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
+use crate::fast_open::one_time::OneTimeCookies;
+use crate::fast_open::server::{Plain, Server, SynFacts, Ticket, Verdict};
+use crate::fast_open::{
+    CookieKey, FastOpenListen, FastOpenOutcome, ImportError, KeySource, LastAckHold, OffReason, SynAckClass,
+};
+use crate::outcome::Arrived;
+use crate::time::Instant;
+
+/// Fast Open of a stack.
+#[derive(Debug)]
+pub(crate) struct FastOpen {
+    cache: ClientCache,
+    server: Server,
+    keys: KeySource,
+    hold: HoldTable,
+    which: LastAckHold,
+    /// Made when the first listener wants it: it has a bitmap of 128 KiB.
+    one_time: Option<OneTimeCookies>,
+    chance: ChaCha20Rng,
+    /// The time of day, and when it was told.
+    unix: Option<(u64, Instant)>,
+}
+
+/// Fast Open of a listener.
+#[derive(Debug)]
+pub(crate) struct FastOpenAt {
+    config: FastOpenListen,
+    ring: Option<KeyRing>,
+}
+
+impl FastOpenAt {
+    /// Without keys yet.
+    pub(crate) fn new(config: FastOpenListen) -> Self {
+        FastOpenAt { config, ring: None }
+    }
+
+    fn cut(&mut self, common: &KeySource) {
+        let FastOpenListen { keys, mac, dst, .. } = &self.config;
+        self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *mac, *dst));
+    }
+}
+
+impl FastOpen {
+    /// Fast Open of the stack with this seed.
+    pub(crate) fn new(config: &StackConfig, seed: u64, hash: KeyedHash) -> Self {
+        let of = &config.fast_open;
+        let mut chance = keys::stream(seed, Purpose::FastOpen);
+        let drawn = CookieKey::new(keys::key(&mut chance));
+        FastOpen {
+            cache: ClientCache::new(of.memory, hash.clone()),
+            server: Server::new(of.limits, hash.clone()),
+            keys: of.keys.clone().unwrap_or(KeySource::Fixed { primary: drawn, backup: None }),
+            hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash),
+            which: of.last_ack_hold,
+            one_time: None,
+            chance,
+            unix: None,
+        }
+    }
+
+    pub(super) fn set_unix_time(&mut self, secs: u64, now: Instant) {
+        self.unix = Some((secs, now));
+    }
+
+    /// The time of day, seconds since 1970, if anybody has told it.
+    fn unix(&self, now: Instant) -> Option<u64> {
+        self.unix.map(|(secs, told)| secs.saturating_add(now.saturating_since(told).as_secs()))
+    }
+
+    pub(super) fn flush(&mut self, partition: Option<u64>) {
+        self.cache.flush(partition);
+    }
+
+    pub(super) fn export(&self, now: Instant) -> String {
+        self.cache.export(self.unix(now), now)
+    }
+
+    pub(super) fn import(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
+        let unix = self.unix(now);
+        self.cache.import(text, unix, now)
+    }
+
+    pub(super) fn forget(&mut self, listener: ListenerId) {
+        self.server.forget(listener);
+    }
+
+    pub(super) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
+        self.server.pending(listener, now)
+    }
+}
+
+/// Keys.
+impl Stack {
+    /// Gives a new listener its keys.
+    pub(super) fn cut_keys(&mut self, listener: ListenerId) {
+        let Stack { listeners, fast_open, .. } = self;
+        let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
+        at.cut(&fast_open.keys);
+        if at.config.one_time && fast_open.one_time.is_none() {
+            let [key, hash_key] = [(); 2].map(|()| CookieKey::new(keys::key(&mut fast_open.chance)));
+            fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
+        }
+    }
+
+    pub(super) fn install_keys(&mut self, keys: KeySource) {
+        self.fast_open.keys = keys;
+        let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();
+        for listener in listeners {
+            self.cut_keys(listener);
+        }
+    }
+
+    pub(super) fn install_listener_keys(&mut self, listener: ListenerId, keys: KeySource) -> bool {
+        let at = self.listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut());
+        let Some(at) = at else { return false };
+        at.config.keys = Some(keys);
+        self.cut_keys(listener);
+        true
+    }
+}
+
+/// The client.
+impl Stack {
+    /// Decides how an active open uses Fast Open, if it asked to.
+    pub(super) fn plan_fast_open(
+        &mut self,
+        connection: &mut Connection,
+        config: &ConnectConfig,
+        now: Instant,
+    ) -> Option<Box<Asker>> {
+        let connect = config.fast_open?;
+        let tuple = connection.tuple();
+        let asker = Asker::new(tuple.local, tuple.remote, &connect);
+        match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, now) {
+            Ok(plan) => {
+                connection.open_fast(plan, connect);
+                Some(Box::new(asker))
+            }
+            Err(reason) => {
+                self.stats.fast_open.disabled += 1;
+                connection.open_without_fast(reason);
+                None
+            }
+        }
+    }
+
+    fn count_report(&mut self, report: &Report, sent: Option<(Mode, u32)>) {
+        let stats = &mut self.stats.fast_open;
+        if let (Report::SynAck { .. } | Report::Failed(_), Some((mode, data))) = (report, sent) {
+            stats.requests_sent += u64::from(mode == Mode::Request);
+            stats.data_sent += u64::from(data > 0);
+        }
+        match *report {
+            Report::SynAck { class, .. } => {
+                let counter = match class {
+                    SynAckClass::Accepted => &mut stats.accepted,
+                    SynAckClass::Partial => &mut stats.partial,
+                    SynAckClass::SoftReject => &mut stats.soft_reject,
+                    SynAckClass::SoftNegative => &mut stats.soft_negative,
+                    SynAckClass::LateReject => &mut stats.late_reject,
+                    SynAckClass::SynDrop => &mut stats.syn_drop,
+                    SynAckClass::Granted => &mut stats.granted,
+                    SynAckClass::ReqDrop => &mut stats.req_drop,
+                    SynAckClass::NotSupported | SynAckClass::NoData => return,
+                };
+                *counter += 1;
+            }
+            Report::Failed(Mode::Request) => stats.req_drop += 1,
+            Report::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
+                stats.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
+            }
+            Report::BlackHole(_) => stats.black_holes += 1,
+            Report::OneTime(_) | Report::Works => {}
+        }
+    }
+}
+
+/// The server.
+impl Stack {
+    /// Judges the SYN; `None` if Fast Open has no say in it.
+    pub(super) fn judge_fast_open(
+        &mut self,
+        listener: ListenerId,
+        tuple: &FourTuple,
+        syn: &Arrived<'_>,
+        now: Instant,
+    ) -> Option<Verdict> {
+        let memory_left = self.memory_left();
+        let Stack { listeners, fast_open, stats, .. } = self;
+        let at = listeners.at_mut(listener)?;
+        if at.is_full() || at.syn_cookies() == SynCookies::Always {
+            return None;
+        }
+        let FastOpenAt { config, ring } = at.fast_open.as_deref_mut()?;
+        let ring = ring.as_mut()?;
+        ring.tell_time(fast_open.unix(now));
+        let facts = SynFacts {
+            client: tuple.remote.ip(),
+            server: tuple.local.ip(),
+            option: syn.options.fast_open,
+            payload: syn.payload.len(),
+        };
+        if facts.payload > memory_left {
+            stats.fast_open.memory_refused += 1;
+            return None;
+        }
+        let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
+        let verdict = fast_open.server.judge(listener, config, ring, one_time, &facts, now);
+        let stats = &mut stats.fast_open;
+        match verdict {
+            Verdict::Accept { key, .. } => {
+                stats.served += 1;
+                stats.served_backup_key += u64::from(key == Check::Backup);
+            }
+            Verdict::Plain { why, .. } => match why {
+                Plain::NotAsked | Plain::NoCookie => {}
+                Plain::Request => stats.requests += 1,
+                Plain::Invalid => stats.cookie_invalid += 1,
+                Plain::Reused => stats.one_time_reuse += 1,
+                Plain::Overflow => stats.overflow += 1,
+                Plain::PerIp => stats.per_ip_refused += 1,
+                Plain::Memory => stats.memory_refused += 1,
+            },
+        }
+        Some(verdict)
+    }
+
+    /// The verdict is not carried out: there is no room for another connection.
+    pub(super) fn refuse_fast_open(&mut self, verdict: Option<Verdict>) {
+        if let Some(Verdict::Accept { ticket, .. }) = verdict {
+            self.fast_open.server.release(ticket);
+        }
+    }
+
+    /// Carries the verdict out on the connection; answers the ticket if the SYN opens it.
+    pub(super) fn serve_fast_open(
+        &mut self,
+        listener: ListenerId,
+        connection: &mut Connection,
+        verdict: Verdict,
+        syn: &Arrived<'_>,
+        wire_len: usize,
+        now: Instant,
+    ) -> Option<Box<Ticket>> {
+        let config = &self.listeners.at(listener)?.fast_open.as_deref()?.config;
+        let (option, outcome, ticket) = match verdict {
+            Verdict::Accept { ticket, option, key: _ } => (option, FastOpenOutcome::Used, Some(ticket)),
+            Verdict::Plain { why, option } => (option, outcome_of(why), None),
+        };
+        let serve = Serve {
+            accepted: ticket.is_some(),
+            outcome,
+            option,
+            hold_response: config.hold_response,
+            allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
+            one_time: config.one_time,
+        };
+        if serve.accepted || serve.option.is_some() || serve.one_time {
+            connection.serve_fast_open(serve, syn, now);
+        } else if outcome != FastOpenOutcome::Off(OffReason::NotAsked) {
+            connection.refuse_fast_open(outcome);
+        }
+        ticket.map(Box::new)
+    }
+
+    /// A connection was touched: what its opening taught, and whether its place is free.
+    pub(super) fn settle_fast_open(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if let Some(asker) = slot.asker.as_deref().copied() {
+            let sent = slot.connection.fast_open_syn();
+            for report in slot.connection.take_fast_open_reports() {
+                self.fast_open.cache.on_report(&asker, &report, now);
+                self.count_report(&report, sent);
+            }
+        }
+        self.settle_ticket(id, now);
+        self.hand_out_one_time_cookie(id);
+    }
+
+    fn settle_ticket(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.ticket.is_some()) else { return };
+        let established = slot.connection.has_established();
+        let closed = slot.connection.close_reason();
+        if !established && closed.is_none() {
+            return;
+        }
+        let Some(ticket) = slot.ticket.take() else { return };
+        let penalised = match closed {
+            Some(CloseReason::Reset | CloseReason::Refused | CloseReason::Unreachable) => !established,
+            Some(_) | None => false,
+        };
+        if penalised {
+            self.fast_open.server.penalise(*ticket, now);
+        } else {
+            self.fast_open.server.release(*ticket);
+        }
+        self.stats.fast_open.rst_penalties += u64::from(penalised);
+        self.stats.handshakes_completed += u64::from(established);
+        self.stats.handshakes_failed += u64::from(!established);
+    }
+
+    fn hand_out_one_time_cookie(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if slot.connection.wants_one_time_cookie()
+            && slot.connection.has_established()
+            && let Some(one_time) = &mut self.fast_open.one_time
+        {
+            let tuple = slot.connection.tuple();
+            slot.connection.give_one_time_cookie(one_time.issue(tuple.remote.ip(), tuple.local.ip()));
+        }
+    }
+}
+
+/// What the application of a server is told of a SYN that did not open its connection.
+fn outcome_of(why: Plain) -> FastOpenOutcome {
+    match why {
+        Plain::NotAsked => FastOpenOutcome::Off(OffReason::NotAsked),
+        Plain::Request | Plain::NoCookie => FastOpenOutcome::NoCookie,
+        Plain::Invalid | Plain::Reused | Plain::Overflow | Plain::PerIp | Plain::Memory => {
+            FastOpenOutcome::Refused
+        }
+    }
+}
+
+/// Connections that have closed.
+impl Stack {
+    /// A connection that leaves LAST-ACK is kept in mind, if its SYN could come again.
+    pub(super) fn hold_closed(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at(id) else { return };
+        let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
+        let wanted = match self.fast_open.which {
+            LastAckHold::Off => false,
+            LastAckHold::FastOpened => syn_data,
+            LastAckHold::All => true,
+        };
+        if wanted {
+            let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
+            self.fast_open.hold.insert(tuple, irs, numbers, hop_limit, dscp, now);
+        }
+    }
+
+    /// True if the SYN is an old one of a connection that has closed; it is answered, if at all, by what
+    /// was acknowledged last.
+    pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
+        let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
+        match self.fast_open.hold.judge(tuple, syn.seq, timestamp, now) {
+            HoldVerdict::Unknown | HoldVerdict::Fresh => false,
+            HoldVerdict::Duplicate { answer } => {
+                self.stats.fast_open.replay_blocked += 1;
+                if let Some(held) = answer {
+                    let (ip, tcp) = held_ack(tuple, &held, now);
+                    self.answer(&ip, &tcp);
+                }
+                true
+            }
+        }
+    }
+}
+
+/// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection that has closed.
+fn held_ack(tuple: &FourTuple, held: &Held, now: Instant) -> (IpMeta, TcpHeader) {
+    let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
+    ip.hop_limit = held.hop_limit;
+    ip.dscp = held.dscp;
+    let mut tcp = TcpHeader {
+        src_port: tuple.local.port(),
+        dst_port: tuple.remote.port(),
+        seq: held.numbers.snd_nxt,
+        ack: held.numbers.rcv_nxt,
+        flags: Flags::ACK,
+        window: held.numbers.window,
+        ..TcpHeader::default()
+    };
+    tcp.options.timestamps = held.numbers.ts_recent.map(|echo| {
+        let value = ((now.as_micros() / 1000) as u32).wrapping_add(held.numbers.ts_offset);
+        TimestampOption { value, echo }
+    });
+    (ip, tcp)
+}
