@@ -28,7 +28,7 @@ const SEND_BATCH: usize = 32;
 /// Rounds before other tasks get their turn.
 const ROUNDS: usize = 8;
 
-/// A future that runs until the device fails, or until nobody holds a handle and every connection is done.
+/// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be delivered.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Box<dyn Device>,
@@ -110,14 +110,15 @@ impl Driver {
                 .push_back((buffer, TxMeta { segment_size: transmit.segment_size, partial_checksum }));
         }
         inner.take_events(&mut self.woken);
-        let idle = inner.stack.connections() == 0;
+        let idle = inner.is_idle();
         if idle {
             inner.idle().take_into(&mut self.woken);
         }
+        let stack_has_more = self.outgoing.len() >= SEND_BATCH;
         let round = Round {
-            more: readable || self.outgoing.len() >= SEND_BATCH,
+            more: readable || stack_has_more,
             next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
-            done: idle && !inner.has_handles(),
+            done: idle && !inner.has_handles() && !stack_has_more,
         };
         drop(inner);
         self.woken.drain(..).for_each(Waker::wake);

@@ -20,7 +20,7 @@ use crate::stream::TcpStream;
 /// A TCP host of its own: addresses, connections and listeners on one device.
 ///
 /// Clones are handles to the same host. When the last handle (endpoint, listener or stream) is dropped the driver
-/// finishes what is still to be delivered and then closes the device.
+/// finishes what is still to be delivered and then closes the device, without waiting for the end of TIME-WAITs.
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
@@ -99,12 +99,12 @@ impl Endpoint {
         self.shared.lock().stack.connections()
     }
 
-    /// Waits until no connection is left, TIME-WAIT included. Put a time limit around it before a program ends, so
-    /// that what it wrote last still leaves.
+    /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit around it
+    /// before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
         poll_fn(|cx| {
             let mut inner = self.shared.lock();
-            if inner.stack.connections() == 0 || inner.check_driver().is_err() {
+            if inner.is_idle() || inner.check_driver().is_err() {
                 return Poll::Ready(());
             }
             inner.idle().add(cx);

@@ -142,6 +142,13 @@ impl Inner {
         self.listeners.remove(&id);
     }
 
+    /// True if nothing is left to be delivered. A TIME-WAIT only guards against old duplicates: it is no reason to hold
+    /// a device, or whoever waits for the end, for a minute.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.stack.connections() == self.stack.time_waits()
+    }
+
+    /// Who waits for [`Inner::is_idle`].
     pub(crate) fn idle(&mut self) -> &mut Wakers {
         &mut self.idle
     }

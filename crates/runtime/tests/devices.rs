@@ -63,6 +63,35 @@ async fn tcp_in_udp_carries_ten_megabytes_both_ways() {
 }
 
 #[tokio::test]
+async fn an_endpoint_that_nobody_holds_closes_its_device_although_a_time_wait_is_left() {
+    let config = || AttachConfig::new("udp:127.0.0.1:0".parse().unwrap());
+    let (server, served) = config().open().unwrap();
+    let (client, attached) = config().open().unwrap();
+    let (server, client) = (server.build().unwrap(), client.build().unwrap());
+    let any = format!("[::]:{UDP_SERVICE_PORT}").parse().unwrap();
+    let listener = TcpListener::bind(&server, any).unwrap();
+    let destination = attached.destination(served.outside(listener.local_addr())).unwrap();
+    let (stream, accepted) = tokio::join!(client.connect(destination), listener.accept());
+    let (mut stream, (mut accepted, _)) = (stream.unwrap(), accepted.unwrap());
+    stream.shutdown().await.unwrap();
+    assert_eq!(accepted.read(&mut [0]).await.unwrap(), 0);
+    drop(accepted);
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    drop(stream);
+    let soon = Duration::from_secs(5);
+    tokio::time::timeout(soon, client.wait_idle()).await.expect("a TIME-WAIT is not waited for");
+    assert_eq!(client.connections(), 1, "it is there");
+    drop(client);
+    let again = AttachConfig::new(format!("udp:{}", attached.outside(destination)).parse().unwrap());
+    let freed = async {
+        while again.open().is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(soon, freed).await.expect("the UDP port is free again");
+}
+
+#[tokio::test]
 async fn a_device_that_pushes_back_loses_nothing() {
     for offload in [true, false] {
         let options = MemoryOptions { queue_bytes: 4_000, offload, ..MemoryOptions::default() };

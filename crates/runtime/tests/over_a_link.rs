@@ -215,7 +215,8 @@ async fn a_thousand_short_connections_leave_nothing_behind() {
     serving.await.unwrap();
     a.wait_idle().await;
     b.wait_idle().await;
-    assert_eq!((a.connections(), b.connections()), (0, 0));
+    tokio::time::sleep(3 * msl).await;
+    assert_eq!((a.connections(), b.connections()), (0, 0), "no TIME-WAIT either");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
