@@ -5,6 +5,7 @@
 //! error that says which arms there are.
 
 use brisk_tcp::TcpConfig;
+use brisk_tcp::config::Reactive;
 use thiserror::Error;
 
 /// A set of mechanisms under the name it was asked by.
@@ -55,21 +56,30 @@ pub enum ArmError {
     },
 }
 
-/// Arms that have a name of their own, and what of them is missing in this build, if anything.
-const NAMED: [(&str, Option<&str>); 7] = [
-    ("tcp", None),
-    ("tcp+tfo", Some("Fast Open")),
-    ("tcp2012", Some("the TCP of 2012 (RFC 6675, early retransmit)")),
-    ("reactive", Some("the Reactive mechanism")),
-    ("corrective", Some("the Corrective mechanism")),
-    ("proactive", Some("the Proactive mechanism")),
-    ("all", Some("Fast Open and the planner")),
+/// What stands behind the name of an arm.
+#[derive(Clone, Copy)]
+enum Named {
+    /// This TCP.
+    Tcp(fn() -> TcpConfig),
+    /// Something that is not part of this build.
+    Missing(&'static str),
+}
+
+/// Arms that have a name of their own.
+const NAMED: [(&str, Named); 7] = [
+    ("tcp", Named::Tcp(TcpConfig::default)),
+    ("tcp+tfo", Named::Missing("Fast Open")),
+    ("tcp2012", Named::Tcp(TcpConfig::of_2012)),
+    ("reactive", Named::Tcp(TcpConfig::of_2012_with_reactive)),
+    ("corrective", Named::Missing("the Corrective mechanism")),
+    ("proactive", Named::Missing("the Proactive mechanism")),
+    ("all", Named::Missing("Fast Open and the planner")),
 ];
 
 /// Mechanisms, the values of each, and what is missing.
 const MECHANISMS: [(&str, &str, &str); 5] = [
     ("fast_open", "on or off", "Fast Open"),
-    ("reactive", "off, paper or rack_tlp", "the Reactive mechanism"),
+    ("reactive", "off, paper or rack_tlp", "a form of Reactive"),
     ("corrective", "off, f1 or f2", "the Corrective mechanism"),
     ("proactive", "off, short or all", "the Proactive mechanism"),
     ("planner", "on or off", "the planner"),
@@ -103,18 +113,19 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
     }
     let arm = || name.to_owned();
     match NAMED.iter().find(|(named, _)| *named == name) {
-        Some((_, None)) => return Ok(Arm { name: arm(), tcp: TcpConfig::default() }),
-        Some((_, Some(what))) => return Err(ArmError::NotBuilt { arm: arm(), what }),
+        Some((_, Named::Tcp(tcp))) => return Ok(Arm { name: arm(), tcp: tcp() }),
+        Some((_, Named::Missing(what))) => return Err(ArmError::NotBuilt { arm: arm(), what }),
         None => {}
     }
+    let mut tcp = TcpConfig::default();
     for word in name.split(',') {
-        mechanism(name, word.trim())?;
+        mechanism(name, word.trim(), &mut tcp)?;
     }
-    Ok(Arm { name: arm(), tcp: TcpConfig::default() })
+    Ok(Arm { name: arm(), tcp })
 }
 
-/// Checks one `mechanism` or `mechanism=value`; only what is off can be had in this build.
-fn mechanism(arm: &str, word: &str) -> Result<(), ArmError> {
+/// Reads one `mechanism` or `mechanism=value` into `tcp`.
+fn mechanism(arm: &str, word: &str, tcp: &mut TcpConfig) -> Result<(), ArmError> {
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, ..)| *mechanism == key);
     let Some((mechanism, allowed, what)) = found else {
@@ -123,17 +134,27 @@ fn mechanism(arm: &str, word: &str) -> Result<(), ArmError> {
     if !allowed.split([',', ' ']).any(|choice| choice == value) || value == "or" || value.is_empty() {
         return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
     }
-    // Without loss probes TCP is another baseline, which is not the `tcp` of this build either.
-    match value {
-        "off" if *mechanism != "reactive" => Ok(()),
-        _ => Err(ArmError::NotBuilt { arm: arm.to_owned(), what }),
+    match (*mechanism, value) {
+        ("reactive", "off") => tcp.mechanisms.reactive = Reactive::Off,
+        ("reactive", "rack_tlp") => tcp.mechanisms.reactive = Reactive::default(),
+        ("reactive", "paper") => {
+            // The paper's probes feed the loss detection of their time.
+            let TcpConfig { loss_detection, mechanisms, .. } = TcpConfig::of_2012_with_reactive();
+            tcp.loss_detection = loss_detection;
+            tcp.mechanisms.reactive = mechanisms.reactive;
+        }
+        (_, "off") => {}
+        _ => return Err(ArmError::NotBuilt { arm: arm.to_owned(), what }),
     }
+    Ok(())
 }
 
 fn existing() -> String {
-    let built: Vec<&str> =
-        NAMED.iter().filter(|(_, missing)| missing.is_none()).map(|(name, _)| *name).collect();
-    built.join(", ")
+    let built = |(name, named): &(&'static str, Named)| match named {
+        Named::Tcp(_) => Some(*name),
+        Named::Missing(_) => None,
+    };
+    NAMED.iter().filter_map(built).collect::<Vec<_>>().join(", ")
 }
 
 fn names() -> String {
@@ -155,13 +176,27 @@ mod tests {
     #[test]
     fn the_default_arms_are_those_that_exist() {
         let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
-        assert_eq!(names, ["tcp"]);
+        assert_eq!(names, ["tcp", "reactive"]);
+    }
+
+    #[test]
+    fn reactive_comes_in_three_forms() {
+        let of = |text| parse_arm(text).unwrap().tcp;
+        assert_eq!(of("reactive=rack_tlp"), of("tcp"));
+        assert_eq!(of("reactive=off").mechanisms.reactive, Reactive::Off);
+        assert_eq!(of("reactive=off").loss_detection, of("tcp").loss_detection);
+        assert_eq!(of("reactive=paper"), of("reactive"));
+        assert_eq!(of("tcp2012").mechanisms.reactive, Reactive::Off);
+        assert_ne!(of("tcp2012").loss_detection, of("tcp").loss_detection);
     }
 
     #[test]
     fn an_arm_that_is_not_built_says_which_are() {
         let error = parse_arms("tcp; tcp+tfo").unwrap_err().to_string();
-        assert_eq!(error, "arm 'tcp+tfo' needs Fast Open, not built yet; arms that exist: tcp");
+        assert_eq!(
+            error,
+            "arm 'tcp+tfo' needs Fast Open, not built yet; arms that exist: tcp, tcp2012, reactive"
+        );
         assert!(matches!(parse_arm("fast_open,corrective=f2"), Err(ArmError::NotBuilt { .. })));
     }
 

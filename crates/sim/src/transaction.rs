@@ -72,6 +72,17 @@ pub struct TransactionResult {
     pub retransmits: u64,
     /// Retransmission timeouts of either end, those of the handshake included.
     pub timeouts: u64,
+    /// Of these, SYN and SYN-ACK retransmissions.
+    pub handshake_timeouts: u64,
+    /// Fast recoveries of either end.
+    pub recoveries: u64,
+    /// Window reductions of either end that were taken back.
+    pub undos: u64,
+    /// Losses of either end that a probe repaired before loss detection saw them, and that the window
+    /// was reduced for.
+    pub masked_losses: u64,
+    /// Data segments and acknowledgements that either end sent.
+    pub segments: u64,
     /// Tail loss probes of either end.
     pub probes: u64,
     /// Losses repaired by a probe.
@@ -270,6 +281,11 @@ impl TransactionResult {
         self.retransmits += counters.retransmits + counters.handshake_retransmits;
         // In the handshake nothing but the timer sends again.
         self.timeouts += counters.timeouts + counters.handshake_retransmits;
+        self.handshake_timeouts += counters.handshake_retransmits;
+        self.recoveries += counters.recoveries;
+        self.undos += counters.undos;
+        self.masked_losses += counters.masked_losses;
+        self.segments += counters.segments_out;
         self.probes += counters.probes;
         self.repaired_by_probe += counters.repaired_by_probe;
         self.repaired_by_parity += counters.repaired_by_parity;
