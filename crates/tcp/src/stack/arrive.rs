@@ -145,12 +145,19 @@ impl Stack {
         Ok(())
     }
 
+    /// The limit of the entry goes before that of the host: who floods one TIME-WAIT must not use up the
+    /// challenge ACKs of every connection.
     fn challenge_in_time_wait(&mut self, place: u32, now: Instant) {
+        let Some(entry) = self.time_wait.entry_mut(place) else { return };
+        if !entry.may_answer(now) {
+            return;
+        }
+        let (ip, tcp) = time_wait_ack(entry, now);
         let allowed = self.challenges.allows(now);
         self.stats.challenge_acks_sent += u64::from(allowed);
         self.stats.challenge_acks_suppressed += u64::from(!allowed);
         if allowed {
-            self.acknowledge_in_time_wait(place, now);
+            self.answer(&ip, &tcp);
         }
     }
 

@@ -258,6 +258,20 @@ fn a_newer_syn_opens_a_new_connection_over_a_time_wait() {
 }
 
 #[test]
+fn a_flood_at_one_time_wait_does_not_use_up_the_challenges_of_the_host() {
+    let (mut pair, _) = in_time_wait(true);
+    let next = pair.next_header(B);
+    let mut old = TcpHeader { seq: next.seq - 1_000, flags: Flags::SYN, ack: SeqNum(0), ..next };
+    old.dst_port = 5000;
+    old.options.timestamps = None;
+    for _ in 0..3_000 {
+        pair.forge(A, &old, &[]);
+    }
+    let stats = pair.a.stats();
+    assert_eq!((stats.challenge_acks_sent, stats.challenge_acks_suppressed), (1, 0));
+}
+
+#[test]
 fn an_older_syn_does_not_open_anything_over_a_time_wait() {
     let (mut pair, _) = in_time_wait(true);
     let next = pair.next_header(B);
