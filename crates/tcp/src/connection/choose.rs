@@ -168,6 +168,10 @@ impl Connection {
     /// Data that was never sent, as a run of segments that one header can describe.
     pub(crate) fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
+            // How much flew counts also where the data ended before the window did.
+            if !self.tx.scoreboard.is_empty() {
+                self.note_burst_end(false);
+            }
             return None;
         }
         self.restart_after_idle(now);
