@@ -573,9 +573,10 @@ impl Connection {
             return;
         }
         if self.rx.closed && segment.end().gt(self.rx.rcv_nxt()) && !segment.payload.is_empty() {
-            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset.
+            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset. It has
+            // the form of every answer to a segment with ACK (section 3.5.2), as Linux sends it.
             self.counters.discarded_bytes += segment.payload.len() as u64;
-            self.outbox.push(Control::Abort);
+            self.outbox.push(Control::Reset(segment.ack));
             self.end(CloseReason::DataAfterClose);
             return;
         }
