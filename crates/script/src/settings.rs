@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, KeepaliveConfig, MtuProbing, PacingConfig, RtoConfig, SynCookies,
-    UrgentPolicy,
+    BufferConfig, CongestionAlgorithm, EarlyRetransmit, KeepaliveConfig, LossDetection, MtuProbing,
+    PacingConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
@@ -54,6 +54,11 @@ pub const KEYS: &[(&str, &str)] = &[
     ("hop_limit", "a number"),
     ("dscp", "a number"),
     ("redundancy_percent", "percent"),
+    ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
+    (
+        "loss_detection",
+        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, as in rfc6675:no_fack,no_er",
+    ),
     ("backlog", "connections that may wait for accept; overrides listen()"),
     ("max_half_open", "connections in SYN-RECEIVED"),
     ("syn_cookies", "off, under_flood or always"),
@@ -258,6 +263,8 @@ impl Settings {
             "hop_limit" => tcp.hop_limit = number(key, value)?,
             "dscp" => tcp.dscp = number(key, value)?,
             "redundancy_percent" => tcp.redundancy_percent = number(key, value)?,
+            "reactive" => tcp.mechanisms.reactive = reactive(value)?,
+            "loss_detection" => tcp.loss_detection = loss_detection(value)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -382,6 +389,45 @@ fn congestion(value: &str) -> Result<CongestionAlgorithm, Refused> {
         None if value == "reno" => Ok(CongestionAlgorithm::Reno),
         Some(("fixed", window)) => number("congestion", window).map(CongestionAlgorithm::Fixed),
         None | Some(_) => Err(refused("congestion", value)),
+    }
+}
+
+fn reactive(value: &str) -> Result<Reactive, Refused> {
+    let (engine, parts) = value.split_once(':').unwrap_or((value, ""));
+    let mut paper = PaperConfig::default();
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        match part {
+            "1" => paper.max_probes = 1,
+            "2" => paper.max_probes = 2,
+            "strict" => paper.strict_alg1 = true,
+            _ => return Err(refused("reactive", value)),
+        }
+    }
+    match engine {
+        "off" => Ok(Reactive::Off),
+        "rack_tlp" => Ok(Reactive::RackTlp(RackTlpConfig::default())),
+        "paper" => Ok(Reactive::Paper(paper)),
+        _ => Err(refused("reactive", value)),
+    }
+}
+
+fn loss_detection(value: &str) -> Result<LossDetection, Refused> {
+    let (engine, parts) = value.split_once(':').unwrap_or((value, ""));
+    let mut rfc6675 = Rfc6675Config::default();
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        match part {
+            "fack" => rfc6675.fack = true,
+            "no_fack" => rfc6675.fack = false,
+            "no_er" => rfc6675.early_retransmit = EarlyRetransmit::Off,
+            "er" => rfc6675.early_retransmit = EarlyRetransmit::Rfc5827,
+            "relaxed_er" => rfc6675.early_retransmit = EarlyRetransmit::Relaxed,
+            _ => return Err(refused("loss_detection", value)),
+        }
+    }
+    match engine {
+        "rack" => Ok(LossDetection::Rack),
+        "rfc6675" => Ok(LossDetection::Rfc6675(rfc6675)),
+        _ => Err(refused("loss_detection", value)),
     }
 }
 

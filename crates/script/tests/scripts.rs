@@ -38,6 +38,18 @@ topics! {
     handshake
     transfer
     close
+    delayed_ack
+    window
+    time_wait
+    reset
+    rto
+    recovery
+    sack
+    ecn
+    urgent
+    icmp
+    keepalive
+    timestamps
 }
 
 #[test]

@@ -253,7 +253,8 @@ impl Sockets {
         let remote = arguments.address(1, SocketAddr::new(settings.remote_ip, settings.connect_port))?;
         let socket = self.get(arguments)?;
         if socket.role == Role::Fresh {
-            let config = ConnectConfig { tcp: socket.tcp.clone(), local: socket.local, ..ConnectConfig::default() };
+            let config =
+                ConnectConfig { tcp: socket.tcp.clone(), local: socket.local, ..ConnectConfig::default() };
             flows.on_connect(socket.local.filter(|local| local.port() != 0), remote);
             let id = match host.stack.connect(remote, &config, host.now) {
                 Ok(id) => id,
