@@ -11,7 +11,7 @@ use crate::Common;
 use crate::device_args::AddressArgs;
 use crate::failure::Failure;
 use crate::frontend::hop_name;
-use crate::hop_args::{ServiceArgs, listen_address};
+use crate::hop_args::{ServiceArgs, host_and_port, listen_address};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -93,29 +93,9 @@ fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
     }
 }
 
-/// `HOST:PORT`, checked for its form; the name is looked up for each connection.
-fn host_and_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    match port {
-        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
-        Some(_) | None => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_origin_has_a_host_and_a_port() {
-        for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
-            assert_eq!(host_and_port(good).as_deref(), Ok(good));
-        }
-        for bad in ["", "80", ":80", "host:", "host:0", "host:99999", "host:http"] {
-            assert!(host_and_port(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn the_udp_socket_is_named_once() {

@@ -10,8 +10,9 @@ use brisk_runtime::attach::Attached;
 
 use crate::Common;
 use crate::device_args::AddressArgs;
+use crate::duration::parse_duration;
 use crate::failure::Failure;
-use crate::hop_args::{ServiceArgs, listen_address};
+use crate::hop_args::{ServiceArgs, host_and_port, listen_address};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: SocketAddr,
     /// The backend: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER")]
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = host_and_port)]
     peer: String,
     /// Device of the hop: tun:NAME or udp:ADDR:PORT; TCP inside UDP from any port if not given
     #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     addresses: AddressArgs,
     /// How long a client's first bytes are waited for, to let them ride along with the opening of the hop
-    #[arg(long, default_value = "5ms", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5ms", value_name = "TIME", value_parser = parse_duration)]
     first_bytes_wait: Duration,
     #[command(flatten)]
     service: ServiceArgs,
@@ -85,7 +86,7 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
 
 /// The first address of the peer.
 async fn resolve(peer: &str) -> Result<SocketAddr, Failure> {
-    let failed = |why: String| Failure::failed(format!("--peer {peer}: {why}; write HOST:PORT"));
+    let failed = |why: String| Failure::failed(format!("--peer {peer}: {why}; check the name"));
     let mut found = tokio::net::lookup_host(peer)
         .await
         .map_err(|error| failed(format!("cannot find its address: {error}")))?;

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::Common;
 use crate::device_args::DeviceArgs;
+use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::{output, service};
 
@@ -44,10 +45,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "FORMAT")]
     stats: Option<Stats>,
     /// Give up a connection that does not open within this long
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     connect_timeout: Duration,
     /// Give up a transfer after this long
-    #[arg(long, default_value = "2m", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "2m", value_name = "TIME", value_parser = parse_duration)]
     timeout: Duration,
 }
 
@@ -124,9 +125,9 @@ impl Target {
     /// The address that the stack connects to: the first one of a family it has.
     async fn resolve(&self, attached: &Attached) -> Result<SocketAddr, Failure> {
         let (url, host) = (&self.url, &self.host);
-        let found = tokio::net::lookup_host((host.as_str(), self.port))
-            .await
-            .map_err(|error| Failure::failed(format!("{url}: cannot find the address of {host}: {error}")))?;
+        let found = tokio::net::lookup_host((host.as_str(), self.port)).await.map_err(|error| {
+            Failure::failed(format!("{url}: cannot find the address of {host}: {error}; check the name"))
+        })?;
         let mut unreachable = None;
         for address in found {
             match attached.destination(address) {

@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 mod backend;
 mod demo;
 mod device_args;
+mod duration;
 mod emulate;
 mod failure;
 mod frontend;
@@ -22,6 +23,7 @@ mod output;
 mod script;
 mod serve;
 mod service;
+mod usage;
 mod whatif;
 
 use failure::Failure;
@@ -90,10 +92,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+    match usage::parse().map(dispatch) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => failure.report(),
+        Err(nothing_to_run) => nothing_to_run,
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::Common;
 use crate::device_args::DeviceArgs;
+use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::serve::files::Files;
 use crate::service::{self, Stop};
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
     /// How long connections may go on after SIGTERM
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     drain_timeout: Duration,
 }
 

@@ -1,0 +1,80 @@
+//! How a command line that cannot be meant is answered: in one line, as every failure is.
+//!
+//! clap says it in a paragraph. What it says is kept, its layout is not; help and version are shown as they are.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::failure::Failure;
+
+/// The command line, or the exit status if there is nothing to run.
+pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
+    let words: Vec<_> = std::env::args_os().collect();
+    C::try_parse_from(&words).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Who has closed the output does not want to read it.
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
+        }
+        _ => {
+            let subcommand = words
+                .iter()
+                .skip(1)
+                .find_map(|word| C::command().find_subcommand(word).map(|c| c.get_name().to_owned()));
+            Failure::usage(one_line(&error.to_string(), subcommand.as_deref())).report()
+        }
+    })
+}
+
+/// What clap's paragraph says, and where the help is.
+fn one_line(paragraph: &str, subcommand: Option<&str>) -> String {
+    let told =
+        paragraph.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let mut line = String::new();
+    for part in told.map(str::trim).filter(|part| !part.is_empty()) {
+        let joint = match line.chars().last() {
+            None => "",
+            Some(':') => " ",
+            Some(_) if part.starts_with('[') => " ",
+            Some(_) if part.starts_with("tip:") => "; ",
+            Some(_) => ", ",
+        };
+        line.push_str(joint);
+        line.push_str(part.trim_start_matches("error: ").trim_start_matches("tip: "));
+    }
+    match subcommand {
+        Some(subcommand) => format!("{line}; see brisk {subcommand} --help"),
+        None => format!("{line}; see brisk --help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paragraph_becomes_a_line_that_says_the_same() {
+        let missing = "error: the following required arguments were not provided:\n  --device <DEVICE>\n  <URL>\n\n\
+                       Usage: brisk get --device <DEVICE> <URL>\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            one_line(missing, Some("get")),
+            "the following required arguments were not provided: --device <DEVICE>, <URL>; see brisk get --help"
+        );
+        let unknown = "error: unrecognized subcommand 'gett'\n\n  tip: a similar subcommand exists: 'get'\n\n\
+                       Usage: brisk [OPTIONS] <COMMAND>\n";
+        assert_eq!(
+            one_line(unknown, None),
+            "unrecognized subcommand 'gett'; a similar subcommand exists: 'get'; see brisk --help"
+        );
+        let value = "error: invalid value 'x' for '--stats <FORMAT>'\n  [possible values: text, json]\n\n\
+                     For more information, try '--help'.\n";
+        assert_eq!(
+            one_line(value, Some("get")),
+            "invalid value 'x' for '--stats <FORMAT>' [possible values: text, json]; see brisk get --help"
+        );
+    }
+}
