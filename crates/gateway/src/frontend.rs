@@ -65,7 +65,8 @@ impl Frontend {
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
         let listener = TcpListener::bind(config.listen).await.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot listen on {}: {error}", config.listen))
+            let (listen, remedy) = (config.listen, remedy(error.kind()));
+            io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}; {remedy}"))
         })?;
         Ok(Frontend { config, endpoint, listener })
     }
@@ -109,6 +110,20 @@ impl Frontend {
 
 pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
     log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
+}
+
+/// What to do about an address that cannot be listened on.
+fn remedy(why: io::ErrorKind) -> &'static str {
+    match why {
+        io::ErrorKind::AddrInUse => "another program has this port; choose another",
+        io::ErrorKind::AddrNotAvailable => {
+            "the address is not one of this host; `ip address` shows those that are"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher one"
+        }
+        _ => "choose another address or port",
+    }
 }
 
 async fn serve(

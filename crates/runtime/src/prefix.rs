@@ -20,7 +20,7 @@ pub enum PrefixError {
     #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
     /// No length, or one that the family does not have.
-    #[error("'{text}' lacks the length of its network, 1 to {most}; write for instance {address}/{usual}")]
+    #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
     Length {
         /// The whole text.
         text: String,
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(error("x/24"), "'x/24' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64");
         assert_eq!(
             error("10.7.0.2"),
-            "'10.7.0.2' lacks the length of its network, 1 to 32; write for instance 10.7.0.2/24"
+            "'10.7.0.2' needs the length of its network, 1 to 32; write for instance 10.7.0.2/24"
         );
         assert!(error("10.7.0.2/33").contains("1 to 32"));
         assert!(error("fd07::2/0").contains("fd07::2/64"));
