@@ -1,0 +1,196 @@
+//! Whatever a user gets wrong is answered by one line on stderr that says what is wrong and what to do, nothing on stdout,
+//! and status 2 if the command line cannot be meant, 1 if it failed at work.
+
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Command, Output};
+
+/// Status of a command line that cannot be meant.
+const USAGE: i32 = 2;
+/// Status of a failure at work.
+const FAILED: i32 = 1;
+
+fn brisk(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brisk"));
+    command.args(words);
+    command
+}
+
+/// The command fails with this status and a line that says all of `says`.
+fn refused(words: &[&str], status: i32, says: &[&str]) {
+    let out = brisk(words).output().expect("the program starts");
+    assert_refused(words, &out, status, says);
+}
+
+fn assert_refused(words: &[&str], out: &Output, status: i32, says: &[&str]) {
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(status), "{words:?}: {told}");
+    assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
+    assert!(told.starts_with("brisk: ") && out.stdout.is_empty(), "{words:?}: {told}");
+    for part in says {
+        assert!(told.contains(part), "{words:?} does not say '{part}': {told}");
+    }
+}
+
+#[test]
+fn flags_and_commands_that_do_not_exist_name_the_nearest_and_the_help() {
+    for command in ["demo", "emulate", "whatif", "frontend", "backend", "serve", "get"] {
+        refused(&[command, "--bogus"], USAGE, &["'--bogus'", &format!("see brisk {command} --help")]);
+    }
+    refused(&["frontent"], USAGE, &["'frontent'", "'frontend'", "see brisk --help"]);
+    refused(&["whatif", "--los", "2%"], USAGE, &["'--los'", "'--loss'"]);
+    refused(&["get", "http://127.0.0.1/"], USAGE, &["--device <DEVICE>", "see brisk get --help"]);
+    refused(&["whatif", "-q", "-v"], USAGE, &["--quiet", "--verbose"]);
+}
+
+#[test]
+fn values_that_cannot_be_meant_say_what_can() {
+    for (words, says) in [
+        (&["whatif", "-n", "0"][..], &["1..="][..]),
+        (&["whatif", "--seed", "x"], &["'x'", "--seed"]),
+        (&["whatif", "--flow", "30kg"], &["'kg'", "kB"]),
+        (&["whatif", "--arms", "tcq"], &["'tcq'", "arms: tcp"]),
+        (&["whatif", "--request", "1B"], &["16B to 64KiB"]),
+        (&["whatif", "--max-overhead", "much"], &["2% or 0.02"]),
+        (&["whatif", "--log-format", "yaml"], &["text, json"]),
+        (&["emulate", "--between", "one"], &["--between RED,BLUE"]),
+        (&["emulate", "--a", "eth0", "--b", "tun:b"], &["'eth0'", "tun:NAME@NAMESPACE"]),
+        (&["emulate", "--between", "a,b", "--addr-a", "10.0.0.1/77"], &["10.0.0.1/77", "10.77.0.1/24"]),
+        (&["frontend", "--listen", "80", "--peer", "127.0.0.1:1"], &["'80'", "127.0.0.1:8080"]),
+        (&["frontend", "--listen", ":0", "--peer", "127.0.0.1"], &["'127.0.0.1'", "HOST:PORT"]),
+        (&["backend", "--listen", "127.0.0.1:0", "--to", "origin"], &["'origin'", "HOST:PORT"]),
+        (
+            &["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--drain-timeout", "soon"],
+            &["'soon'", "for instance 500ms"],
+        ),
+        (&["get", "http://127.0.0.1/", "--device", "eth0"], &["'eth0'", "tun:NAME or udp:ADDR:PORT"]),
+        (&["get", "http://127.0.0.1/", "--device", "tun:t"], &["--addr 10.7.0.2/24"]),
+        (&["get", "http://127.0.0.1/", "--device", "tun:t", "--addr", "10.7.0.2"], &["10.7.0.2/24"]),
+        (&["get", "http://127.0.0.1/", "--device", "tun:t", "--addr", "10.7.0.2/33"], &["/33", "1 to 32"]),
+        (&["get", "ftp://127.0.0.1/", "--device", "udp:127.0.0.1:0"], &["write http://HOST[:PORT]/PATH"]),
+        (&["serve", ".", "--device", "udp:127.0.0.1"], &["the port is missing"]),
+    ] {
+        refused(words, USAGE, says);
+    }
+}
+
+#[test]
+fn a_typo_in_a_link_names_the_flag_the_mistake_and_a_remedy() {
+    for (flag, value, says) in [
+        ("--rtt", "100", "for instance 50ms"),
+        ("--rate", "20mbt", "use bit, kbit, mbit or gbit"),
+        ("--rate", "0mbit", "use none"),
+        ("--queue", "big", "128kB or 200p"),
+        ("--loss", "2", "did you mean 2%?"),
+        ("--loss", "300%", "use 0% to 100%"),
+        ("--loss", "after:1%", "write after:1%,50%"),
+        ("--loss", "trace:/nonexistent", "name a readable file"),
+        ("--jitter", "3", "the unit is missing"),
+        ("--mtu", "3", "use 68 to 65535"),
+        ("--middlebox", "strip", "use strip-option"),
+    ] {
+        for command in ["whatif", "emulate", "demo"] {
+            refused(&[command, flag, value], USAGE, &[flag, value, says]);
+        }
+    }
+}
+
+#[test]
+fn the_environment_is_judged_as_the_flags_are() {
+    let words = ["whatif"];
+    let out = brisk(&words).env("BRISK_RATE", "20mbt").output().expect("the program starts");
+    assert_refused(&words, &out, USAGE, &["20mbt", "use bit, kbit, mbit or gbit"]);
+    let words = ["get", "http://127.0.0.1/"];
+    let out = brisk(&words).env("BRISK_DEVICE", "eth0").output().expect("the program starts");
+    assert_refused(&words, &out, USAGE, &["'eth0'", "tun:NAME or udp:ADDR:PORT"]);
+}
+
+#[test]
+fn files_that_are_not_there_are_named() {
+    refused(&["serve", "/nonexistent", "--device", "udp:127.0.0.1:0"], FAILED, &["/nonexistent"]);
+    refused(&["whatif", "--sizes", "/nonexistent"], FAILED, &["--sizes /nonexistent"]);
+    let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "-o", "/nonexistent/copy"];
+    refused(&words, FAILED, &["/nonexistent/copy"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_its_address() {
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let taken = udp.local_addr().expect("an address").to_string();
+    let device = format!("udp:{taken}");
+    let says = [taken.as_str(), "in use", "choose another"];
+    refused(&["serve", ".", "--device", &device], FAILED, &says);
+    refused(&["get", "http://127.0.0.1:9/", "--device", &device], FAILED, &says);
+    refused(&["backend", "--listen", &taken, "--to", "127.0.0.1:80"], FAILED, &says);
+
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = tcp.local_addr().expect("an address").to_string();
+    let says = [taken.as_str(), "in use", "choose another"];
+    refused(&["frontend", "--listen", &taken, "--peer", "127.0.0.1:7443"], FAILED, &says);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_given_up_in_time() {
+    let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "--connect-timeout", "200ms"];
+    refused(
+        &words,
+        FAILED,
+        &["http://127.0.0.1:9/", "no answer within 200ms", "check address, port and device"],
+    );
+    let words = ["get", "http://name.invalid/", "--device", "udp:127.0.0.1:0"];
+    refused(&words, FAILED, &["name.invalid", "check the name"]);
+}
+
+#[test]
+fn without_encryption_only_loopback_is_served_unless_the_user_insists() {
+    for words in [
+        &["backend", "--listen", ":7443", "--to", "127.0.0.1:80"][..],
+        &["backend", "--listen", "192.0.2.1:7443", "--to", "127.0.0.1:80"],
+        &["frontend", "--listen", "0.0.0.0:0", "--peer", "127.0.0.1:7443"],
+        &["frontend", "--listen", "127.0.0.1:0", "--peer", "192.0.2.1:7443"],
+    ] {
+        refused(words, USAGE, &["refused", "loopback", "--insecure"]);
+    }
+}
+
+/// The program without any right, or why that cannot be had.
+fn unprivileged(words: &[&str]) -> Result<Output, String> {
+    let is_root = std::fs::metadata("/proc/self")
+        .is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
+    if !is_root {
+        return brisk(words).output().map_err(|error| error.to_string());
+    }
+    // The program itself may lie where only root can read it.
+    let copy = std::env::temp_dir().join(format!("brisk-bad-input-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_brisk"), &copy).map_err(|error| error.to_string())?;
+    let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
+    let out = Command::new("setpriv").args(nobody).arg(&copy).args(words).output();
+    // Left for whoever tidies the directory for temporary files.
+    let _ = std::fs::remove_file(&copy);
+    match out {
+        Ok(out) if String::from_utf8_lossy(&out.stderr).starts_with("setpriv:") => {
+            Err("setpriv cannot drop the rights of root here".to_owned())
+        }
+        Ok(out) => Ok(out),
+        Err(error) => Err(format!("needs setpriv to drop the rights of root: {error}")),
+    }
+}
+
+#[test]
+fn missing_rights_are_told_with_the_ways_to_get_them_or_do_without() {
+    let tun = ["--device", "tun:brisk-nobody", "--addr", "10.7.0.2/24"];
+    let device = &["permission denied", "CAP_NET_ADMIN", "ip tuntap add", "udp:"][..];
+    for (words, says) in [
+        ([&["get", "http://10.7.0.1/"], &tun[..]].concat(), device),
+        ([&["serve", "."], &tun[..]].concat(), device),
+        (vec!["emulate", "--a", "tun:brisk-nobody-a", "--b", "tun:brisk-nobody-b"], &device[..3]),
+        (
+            vec!["emulate", "--between", "brisk-nobody-a,brisk-nobody-b", "--create"],
+            &["CAP_SYS_ADMIN", "root"],
+        ),
+    ] {
+        match unprivileged(&words) {
+            Ok(out) => assert_refused(&words, &out, FAILED, says),
+            Err(why) => println!("SKIPPED missing_rights: {why}"),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Recording packets with tcpdump and reading them with tshark.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::namespace::Namespace;
+use crate::process::{Process, eventually, run, text};
+
+/// A recording of one device that goes on until it is stopped.
+pub(crate) struct Capture {
+    tcpdump: Process,
+    file: PathBuf,
+}
+
+/// What makes a packet one that no TCP should send: undecodable, or with a checksum that is wrong.
+const WRONG: &str = "_ws.malformed || tcp.checksum.status == 0 || ip.checksum.status == 0 \
+                     || tcp.option.len.invalid || tcp.bogus_header_length";
+
+impl Capture {
+    pub(crate) fn start(namespace: &Namespace, device: &str, file: PathBuf) -> Capture {
+        let mut command = namespace.command("tcpdump");
+        command.args(["-i", device, "-n", "-U", "--immediate-mode", "-s", "0", "-w", "-"]);
+        let output = File::create(&file).expect("a file can be made");
+        let tcpdump = Process::start("tcpdump", command.stdout(output));
+        tcpdump.until_it_says("listening on");
+        Capture { tcpdump, file }
+    }
+
+    /// Stops when the last packet of every connection is in the file.
+    pub(crate) fn stop(self) -> PathBuf {
+        eventually("both ends of a connection are recorded", || {
+            let fins = tshark(&self.file, "tcp.flags.fin == 1 || tcp.flags.reset == 1", &["ip.version"]);
+            (fins.len() >= 2).then_some(())
+        });
+        assert_eq!(self.tcpdump.stop().status, Some(0));
+        self.file
+    }
+}
+
+/// The `fields` of the packets that `filter` lets through, one line each, separated by tabs.
+pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
+    let mut command = Command::new("tshark");
+    command.arg("-n").arg("-r").arg(file);
+    command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
+    command.args(["-Y", filter, "-T", "fields"]);
+    command.args(fields.iter().flat_map(|field| ["-e", field]));
+    text(&run(&mut command).stdout).lines().map(str::to_owned).collect()
+}
+
+/// Every packet can be decoded and has the right checksums.
+pub(crate) fn assert_sound(file: &Path) {
+    let wrong = tshark(file, WRONG, &["frame.number", "_ws.col.Info"]);
+    assert!(wrong.is_empty(), "{} packets, the first: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+    assert!(!tshark(file, "tcp.checksum.status == 1", &["frame.number"]).is_empty(), "checksums were judged");
+}

@@ -1,0 +1,167 @@
+//! The gateway pair: kernel clients, frontend, our TCP over a lossy link, backend, kernel origins.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::link::{LOSSY, Link};
+use crate::lossy::many;
+use crate::nginx;
+use crate::pages::{Pages, fetches};
+use crate::process::Process;
+use crate::scale::Scale;
+
+/// The frontend at the near end, the backend at the far end, the hop in UDP between them.
+struct Pair {
+    frontend: Process,
+    backend: Process,
+}
+
+/// Where clients at the near end connect.
+const ENTRANCE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8080);
+
+impl Pair {
+    /// In front of the origin at the far end's 127.0.0.1:`port`.
+    fn start(link: &Link, hop: &str, port: u16) -> Pair {
+        let hop = format!("{hop}:7443");
+        let origin = format!("127.0.0.1:{port}");
+        let words = ["backend", "--listen", &hop, "--to", &origin, "--insecure"];
+        let backend = Process::start("brisk backend", &mut link.far.brisk(&words));
+        backend.until_it_says("listen=");
+        let words = ["frontend", "--listen", "127.0.0.1:8080", "--peer", &hop, "--insecure"];
+        let frontend = Process::start("brisk frontend", &mut link.near.brisk(&words));
+        frontend.until_it_says("listen=");
+        Pair { frontend, backend }
+    }
+
+    /// Both end well; the access lines of the frontend.
+    fn stop(self) -> Vec<String> {
+        let frontend = self.frontend.stop();
+        assert_eq!(frontend.status, Some(0), "{}", frontend.said);
+        let backend = self.backend.stop();
+        assert_eq!(backend.status, Some(0), "{}", backend.said);
+        frontend.said.lines().filter(|line| line.contains("event=access")).map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn curl_gets_from_nginx_through_the_pair_what_nginx_has() {
+    require!("nginx", "curl");
+    let (link, pages, scale) = (Link::start(LOSSY), Pages::new(), Scale::chosen());
+    let (short, bulk) = (pages.write("short", 30_000), pages.write("bulk", scale.gateway_bulk));
+    let _nginx = nginx::serve(&link.far, &pages);
+    let pair = Pair::start(&link, "10.77.0.2", 80);
+    many(scale.lossy_fetches, |_| {
+        let mut curl = link.near.command("curl");
+        fetches(curl.args(["-sSf", "-m", "60", "http://127.0.0.1:8080/short"]), &short, 1);
+    });
+    let mut curl = link.near.command("curl");
+    fetches(curl.args(["-sSf", "-m", "300", "http://127.0.0.1:8080/bulk"]), &bulk, 1);
+    let access = pair.stop();
+    assert_eq!(access.len() as u32, scale.lossy_fetches + 1);
+    let broken: Vec<&String> = access.iter().filter(|line| !line.contains("reason=closed")).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    let counted = link.stop();
+    assert!(counted["down"]["dropped_loss"].as_u64() > Some(100), "the link did lose packets: {counted}");
+}
+
+#[test]
+fn either_side_may_finish_first_over_either_family() {
+    require!();
+    let link = Link::start(LOSSY);
+    for hop in ["10.77.0.2", "[fd77::2]"] {
+        let (origin, port) = origin(&link);
+        let pair = Pair::start(&link, hop, port);
+
+        // The client finishes first: the origin answers only when it has heard all.
+        let mut client = enter(&link);
+        client.write_all(&[1; 100_000]).expect("it is sent");
+        client.shutdown(Shutdown::Write).expect("half closed");
+        let mut served = accept(&origin);
+        assert_eq!(to_end(&mut served), vec![1; 100_000]);
+        served.write_all(&[2; 100_000]).expect("it is sent");
+        drop(served);
+        assert_eq!(to_end(&mut client), vec![2; 100_000]);
+
+        // The origin speaks and finishes first; the client goes on.
+        let mut client = enter(&link);
+        let mut served = accept(&origin);
+        served.write_all(b"220 ready\r\n").expect("it is sent");
+        served.shutdown(Shutdown::Write).expect("half closed");
+        assert_eq!(to_end(&mut client), b"220 ready\r\n");
+        client.write_all(&[3; 100_000]).expect("it is sent");
+        drop(client);
+        assert_eq!(to_end(&mut served), vec![3; 100_000]);
+        drop(served);
+
+        let access = pair.stop();
+        assert_eq!(access.len(), 2, "{access:?}");
+        assert!(access.iter().all(|line| line.contains("reason=closed")), "{access:?}");
+    }
+}
+
+#[test]
+fn resets_pass_through_the_pair_in_both_directions() {
+    require!();
+    let link = Link::start(LOSSY);
+    let (origin, port) = origin(&link);
+    let pair = Pair::start(&link, "10.77.0.2", port);
+    for client_resets in [true, false] {
+        let mut client = enter(&link);
+        client.write_all(b"hello").expect("it is sent");
+        let mut served = accept(&origin);
+        served.read_exact(&mut [0; 5]).expect("what the client said");
+        let (resets, mut hears) = if client_resets { (client, served) } else { (served, client) };
+        SockRef::from(&resets).set_linger(Some(Duration::ZERO)).expect("the next close is a reset");
+        drop(resets);
+        let error = hears.read(&mut [0; 1]).expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+    drop(pair);
+}
+
+#[test]
+fn without_an_origin_the_client_is_reset() {
+    require!();
+    let link = Link::start(LOSSY);
+    let (origin, port) = origin(&link);
+    drop(origin);
+    let pair = Pair::start(&link, "10.77.0.2", port);
+    let mut client = enter(&link);
+    client.write_all(b"hello").expect("it is sent");
+    let error = client.read(&mut [0; 1]).expect_err("a reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    let access = pair.stop();
+    assert!(access.len() == 1 && !access[0].contains("reason=closed"), "{access:?}");
+}
+
+/// A listener on the loopback of the far end.
+fn origin(link: &Link) -> (TcpListener, u16) {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let origin = link.far.inside(|| TcpListener::bind(any)).expect("a port");
+    let port = origin.local_addr().expect("an address").port();
+    (origin, port)
+}
+
+fn accept(origin: &TcpListener) -> TcpStream {
+    let (stream, _) = origin.accept().expect("a connection");
+    patient(stream)
+}
+
+fn enter(link: &Link) -> TcpStream {
+    patient(link.near.inside(|| TcpStream::connect(ENTRANCE)).expect("the frontend accepts"))
+}
+
+/// Fails rather than waits for ever.
+fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+    stream
+}
+
+fn to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the end of the stream");
+    bytes
+}

@@ -1,0 +1,60 @@
+//! What this machine lets us do, and the tests that are skipped because of it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Leaves the test, saying why, unless network namespaces and these programs can be had.
+macro_rules! require {
+    ($($program:literal),* $(,)?) => {
+        if let Err(why) = $crate::machine::has(&[$($program),*]) {
+            $crate::machine::skipped(&why);
+            return;
+        }
+    };
+}
+
+/// Whether there are network namespaces with TUN devices, and `programs`. The error says what is missing.
+pub(crate) fn has(programs: &[&str]) -> Result<(), String> {
+    static RIGHTS: OnceLock<Result<(), String>> = OnceLock::new();
+    RIGHTS.get_or_init(rights).clone()?;
+    match programs.iter().find(|program| !is_installed(program)) {
+        Some(missing) => Err(format!("needs the program {missing}")),
+        None => Ok(()),
+    }
+}
+
+/// Says so past the capture of test output, which would swallow it.
+pub(crate) fn skipped(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // A closed stderr has no reader to miss the line.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Tries what every test does: a namespace, and a TUN device in it.
+fn rights() -> Result<(), String> {
+    if !is_installed("ip") {
+        return Err("needs the program ip".to_owned());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Err("needs the device /dev/net/tun".to_owned());
+    }
+    let name = format!("brisk-it-{}-probe", std::process::id());
+    let ip = |words: &[&str]| Command::new("ip").args(words).output().is_ok_and(|out| out.status.success());
+    let made = ip(&["netns", "add", &name]);
+    let works = made && ip(&["-n", &name, "tuntap", "add", "dev", "probe", "mode", "tun"]);
+    if made {
+        ip(&["netns", "delete", &name]);
+    }
+    match works {
+        true => Ok(()),
+        false => Err("needs root to create a network namespace with a TUN device".to_owned()),
+    }
+}

@@ -1,0 +1,31 @@
+//! Our stack against the kernel's TCP, curl, nginx and tshark, in network namespaces of its own.
+//!
+//! | module | who talks to whom |
+//! |---|---|
+//! | `kernel` | curl to nginx, to prove that the stage itself works |
+//! | `serve` | kernel clients to `brisk serve` over a TUN |
+//! | `get` | `brisk get` and the library to nginx and to kernel sockets over a TUN |
+//! | `wire` | both roles over a recorded link, judged by tshark |
+//! | `lossy` | both roles over a link that loses, reorders and delays |
+//! | `gateway` | curl, frontend, lossy link, backend, nginx |
+//!
+//! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A test that lacks
+//! a right or a program says `SKIPPED` and passes. `BRISK_INTEROP_SCALE=full` runs the same tests with the sizes of an
+//! acceptance (gigabytes and thousands of connections, best with `--release`).
+
+#[macro_use]
+mod machine;
+
+mod capture;
+mod gateway;
+mod get;
+mod kernel;
+mod link;
+mod lossy;
+mod namespace;
+mod nginx;
+mod pages;
+mod process;
+mod scale;
+mod serve;
+mod wire;

@@ -1,0 +1,80 @@
+//! A network namespace that vanishes with the test.
+
+use std::net::IpAddr;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use brisk_packet_io::netns;
+
+/// A fresh network namespace with its loopback up, known to `ip netns` by name.
+pub(crate) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let namespace = Namespace { name: format!("brisk-it-{}-{number}", std::process::id()) };
+        ip(&["netns", "add", &namespace.name]);
+        namespace.ip(&["link", "set", "lo", "up"]);
+        namespace
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `program`, to run inside.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// `brisk` with these words, to run inside.
+    pub(crate) fn brisk(&self, words: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_brisk"));
+        command.args(words);
+        command
+    }
+
+    /// `ip` with these words, about this namespace.
+    pub(crate) fn ip(&self, words: &[&str]) {
+        ip(&[&["-n", &self.name], words].concat());
+    }
+
+    /// What `body` returns on a thread inside; sockets made there stay there.
+    pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let namespace = netns::Namespace::open(&self.name).expect("the namespace exists");
+        namespace.run(body).expect("it can be entered")
+    }
+
+    /// Packets for others are passed on.
+    pub(crate) fn forward(&self) {
+        self.inside(|| {
+            for switch in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                std::fs::write(format!("/proc/sys/net/{switch}"), "1")
+                    .expect("forwarding can be switched on");
+            }
+        });
+    }
+
+    /// `network` is reached through `gateway`.
+    pub(crate) fn route(&self, network: &str, gateway: IpAddr) {
+        self.ip(&["route", "add", network, "via", &gateway.to_string()]);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What still runs inside keeps it alive without a name; nobody is left to tell.
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
+    }
+}
+
+fn ip(words: &[&str]) -> Output {
+    let out = Command::new("ip").args(words).output().expect("ip starts");
+    assert!(out.status.success(), "ip {}: {}", words.join(" "), String::from_utf8_lossy(&out.stderr));
+    out
+}

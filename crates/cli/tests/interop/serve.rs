@@ -1,0 +1,170 @@
+//! `brisk serve` over a TUN, with the kernel's TCP and curl as clients.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::namespace::Namespace;
+use crate::pages::{Pages, assert_same, fetches};
+use crate::process::{Process, run, text};
+use crate::scale::Scale;
+
+/// Where the stack is, in each family.
+const STACK: [&str; 2] = ["10.7.0.2", "[fd07::2]"];
+
+/// `brisk serve` in `namespace`, reachable as [`STACK`] on port 80.
+pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
+    let words = ["serve", pages.directory(), "--device", "tun:brisk1", "--addr", "10.7.0.2/24,fd07::2/64"];
+    let server = Process::start("brisk serve", &mut namespace.brisk(&words));
+    server.until_it_says("url=http://[fd07::2]:80/");
+    server
+}
+
+fn stage() -> (Namespace, Pages, Process) {
+    let (namespace, pages) = (Namespace::new(), Pages::new());
+    let server = serve(&namespace, &pages);
+    (namespace, pages, server)
+}
+
+fn connect(namespace: &Namespace, host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let address: SocketAddr = format!("{host}:{port}").parse().expect("an address");
+    let stream = namespace.inside(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(stream)
+}
+
+#[test]
+fn curl_gets_small_and_large_files_unchanged() {
+    require!("curl");
+    let (namespace, pages, server) = stage();
+    let bulk = pages.write("bulk", Scale::chosen().clean_bulk);
+    for host in STACK {
+        for file in [&pages.path("small"), &bulk] {
+            let name = file.file_name().expect("a name").display();
+            let url = format!("http://{host}/{name}");
+            fetches(namespace.command("curl").args(["-sSfg", "-m", "300", &url]), file, 1);
+        }
+    }
+    let ended = server.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+}
+
+#[test]
+fn head_tells_the_length_and_sends_no_body() {
+    require!("curl");
+    let (namespace, _pages, _server) = stage();
+    for host in STACK {
+        let head =
+            run(namespace.command("curl").args(["-sSfgI", "-m", "20", &format!("http://{host}/small")]));
+        let head = text(&head.stdout).to_lowercase();
+        assert!(head.starts_with("http/1.1 200") && head.contains("content-length: 700\r\n"), "{head}");
+    }
+}
+
+/// `curl` for `url` so many times; copy `i` goes to the path that `to` names.
+pub(crate) fn curl_many(
+    namespace: &Namespace,
+    words: &[&str],
+    url: &str,
+    times: u32,
+    to: impl Fn(u32) -> PathBuf,
+) -> String {
+    let mut curl = namespace.command("curl");
+    curl.args(["-sSfg", "-m", "300"]).args(words);
+    for i in 0..times {
+        curl.arg("-o").arg(to(i)).arg(url);
+    }
+    text(&run(&mut curl).stdout)
+}
+
+#[test]
+fn one_connection_carries_many_requests() {
+    require!("curl");
+    let (namespace, _pages, _server) = stage();
+    for host in STACK {
+        let url = format!("http://{host}/small");
+        let connects = curl_many(&namespace, &["-w", "%{num_connects}"], &url, 20, |_| "/dev/null".into());
+        assert_eq!(connects, format!("1{}", "0".repeat(19)));
+    }
+}
+
+#[test]
+fn fifty_clients_at_once_each_get_their_file() {
+    require!("curl");
+    let (namespace, pages, server) = stage();
+    let page = pages.write("page", 300_000);
+    for host in STACK {
+        let url = format!("http://{host}/page");
+        let together = ["-Z", "--parallel-max", "50", "--parallel-immediate", "-H", "Connection: close"];
+        curl_many(&namespace, &together, &url, 50, |i| pages.path(&format!("copy{i}")));
+        (0..50).for_each(|i| assert_same(&pages.path(&format!("copy{i}")), &page));
+    }
+    let requests = server.stop().said.lines().filter(|line| line.contains("path=/page status=200")).count();
+    assert_eq!(requests, 100);
+}
+
+#[test]
+fn connections_one_after_the_other_leave_nothing_behind() {
+    require!();
+    let (namespace, _pages, server) = stage();
+    for i in 0..Scale::chosen().sequential {
+        let host = STACK[i as usize % STACK.len()];
+        let mut stream = connect(&namespace, host, 80).expect("the stack accepts");
+        stream.write_all(b"GET /small HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        assert!(
+            answer.starts_with(b"HTTP/1.1 200") && answer.len() > 700,
+            "connection {i}: {}",
+            text(&answer)
+        );
+    }
+    let ended = server.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+}
+
+#[test]
+fn a_client_that_has_said_all_still_gets_the_whole_answer() {
+    require!();
+    let (namespace, pages, _server) = stage();
+    let page = pages.write("page", 1_000_000);
+    for host in STACK {
+        let mut stream = connect(&namespace, host, 80).expect("the stack accepts");
+        stream.write_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is sent");
+        stream.shutdown(Shutdown::Write).expect("half closed");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer, and the end of the stream");
+        let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| &answer[at + 4..]);
+        assert!(body == std::fs::read(&page).ok().as_deref(), "{} bytes", answer.len());
+    }
+}
+
+#[test]
+fn a_port_that_nobody_listens_on_refuses() {
+    require!();
+    let (namespace, _pages, _server) = stage();
+    for host in STACK {
+        let error = connect(&namespace, host, 81).expect_err("nobody listens");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    }
+}
+
+#[test]
+fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
+    require!("curl");
+    let (namespace, pages, _server) = stage();
+    let bulk = pages.write("bulk", 3_000_000);
+    for host in STACK {
+        for _ in 0..20 {
+            let mut stream = connect(&namespace, host, 80).expect("the stack accepts");
+            stream.write_all(b"GET /bulk HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is sent");
+            stream.read_exact(&mut [0; 1000]).expect("the answer begins");
+            SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("the next close is a reset");
+        }
+        let url = format!("http://{host}/bulk");
+        fetches(namespace.command("curl").args(["-sSfg", "-m", "60", &url]), &bulk, 1);
+    }
+}
