@@ -48,7 +48,7 @@ impl Connection {
         self.tx.handshake.sent += 1;
         self.counters.handshake_retransmits += u64::from(again);
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
-        let wait = self.on_syn_sent(data).unwrap_or(self.tx.rtt.rto_base());
+        let wait = self.on_syn_sent(data, now).unwrap_or(self.tx.rtt.rto_base());
         self.tx.rto.arm(now, wait);
     }
 

@@ -60,7 +60,7 @@ impl Connection {
         let read = self.rx.queue.read(&mut buffer[..wanted]);
         self.rx.consumed(read, now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
-        if self.state.receives() && self.rx.update_worthwhile() {
+        if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile() {
             self.rx.ack.force();
         }
         Ok(read)

@@ -53,8 +53,10 @@ pub(crate) struct Opening {
     deferred: bool,
     /// Bytes of data of the first SYN.
     data: u32,
-    /// A plain SYN followed the first.
+    /// A plain SYN follows, or has followed, the first.
     plain: bool,
+    /// When it left.
+    plain_at: Option<Instant>,
     /// The plain SYN followed because the first was too large, which is no failure.
     too_big: bool,
     early: Vec<Early>,
@@ -132,6 +134,7 @@ impl Connection {
             deferred: connect.defer,
             data: 0,
             plain: false,
+            plain_at: None,
             too_big: false,
             early: Vec::new(),
             early_bytes: 0,
@@ -207,9 +210,10 @@ impl Connection {
     }
 
     /// The SYN left with this many bytes of data; answers after how long a plain one follows.
-    pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
+    pub(crate) fn on_syn_sent(&mut self, data: u32, now: Instant) -> Option<Duration> {
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return None };
         if opening.plain || self.state != State::SynSent {
+            opening.plain_at.get_or_insert(now);
             return None;
         }
         opening.data = data;
@@ -327,10 +331,13 @@ impl Connection {
     }
 
     /// Judges the SYN-ACK, once its acknowledgement has been processed.
-    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>) {
+    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.secrets.iss + 1);
         let rtt = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar());
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        // An answer that echoes the first SYN after the plain one left says how long the path and a loss took.
+        let since_plain = opening.plain_at.map(|left| now.saturating_since(left) + TIMESTAMP_TICK);
+        let rtt = rtt.filter(|(srtt, _)| since_plain.is_none_or(|since| *srtt <= since));
         let sent = SynSent {
             request: opening.plan.mode == Mode::Request,
             data: opening.data,

@@ -186,7 +186,7 @@ impl Connection {
         self.rx.ack.force();
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
-        self.judge_syn_ack(segment);
+        self.judge_syn_ack(segment, now);
         self.establish(segment.options, now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
