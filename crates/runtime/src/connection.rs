@@ -20,6 +20,61 @@ use tokio::task::coop::poll_proceed;
 use crate::error;
 use crate::shared::{Inner, Shared};
 
+/// Reading and writing of a public type are those of the connection in the named field.
+macro_rules! reads_and_writes {
+    (read $type:ty, $field:tt) => {
+        impl tokio::io::AsyncRead for $type {
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffer: &mut tokio::io::ReadBuf<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                self.$field.poll_read(cx, buffer)
+            }
+        }
+    };
+    (write $type:ty, $field:tt) => {
+        impl tokio::io::AsyncWrite for $type {
+            fn poll_write(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                data: &[u8],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                self.$field.poll_write(cx, &[std::io::IoSlice::new(data)])
+            }
+
+            fn poll_write_vectored(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                slices: &[std::io::IoSlice<'_>],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                self.$field.poll_write(cx, slices)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            /// Does nothing: what is written is on its way already, as with a socket.
+            fn poll_flush(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                std::task::Poll::Ready(Ok(()))
+            }
+
+            /// Closes for writing; reading goes on.
+            fn poll_shutdown(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                std::task::Poll::Ready(self.$field.shutdown())
+            }
+        }
+    };
+}
+pub(crate) use reads_and_writes;
+
 /// A connection of the stack that the application holds. Dropping it lets go of the connection (graceful close), or
 /// resets it if that was asked for.
 #[derive(Debug)]
@@ -83,6 +138,23 @@ impl Connection {
         waiting.writers.add(cx);
         inner.check_driver()?;
         Poll::Pending
+    }
+
+    /// Ready once the connection has failed; never after an orderly end.
+    pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut inner = self.shared.lock();
+        if let Err(error) = inner.check_driver() {
+            return Poll::Ready(error);
+        }
+        let waiting = inner.waiting(self.id);
+        match waiting.closed {
+            Some(CloseReason::Finished) => Poll::Pending,
+            Some(reason) => Poll::Ready(error::closed(reason)),
+            None => {
+                waiting.readers.add(cx);
+                Poll::Pending
+            }
+        }
     }
 
     /// Ready once the connection is over.

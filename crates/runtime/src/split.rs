@@ -4,14 +4,11 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use brisk_tcp::connection::ConnStats;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, reads_and_writes};
 use crate::stream::TcpStream;
 
 /// The reading half of a borrowed stream.
@@ -51,6 +48,11 @@ impl<'a> ReadHalf<'a> {
     pub(crate) fn new(connection: &'a Arc<Connection>) -> Self {
         ReadHalf(connection)
     }
+
+    /// As [`TcpStream::failed`].
+    pub async fn failed(&self) -> io::Error {
+        poll_fn(|cx| self.0.poll_failed(cx)).await
+    }
 }
 
 impl<'a> WriteHalf<'a> {
@@ -74,6 +76,11 @@ impl OwnedReadHalf {
         }
         other.shutdown_on_drop = false;
         Ok(TcpStream::from_halves(self.connection))
+    }
+
+    /// As [`TcpStream::failed`].
+    pub async fn failed(&self) -> io::Error {
+        poll_fn(|cx| self.connection.poll_failed(cx)).await
     }
 
     /// As [`TcpStream::peek`].
@@ -140,75 +147,7 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-impl AsyncRead for ReadHalf<'_> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.0.poll_read(cx, buffer)
-    }
-}
-
-impl AsyncRead for OwnedReadHalf {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.connection.poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for WriteHalf<'_> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, &[io::IoSlice::new(data)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.0.shutdown())
-    }
-}
-
-impl AsyncWrite for OwnedWriteHalf {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.connection.poll_write(cx, &[io::IoSlice::new(data)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.connection.poll_write(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shutdown_on_drop = false;
-        Poll::Ready(self.connection.shutdown())
-    }
-}
+reads_and_writes!(read ReadHalf<'_>, 0);
+reads_and_writes!(read OwnedReadHalf, connection);
+reads_and_writes!(write WriteHalf<'_>, 0);
+reads_and_writes!(write OwnedWriteHalf, connection);

@@ -3,23 +3,21 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use brisk_tcp::config::KeepaliveConfig;
 use brisk_tcp::connection::ConnStats;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, reads_and_writes};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection between a local and a remote end.
 ///
 /// Made by [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect) and
-/// [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through [`AsyncRead`] and
-/// [`AsyncWrite`]. Dropping it closes the connection gracefully: what was written is still delivered, unless received
+/// [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through [`AsyncRead`](tokio::io::AsyncRead)
+/// and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the connection gracefully: what was written is still delivered, unless received
 /// data was never read, which makes the close a reset as RFC 9293 section 3.6.1 wants it.
 #[derive(Debug)]
 pub struct TcpStream {
@@ -41,6 +39,12 @@ impl TcpStream {
     /// Those of [`Endpoint::connect`](crate::Endpoint::connect) that come from the other side.
     pub async fn connected(&self) -> io::Result<()> {
         poll_fn(|cx| self.connection.poll_connected(cx)).await
+    }
+
+    /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order. For whoever
+    /// is busy elsewhere and neither reads nor writes.
+    pub async fn failed(&self) -> io::Error {
+        poll_fn(|cx| self.connection.poll_failed(cx)).await
     }
 
     /// Address and port of this end.
@@ -146,40 +150,5 @@ impl StreamHandle {
     }
 }
 
-impl AsyncRead for TcpStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.connection.poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for TcpStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.connection.poll_write(cx, &[io::IoSlice::new(data)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.connection.poll_write(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    /// Does nothing: what is written is on its way already, as with a socket.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// Closes for writing; reading goes on.
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.connection.shutdown())
-    }
-}
+reads_and_writes!(read TcpStream, connection);
+reads_and_writes!(write TcpStream, connection);

@@ -115,6 +115,20 @@ async fn an_abort_is_a_reset_for_the_peer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_neither_reads_nor_writes_can_wait_for_the_failure_and_an_orderly_end_is_none() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (client, server) = pair(&a, &b).await;
+    let (reset, ()) = tokio::join!(server.failed(), async { client.abort() });
+    assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
+    let (mut client, mut server) = pair(&a, &b).await;
+    let (handle, watched) = (server.handle(), Duration::from_secs(300));
+    client.shutdown().await.unwrap();
+    server.shutdown().await.unwrap();
+    handle.closed().await;
+    assert!(tokio::time::timeout(watched, server.failed()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropping_with_zero_linger_is_a_reset_and_without_a_close() {
     let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
     let (client, mut server) = pair(&a, &b).await;
