@@ -1,5 +1,6 @@
 //! The access record: what one connection through the gateway was, told when it closes.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +16,16 @@ pub enum Role {
     Frontend,
     /// Near the origin.
     Backend,
+}
+
+impl Role {
+    /// What it means that the ordinary TCP on the outside of this side failed.
+    pub(crate) fn kernel_failed(self, error: &io::Error) -> End {
+        match self {
+            Role::Frontend => End::ClientFailed(error.to_string()),
+            Role::Backend => End::OriginFailed(error.to_string()),
+        }
+    }
 }
 
 /// One connection, from accept to close.

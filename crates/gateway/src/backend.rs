@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
@@ -12,9 +12,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
-use crate::frontend::{accept_failed, reset};
-use crate::relay::{End, Side, Stopped, relay, within};
-use crate::service::{Connections, ServiceConfig, Summary, hop_tcp, prepare};
+use crate::relay::{End, carry, within};
+use crate::service::{BACKLOG, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
 
 /// What a backend needs to know.
 #[derive(Clone, Debug)]
@@ -57,7 +56,8 @@ impl Backend {
     /// # Errors
     /// If the address is not the endpoint's or the port is taken.
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
-        let listen = ListenConfig { tcp: config.tcp.clone(), ..ListenConfig::default() };
+        let listen =
+            ListenConfig { tcp: config.tcp.clone(), backlog: BACKLOG.into(), ..ListenConfig::default() };
         let listener = TcpListener::bind_with(endpoint, config.listen, listen)?;
         Ok(Backend { config, listener })
     }
@@ -69,46 +69,33 @@ impl Backend {
 
     /// Serves until `shutdown` resolves or the hop's device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let mut shutdown = pin!(shutdown);
-        let mut connections = Connections::new(self.config.service.clone());
-        loop {
-            let next = async {
-                let slot = connections.slot().await;
-                (slot, self.listener.accept().await)
-            };
-            let (slot, accepted) = tokio::select! {
-                () = &mut shutdown => break,
-                next = next => next,
-            };
-            match accepted {
-                Ok((hop, peer)) => {
-                    let config = self.config.clone();
-                    let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-                    connections.spawn(slot, |signal| serve(config, hop, peer, signal));
-                }
-                Err(error) => {
-                    accept_failed(&self.config.service.log, &error);
-                    break;
-                }
+        let Backend { config, listener } = self;
+        let config = Arc::new(config);
+        serve_until(shutdown, config.service.clone(), async move || match listener.accept().await {
+            Ok((hop, peer)) => {
+                let config = config.clone();
+                let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
+                Some(move |signal| serve(config, hop, peer, signal))
             }
-        }
-        drop(self.listener);
-        connections.drain().await
+            Err(error) => {
+                accept_failed(&config.service.log, &error);
+                None
+            }
+        })
+        .await
     }
 }
 
 async fn serve(
-    config: BackendConfig,
+    config: Arc<BackendConfig>,
     hop: brisk_runtime::TcpStream,
     peer: SocketAddr,
     signal: watch::Receiver<bool>,
 ) -> Access {
     let started = Instant::now();
     let mut access = Access::begin(Role::Backend, peer);
-    let connecting = TcpStream::connect(config.origin.as_str());
-    let limit = config.service.connect_timeout;
-    access.end = match within(limit, &signal, End::OriginUnreachable, connecting).await {
-        Ok(origin) => carry(hop, origin, &signal, &mut access).await,
+    access.end = match open_origin(&config, &hop, &signal).await {
+        Ok(origin) => carry(origin, &[], hop, &signal, &mut access).await,
         Err(end) => {
             hop.set_linger(Some(Duration::ZERO));
             access.hop = hop.stats();
@@ -119,25 +106,17 @@ async fn serve(
     access
 }
 
-/// Copies both ways and closes both connections as they ended.
-async fn carry(
-    mut hop: brisk_runtime::TcpStream,
-    mut origin: TcpStream,
+async fn open_origin(
+    config: &BackendConfig,
+    hop: &brisk_runtime::TcpStream,
     signal: &watch::Receiver<bool>,
-    access: &mut Access,
-) -> End {
-    prepare(&origin);
-    let relayed = relay(&mut origin, &[], &mut hop, signal).await;
-    access.bytes_up = relayed.from_hop;
-    access.bytes_down = relayed.from_kernel;
-    access.hop = hop.stats();
-    let end = match relayed.stopped {
-        Stopped::Ended => return End::Closed,
-        Stopped::Failed(Side::Kernel, error) => End::OriginFailed(error.to_string()),
-        Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
-        Stopped::Cut => End::Drained,
+) -> Result<TcpStream, End> {
+    let connecting = TcpStream::connect(config.origin.as_str());
+    let limit = config.service.connect_timeout;
+    let origin = tokio::select! {
+        opened = within(limit, signal, End::OriginUnreachable, connecting) => opened?,
+        error = hop.failed() => return Err(End::HopFailed(error.to_string())),
     };
-    hop.set_linger(Some(Duration::ZERO));
-    reset(&origin);
-    end
+    prepare(&origin);
+    Ok(origin)
 }

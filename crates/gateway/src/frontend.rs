@@ -3,18 +3,18 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::{ConnectConfig, Endpoint, TcpConfig};
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
-use crate::log::{Level, Log, Value};
-use crate::relay::{End, Side, Stopped, relay, within};
-use crate::service::{Connections, ServiceConfig, Summary, hop_tcp, prepare};
+use crate::log::Log;
+use crate::relay::{End, carry, failed, reset, within};
+use crate::service::{BACKLOG, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
 
 /// Bytes that may be gathered before the hop is opened.
 const FIRST_BYTES: usize = 16 << 10;
@@ -64,7 +64,7 @@ impl Frontend {
     /// # Errors
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let listener = TcpListener::bind(config.listen).await.map_err(|error| {
+        let listener = listen(config.listen).map_err(|error| {
             let (listen, remedy) = (config.listen, remedy(error.kind()));
             io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}; {remedy}"))
         })?;
@@ -81,35 +81,32 @@ impl Frontend {
 
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let mut shutdown = pin!(shutdown);
-        let mut connections = Connections::new(self.config.service.clone());
-        loop {
-            let next = async {
-                let slot = connections.slot().await;
-                (slot, self.listener.accept().await)
-            };
-            let (slot, accepted) = tokio::select! {
-                () = &mut shutdown => break,
-                next = next => next,
-            };
-            match accepted {
-                Ok((client, peer)) => {
-                    let (config, endpoint) = (self.config.clone(), self.endpoint.clone());
-                    connections.spawn(slot, |cut| serve(config, endpoint, client, peer, cut));
-                }
-                Err(error) => {
-                    accept_failed(&self.config.service.log, &error);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-        drop(self.listener);
-        connections.drain().await
+        let Frontend { config, endpoint, listener } = self;
+        let config = Arc::new(config);
+        serve_until(shutdown, config.service.clone(), async move || {
+            let (client, peer) = accept(&listener, &config.service.log).await;
+            let (config, endpoint) = (config.clone(), endpoint.clone());
+            Some(move |signal| serve(config, endpoint, client, peer, signal))
+        })
+        .await
     }
 }
 
-pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
-    log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG.into())
+}
+
+async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => accept_failed(log, &error),
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
 }
 
 /// What to do about an address that cannot be listened on.
@@ -127,7 +124,7 @@ fn remedy(why: io::ErrorKind) -> &'static str {
 }
 
 async fn serve(
-    config: FrontendConfig,
+    config: Arc<FrontendConfig>,
     endpoint: Endpoint,
     mut client: TcpStream,
     peer: SocketAddr,
@@ -136,7 +133,10 @@ async fn serve(
     let started = Instant::now();
     let mut access = Access::begin(Role::Frontend, peer);
     access.end = match open_hop(&config, &endpoint, &mut client, &signal).await {
-        Ok(opened) => carry(client, opened, &signal, &mut access).await,
+        Ok(Opened { hop, sent, rest }) => {
+            access.bytes_up = sent as u64;
+            carry(client, &rest, hop, &signal, &mut access).await
+        }
         Err(end) => {
             reset(&client);
             end
@@ -168,7 +168,13 @@ async fn open_hop(
         .connect_with_data(config.peer, &rest, &connect)
         .map_err(|error| End::HopUnreachable(error.to_string()))?;
     rest.drain(..sent.min(rest.len()));
-    within(config.service.connect_timeout, signal, End::HopUnreachable, hop.connected()).await?;
+    tokio::select! {
+        opened = within(config.service.connect_timeout, signal, End::HopUnreachable, hop.connected()) => opened?,
+        error = failed(client) => {
+            hop.set_linger(Some(Duration::ZERO));
+            return Err(End::ClientFailed(error.to_string()));
+        }
+    }
     Ok(Opened { hop, sent, rest })
 }
 
@@ -183,33 +189,4 @@ async fn first_bytes(client: &mut TcpStream, wait: Duration) -> io::Result<Vec<u
         Ok(read) => read.map(|_| first),
         Err(_) => Ok(first),
     }
-}
-
-/// Copies both ways and closes both connections as they ended.
-async fn carry(
-    mut client: TcpStream,
-    opened: Opened,
-    signal: &watch::Receiver<bool>,
-    access: &mut Access,
-) -> End {
-    let Opened { mut hop, sent, rest } = opened;
-    let relayed = relay(&mut client, &rest, &mut hop, signal).await;
-    access.bytes_up = sent as u64 + relayed.from_kernel;
-    access.bytes_down = relayed.from_hop;
-    access.hop = hop.stats();
-    let end = match relayed.stopped {
-        Stopped::Ended => return End::Closed,
-        Stopped::Failed(Side::Kernel, error) => End::ClientFailed(error.to_string()),
-        Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
-        Stopped::Cut => End::Drained,
-    };
-    hop.set_linger(Some(Duration::ZERO));
-    reset(&client);
-    end
-}
-
-/// Dropping the socket will reset the connection.
-pub(crate) fn reset(socket: &TcpStream) {
-    // It fails only if the connection is gone already.
-    let _ = socket.set_zero_linger();
 }

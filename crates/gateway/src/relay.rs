@@ -1,14 +1,18 @@
 //! Copying between a kernel socket and the hop, both ways at once.
 //!
 //! The end of one direction is carried through as a half close while the other goes on. An error of one side becomes a
-//! reset of the other: what an application sees through the gateway is what it would have seen without it.
+//! reset of the other: what an application sees through the gateway is what it would have seen without it. That includes
+//! a side that fails while nothing can be read from it, because the other side takes nothing.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::{TcpStream, tcp};
 use tokio::sync::watch;
+
+use crate::access::{Access, Role};
 
 /// Bytes read at once in each direction.
 const CHUNK: usize = 16 << 10;
@@ -48,14 +52,14 @@ impl fmt::Display for End {
 
 /// Which of the two connections an error came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+enum Side {
     Kernel,
     Hop,
 }
 
 /// Why copying stopped.
 #[derive(Debug)]
-pub(crate) enum Stopped {
+enum Stopped {
     /// Both directions ended, and both ends were passed on.
     Ended,
     /// One side failed.
@@ -66,26 +70,82 @@ pub(crate) enum Stopped {
 
 /// What was copied, and why it stopped.
 #[derive(Debug)]
-pub(crate) struct Relayed {
-    pub(crate) from_kernel: u64,
-    pub(crate) from_hop: u64,
-    pub(crate) stopped: Stopped,
+struct Relayed {
+    from_kernel: u64,
+    from_hop: u64,
+    stopped: Stopped,
 }
 
-/// Copies, beginning with `first` towards the hop, until both directions have ended, one side has failed or `signal` cuts
-/// it short. Unless both have ended the caller resets both.
-pub(crate) async fn relay<K, H>(
-    kernel: &mut K,
+/// Copies both ways, beginning with `first` towards the hop, and closes both connections as they ended. What was copied is
+/// added to the record.
+pub(crate) async fn carry(
+    mut kernel: TcpStream,
     first: &[u8],
-    hop: &mut H,
+    mut hop: brisk_runtime::TcpStream,
     signal: &watch::Receiver<bool>,
-) -> Relayed
-where
-    K: AsyncRead + AsyncWrite + Unpin,
-    H: AsyncRead + AsyncWrite + Unpin,
-{
-    let (kernel_read, kernel_write) = tokio::io::split(kernel);
-    let (hop_read, hop_write) = tokio::io::split(hop);
+    access: &mut Access,
+) -> End {
+    let relayed = relay(kernel.split(), first, hop.split(), signal).await;
+    access.bytes_up += match access.role {
+        Role::Frontend => relayed.from_kernel,
+        Role::Backend => relayed.from_hop,
+    };
+    access.bytes_down += match access.role {
+        Role::Frontend => relayed.from_hop,
+        Role::Backend => relayed.from_kernel,
+    };
+    access.hop = hop.stats();
+    let end = match relayed.stopped {
+        Stopped::Ended => return End::Closed,
+        Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
+        Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
+        Stopped::Cut => End::Drained,
+    };
+    hop.set_linger(Some(Duration::ZERO));
+    reset(&kernel);
+    end
+}
+
+/// Dropping the socket will reset the connection.
+pub(crate) fn reset(socket: &TcpStream) {
+    // It fails only if the connection is gone already.
+    let _ = socket.set_zero_linger();
+}
+
+/// Waits until the connection fails.
+pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
+    let ready = socket.ready(Interest::ERROR).await;
+    // Whoever wrote at the same time may have been told the error, which the kernel tells once.
+    let told = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
+    told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+}
+
+/// The reading half of a connection that can be watched while nobody reads.
+trait Source: AsyncRead + Unpin {
+    /// Waits until the connection fails.
+    async fn failed(&self) -> io::Error;
+}
+
+impl Source for tcp::ReadHalf<'_> {
+    async fn failed(&self) -> io::Error {
+        failed(self.as_ref()).await
+    }
+}
+
+impl Source for brisk_runtime::ReadHalf<'_> {
+    async fn failed(&self) -> io::Error {
+        brisk_runtime::ReadHalf::failed(self).await
+    }
+}
+
+/// Copies until both directions have ended, one side has failed or `signal` cuts it short. Unless both have ended the
+/// caller resets both.
+async fn relay(
+    (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
+    first: &[u8],
+    (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
+    signal: &watch::Receiver<bool>,
+) -> Relayed {
     let (mut from_kernel, mut from_hop) = (0, 0);
     let up = pump(kernel_read, Side::Kernel, first, hop_write, Side::Hop, &mut from_kernel);
     let down = pump(hop_read, Side::Hop, &[], kernel_write, Side::Kernel, &mut from_hop);
@@ -101,23 +161,27 @@ where
 }
 
 async fn pump(
-    mut from: impl AsyncRead + Unpin,
+    mut from: impl Source,
     from_side: Side,
     first: &[u8],
     mut to: impl AsyncWrite + Unpin,
     to_side: Side,
     copied: &mut u64,
 ) -> Result<(), (Side, io::Error)> {
-    to.write_all(first).await.map_err(|error| (to_side, error))?;
-    *copied += first.len() as u64;
     let mut buffer = vec![0; CHUNK];
+    let mut chunk = first;
     loop {
-        let count = from.read(&mut buffer).await.map_err(|error| (from_side, error))?;
-        let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else {
-            break;
-        };
-        to.write_all(chunk).await.map_err(|error| (to_side, error))?;
+        tokio::select! {
+            biased;
+            written = to.write_all(chunk) => written.map_err(|error| (to_side, error))?,
+            error = from.failed() => return Err((from_side, error)),
+        }
         *copied += chunk.len() as u64;
+        let count = from.read(&mut buffer).await.map_err(|error| (from_side, error))?;
+        chunk = buffer.get(..count).unwrap_or_default();
+        if chunk.is_empty() {
+            break;
+        }
     }
     match to.shutdown().await {
         // It reset the connection after it had said all: the other direction tells what there is to tell.
@@ -152,16 +216,47 @@ pub(crate) async fn within<T>(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::duplex;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+
+    use tokio::io::{DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex};
+    use tokio::sync::Notify;
 
     use super::*;
 
+    /// Half of a stream in memory, which fails if the test says so.
+    struct Half(ReadHalf<DuplexStream>, Arc<Notify>);
+
+    impl AsyncRead for Half {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl Source for Half {
+        async fn failed(&self) -> io::Error {
+            self.1.notified().await;
+            io::ErrorKind::ConnectionReset.into()
+        }
+    }
+
+    fn halves(stream: DuplexStream) -> (Half, WriteHalf<DuplexStream>) {
+        let (read, write) = tokio::io::split(stream);
+        (Half(read, Arc::default()), write)
+    }
+
     #[tokio::test]
     async fn the_end_of_one_direction_leaves_the_other_open() {
-        let (mut client, mut kernel) = duplex(1024);
-        let (mut hop, mut origin) = duplex(1024);
+        let (mut client, kernel) = duplex(1024);
+        let (hop, mut origin) = duplex(1024);
         let (_cut, signal) = watch::channel(false);
-        let relaying = tokio::spawn(async move { relay(&mut kernel, b"the ", &mut hop, &signal).await });
+        let relaying =
+            tokio::spawn(async move { relay(halves(kernel), b"the ", halves(hop), &signal).await });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
         let mut request = Vec::new();
@@ -179,22 +274,36 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_names_its_side() {
-        let (client, mut kernel) = duplex(1024);
-        let (mut hop, mut origin) = duplex(1024);
+        let (client, kernel) = duplex(1024);
+        let (hop, mut origin) = duplex(1024);
         let (_cut, signal) = watch::channel(false);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed = relay(&mut kernel, &[], &mut hop, &signal).await;
+        let relayed = relay(halves(kernel), &[], halves(hop), &signal).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
     }
 
     #[tokio::test]
+    async fn a_side_that_fails_while_the_other_takes_nothing_is_noticed() {
+        let (mut client, kernel) = duplex(1024);
+        let (hop, _origin) = duplex(16);
+        let (_cut, signal) = watch::channel(false);
+        let (read, write) = halves(kernel);
+        let fail = read.1.clone();
+        let relaying = tokio::spawn(async move { relay((read, write), &[], halves(hop), &signal).await });
+        client.write_all(b"more than the hop takes").await.unwrap();
+        fail.notify_one();
+        let relayed = relaying.await.unwrap();
+        assert!(matches!(relayed.stopped, Stopped::Failed(Side::Kernel, _)), "{:?}", relayed.stopped);
+    }
+
+    #[tokio::test]
     async fn copying_is_cut_short_by_the_signal_and_still_says_what_was_copied() {
-        let (mut client, mut kernel) = duplex(1024);
-        let (mut hop, mut origin) = duplex(1024);
+        let (mut client, kernel) = duplex(1024);
+        let (hop, mut origin) = duplex(1024);
         let (cut, signal) = watch::channel(false);
-        let relaying = tokio::spawn(async move { relay(&mut kernel, &[], &mut hop, &signal).await });
+        let relaying = tokio::spawn(async move { relay(halves(kernel), &[], halves(hop), &signal).await });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];
         origin.read_exact(&mut seen).await.unwrap();

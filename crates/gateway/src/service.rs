@@ -1,6 +1,8 @@
 //! What frontend and backend have in common: a bounded number of connections, and an end that drains them.
 
 use std::future::Future;
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +33,10 @@ pub(crate) fn prepare(socket: &tokio::net::TcpStream) {
     let _ = socket.set_nodelay(true);
     let _ = socket2::SockRef::from(socket).set_tcp_keepalive(&alive.with_retries(4));
 }
+
+/// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and the next
+/// comes a second later: a burst is to find room.
+pub(crate) const BACKLOG: u16 = 4096;
 
 /// Is shown every access record.
 pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
@@ -81,8 +87,43 @@ pub struct Summary {
     pub cut: u64,
 }
 
+/// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. What `accept` brings is the
+/// work of one connection, to be given the signal to end at once.
+pub(crate) async fn serve_until<S, F>(
+    shutdown: impl Future<Output = ()>,
+    config: ServiceConfig,
+    mut accept: impl AsyncFnMut() -> Option<S>,
+) -> Summary
+where
+    S: FnOnce(watch::Receiver<bool>) -> F,
+    F: Future<Output = Access> + Send + 'static,
+{
+    let mut shutdown = pin!(shutdown);
+    let mut connections = Connections::new(config);
+    loop {
+        let next = async {
+            let slot = connections.slot().await;
+            accept().await.map(|serve| (slot, serve))
+        };
+        let next = tokio::select! {
+            () = &mut shutdown => break,
+            next = next => next,
+        };
+        let Some((slot, serve)) = next else { break };
+        connections.spawn(slot, serve);
+    }
+    // The listener is in there: nobody is to connect to a side that drains.
+    drop(accept);
+    connections.drain().await
+}
+
+/// A listener failed.
+pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
+    log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
+}
+
 /// The connections of a running side.
-pub(crate) struct Connections {
+struct Connections {
     config: ServiceConfig,
     slots: Arc<Semaphore>,
     tasks: JoinSet<()>,
@@ -91,7 +132,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(config: ServiceConfig) -> Connections {
+    fn new(config: ServiceConfig) -> Connections {
         let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let (cut, _) = watch::channel(false);
         let slots = Arc::new(Semaphore::new(most));
@@ -99,7 +140,7 @@ impl Connections {
     }
 
     /// Waits until there is room for one more connection.
-    pub(crate) async fn slot(&mut self) -> OwnedSemaphorePermit {
+    async fn slot(&mut self) -> OwnedSemaphorePermit {
         loop {
             while self.tasks.try_join_next().is_some() {}
             if let Ok(slot) = self.slots.clone().try_acquire_owned() {
@@ -113,7 +154,7 @@ impl Connections {
     }
 
     /// Serves one connection in a task of its own. `serve` is given the signal to end at once.
-    pub(crate) fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, serve: S)
+    fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, serve: S)
     where
         S: FnOnce(watch::Receiver<bool>) -> F,
         F: Future<Output = Access> + Send + 'static,
@@ -132,7 +173,7 @@ impl Connections {
     }
 
     /// Lets the connections come to their end, for at most the drain limit, and then cuts them off.
-    pub(crate) async fn drain(mut self) -> Summary {
+    async fn drain(mut self) -> Summary {
         let log = self.config.log.clone();
         let limit = self.config.drain_timeout;
         while self.tasks.try_join_next().is_some() {}

@@ -171,6 +171,61 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
     pair.finish().await;
 }
 
+/// Writes until nothing is taken any more: every buffer on the way is full.
+async fn fill(stream: &mut TcpStream) {
+    let block = vec![7; 1 << 16];
+    while tokio::time::timeout(Duration::from_millis(300), stream.write_all(&block)).await.is_ok() {}
+}
+
+/// Waits until both sides have written their record.
+async fn both_end(pair: &Pair) -> Vec<Access> {
+    let ended = async {
+        while pair.accesses.lock().unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("noticed though nobody reads");
+    pair.accesses.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_reset_by_the_client_is_noticed_while_the_origin_reads_nothing() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (_server, _) = listener.accept().await.unwrap();
+    fill(&mut client).await;
+    client.set_zero_linger().unwrap();
+    drop(client);
+    for access in both_end(&pair).await {
+        match access.role {
+            Role::Frontend => assert!(matches!(access.end, End::ClientFailed(_)), "{:?}", access.end),
+            Role::Backend => assert!(matches!(access.end, End::HopFailed(_)), "{:?}", access.end),
+        }
+    }
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_reset_by_the_origin_is_noticed_while_the_client_reads_nothing() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    fill(&mut server).await;
+    server.set_zero_linger().unwrap();
+    drop(server);
+    for access in both_end(&pair).await {
+        match access.role {
+            Role::Frontend => assert!(matches!(access.end, End::HopFailed(_)), "{:?}", access.end),
+            Role::Backend => assert!(matches!(access.end, End::OriginFailed(_)), "{:?}", access.end),
+        }
+    }
+    pair.finish().await;
+}
+
 #[tokio::test]
 async fn an_origin_that_refuses_resets_the_client() {
     let nobody = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
