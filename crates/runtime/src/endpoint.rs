@@ -5,8 +5,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::SystemTime;
 
 use brisk_packet_io::Device;
+use brisk_tcp::config::FastOpenConfig;
+use brisk_tcp::fast_open::{ImportError, KeySource};
 use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
 
@@ -57,6 +60,10 @@ impl Endpoint {
     /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows, and does not wait
     /// for the handshake: reading and writing do, and fail if it fails. Answers how many bytes of `data` were taken.
     ///
+    /// If `config` asks for Fast Open and there is a cookie of the server, the data leaves with the SYN. The network can
+    /// then deliver it to the server's application **more than once**, in a connection each: ask for it only if a
+    /// repeated request does no harm. [`TcpStream::stats`] says what became of it.
+    ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect) that come from this side.
     pub fn connect_with_data(
@@ -77,6 +84,31 @@ impl Endpoint {
         config.tcp.validate().map_err(error::config)?;
         let (connection, taken) = Connection::open(&self.shared, remote, data, config)?;
         Ok((TcpStream::new(connection), taken))
+    }
+
+    /// Installs the Fast Open keys of all listeners that have none of their own.
+    pub fn set_fast_open_keys(&self, keys: KeySource) {
+        self.shared.lock().stack.set_fast_open_keys(keys);
+    }
+
+    /// Forgets the Fast Open cookies and failures of a partition, or of all: to be called when the network changes.
+    pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
+        self.shared.lock().stack.flush_fast_open_cache(partition);
+    }
+
+    /// The Fast Open cookies and failures as text for a file. Whoever reads it can pretend to come back: let nobody else.
+    pub fn export_fast_open_cache(&self) -> String {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.export_fast_open_cache(now)
+    }
+
+    /// Takes in what [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing of it was taken then.
+    pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.import_fast_open_cache(text, now)
     }
 
     /// The addresses of this host. Empty if it answers to every address.
@@ -191,6 +223,13 @@ impl Builder {
         self
     }
 
+    /// What Fast Open remembers and how much may be pending. Connections and listeners ask for it themselves.
+    #[must_use]
+    pub fn fast_open(mut self, fast_open: FastOpenConfig) -> Builder {
+        self.stack.fast_open = fast_open;
+        self
+    }
+
     /// How long TIME-WAIT lasts: twice this. 1 s to 120 s.
     #[must_use]
     pub fn msl(mut self, msl: std::time::Duration) -> Builder {
@@ -216,8 +255,13 @@ impl Builder {
         self.stack.max_super_segment = if capabilities.tso { longest.min(65_000) } else { 0 };
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let addresses = self.stack.addresses.as_slice().into();
-        let stack = Stack::new(self.stack, seed).map_err(error::config)?;
-        let shared = Arc::new(Shared::new(stack, Clock::start()));
+        let mut stack = Stack::new(self.stack, seed).map_err(error::config)?;
+        let clock = Clock::start();
+        // Before 1970 there were no derived keys.
+        if let Ok(unix) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+            stack.set_unix_time(unix.as_secs(), clock.now());
+        }
+        let shared = Arc::new(Shared::new(stack, clock));
         shared.lock().add_handle();
         tokio::spawn(Driver::new(shared.clone(), self.device));
         Ok(Endpoint { shared, addresses, tcp: Arc::new(self.tcp) })

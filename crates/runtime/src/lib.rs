@@ -34,7 +34,9 @@ pub mod split;
 pub mod stream;
 
 pub use brisk_packet_io::DeviceSpec;
+pub use brisk_tcp::config::FastOpenConfig;
 pub use brisk_tcp::connection::ConnStats;
+pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use brisk_tcp::fast_open::KeySource;
 use brisk_tcp::{ListenConfig, ListenerId};
 use tokio::task::coop::poll_proceed;
 
@@ -76,6 +77,18 @@ impl TcpListener {
         inner.check_driver()?;
         inner.acceptors(self.id).add(cx);
         Poll::Pending
+    }
+
+    /// Installs keys for Fast Open at this listener alone. False if it does not use Fast Open.
+    pub fn set_fast_open_keys(&self, keys: KeySource) -> bool {
+        self.shared.lock().stack.set_listener_fast_open_keys(self.id, keys)
+    }
+
+    /// Connections that data of their SYN opened and that the client has not acknowledged yet, with those that a reset
+    /// ended a short time ago.
+    pub fn fast_open_pending(&self) -> usize {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.fast_open_pending(self.id, now)
     }
 
     /// The address and port that are listened on.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use brisk_tcp::config::{KeepaliveConfig, SynCookies};
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
 use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 
 use crate::endpoint::Endpoint;
@@ -26,6 +27,8 @@ pub struct TcpSocket {
     tcp: TcpConfig,
     local: Option<SocketAddr>,
     syn_cookies: SynCookies,
+    fast_open_connect: Option<FastOpenConnect>,
+    fast_open_listen: Option<FastOpenListen>,
 }
 
 impl TcpSocket {
@@ -36,6 +39,8 @@ impl TcpSocket {
             endpoint: endpoint.clone(),
             local: None,
             syn_cookies: SynCookies::default(),
+            fast_open_connect: None,
+            fast_open_listen: None,
         }
     }
 
@@ -64,6 +69,25 @@ impl TcpSocket {
         self.syn_cookies = when;
     }
 
+    /// Lets the listener take data with the SYN; at most `queue` such connections wait for the client's
+    /// acknowledgement, and 0 switches it off (Linux: `TCP_FASTOPEN`). The application can be given the same
+    /// data **more than once**, in a connection each: only for requests that may be repeated.
+    pub fn fast_open(&mut self, queue: u16) {
+        let config = FastOpenListen { max_pending: queue, ..FastOpenListen::default() };
+        self.fast_open_listen = Some(config).filter(|_| queue > 0);
+    }
+
+    /// As [`fast_open`](TcpSocket::fast_open), with every setting.
+    pub fn set_fast_open_listen(&mut self, config: Option<FastOpenListen>) {
+        self.fast_open_listen = config;
+    }
+
+    /// Lets [`connect_with_data`](TcpSocket::connect_with_data) send data with the SYN. The server's
+    /// application can be given it **more than once**: only for requests that may be repeated.
+    pub fn set_fast_open_connect(&mut self, config: Option<FastOpenConnect>) {
+        self.fast_open_connect = config;
+    }
+
     /// Fixes the size of the send buffer in bytes: switches its autotuning off.
     pub fn set_send_buffer_size(&mut self, bytes: usize) {
         self.tcp.send_buffer.initial = bytes;
@@ -81,8 +105,24 @@ impl TcpSocket {
     /// # Errors
     /// As [`Endpoint::connect`].
     pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let config = ConnectConfig { tcp: self.tcp, local: self.local, fast_open: None };
-        self.endpoint.connect_with(remote, &config).await
+        let (endpoint, config) = self.into_connect();
+        endpoint.connect_with(remote, &config).await
+    }
+
+    /// Opens a connection to `remote` with `data`, without waiting for the handshake, and answers how many bytes
+    /// of it were taken. With Fast Open ([`set_fast_open_connect`](TcpSocket::set_fast_open_connect)) and a cookie of
+    /// the server, `data` leaves with the SYN and can reach its application **more than once**.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect_with_data`].
+    pub fn connect_with_data(self, remote: SocketAddr, data: &[u8]) -> io::Result<(TcpStream, usize)> {
+        let (endpoint, config) = self.into_connect();
+        endpoint.connect_with_data(remote, data, &config)
+    }
+
+    fn into_connect(self) -> (Endpoint, ConnectConfig) {
+        let TcpSocket { endpoint, tcp, local, fast_open_connect: fast_open, .. } = self;
+        (endpoint, ConnectConfig { tcp, local, fast_open })
     }
 
     /// Listens on the bound address; at most `backlog` connections wait to be accepted.
@@ -95,7 +135,8 @@ impl TcpSocket {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         let defaults = ListenConfig::default();
-        let config = ListenConfig { tcp: self.tcp, backlog, syn_cookies: self.syn_cookies, ..defaults };
-        TcpListener::bind_with(&self.endpoint, local, config)
+        let TcpSocket { endpoint, tcp, syn_cookies, fast_open_listen: fast_open, .. } = self;
+        let config = ListenConfig { tcp, backlog, syn_cookies, fast_open, ..defaults };
+        TcpListener::bind_with(&endpoint, local, config)
     }
 }
