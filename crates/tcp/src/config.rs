@@ -258,6 +258,9 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// Retransmissions of a SYN before giving up. 1..=127, default 6.
     pub syn_retries: u32,
+    /// Of these, how many come at equal distances before the timeout doubles. Linux from 6.5 on: 4.
+    /// 0..=10, default 0.
+    pub syn_linear_retries: u32,
     /// Retransmissions of a SYN-ACK before giving up. 1..=127, default 5.
     pub synack_retries: u32,
     /// Retransmission timeouts in a row before an established connection is given up. Default 15.
@@ -274,6 +277,8 @@ pub struct TcpConfig {
     pub hop_limit: u8,
     /// DSCP of what is sent. 0..=63, default 0.
     pub dscp: u8,
+    /// What a stream that has little to send does about its timeouts. Default `None`, as in Linux.
+    pub thin_stream: Option<ThinStreamConfig>,
     /// Who decides that a segment is lost. Default `Rack`.
     pub loss_detection: LossDetection,
     /// Redundancy that copies and parity may add, percent of the bytes sent. Default 0.
@@ -301,6 +306,7 @@ impl Default for TcpConfig {
             keepalive: None,
             user_timeout: None,
             syn_retries: 6,
+            syn_linear_retries: 0,
             synack_retries: 5,
             retries: 15,
             fin_wait_2_timeout: Duration::from_secs(60),
@@ -309,6 +315,7 @@ impl Default for TcpConfig {
             urgent: UrgentPolicy::OutOfBand,
             hop_limit: 64,
             dscp: 0,
+            thin_stream: None,
             loss_detection: LossDetection::Rack,
             redundancy_percent: 0,
             mechanisms: MechanismConfig::default(),
@@ -347,6 +354,12 @@ impl TcpConfig {
         }
         if self.delack_max > Duration::from_millis(500) {
             return refuse("delack_max", alloc::format!("{:?}", self.delack_max), "0 to 500 ms");
+        }
+        if self.syn_linear_retries > 10 {
+            return refuse("syn_linear_retries", self.syn_linear_retries.to_string(), "0 to 10");
+        }
+        if let Some(thin) = self.thin_stream.filter(|thin| thin.linear_timeouts > 15) {
+            return refuse("linear_timeouts", thin.linear_timeouts.to_string(), "0 to 15");
         }
         self.mechanisms.validate()?;
         if self.dscp > 63 {
@@ -450,6 +463,24 @@ pub struct PaperConfig {
 impl Default for PaperConfig {
     fn default() -> Self {
         PaperConfig { max_probes: 1, wdt: Duration::from_millis(200), strict_alg1: false }
+    }
+}
+
+/// A thin stream has fewer than four segments outstanding and nothing more to send: games, terminals,
+/// the ends of responses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThinStreamConfig {
+    /// Timeouts in a row that do not double the timeout while the stream is thin. 0..=15, default 6
+    /// (Linux: `TCP_THIN_LINEAR_TIMEOUTS`).
+    pub linear_timeouts: u32,
+    /// The timer that an acknowledgement restarts runs from the transmission of the oldest outstanding
+    /// segment rather than from now (RFC 7765). Default on.
+    pub rto_restart: bool,
+}
+
+impl Default for ThinStreamConfig {
+    fn default() -> Self {
+        ThinStreamConfig { linear_timeouts: 6, rto_restart: true }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::event::Probe;
-use crate::outcome::{Origin, Sent};
+use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
@@ -68,7 +68,11 @@ impl Connection {
         if was_empty {
             self.tx.waiting_since = Some(now);
         }
-        if data.origin == Origin::TailLossProbe {
+        // RFC 6675 section 6: the timer that watches over the first segment starts with its
+        // retransmission; else it would fire for the original that recovery has just replaced.
+        let repairs_head = data.origin == Origin::Retransmit && data.range.start == self.tx.scoreboard.una();
+        let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
+        if data.origin == Origin::TailLossProbe || (repairs_head && in_recovery) {
             self.tx.rto.restart(now, self.tx.rtt.rto_base());
         } else {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());

@@ -398,6 +398,10 @@ impl Connection {
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
         let Some(why) = self.tx.recovery.spurious(ack) else { return };
+        if self.tx.recovery.shows_reordering() {
+            self.tx.rack.on_spurious_recovery();
+            self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
+        }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
         self.tx.prr.exit();
@@ -513,7 +517,7 @@ impl Connection {
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
         } else {
-            self.tx.rto.restart(now, self.tx.rtt.rto_base());
+            self.restart_rto(now);
         }
         self.tx.mtu.on_progress();
         if self.tx.mtu.on_acked(una) {
@@ -525,6 +529,16 @@ impl Connection {
         }
         if self.tx.fin_acked() {
             self.advance_state(Input::FinAcked, now);
+        }
+    }
+
+    /// RFC 6298 5.3, or RFC 7765 if so configured.
+    fn restart_rto(&mut self, now: Instant) {
+        let base = self.tx.rtt.rto_base();
+        let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.is_thin();
+        match self.tx.scoreboard.head().filter(|_| from_oldest) {
+            Some(head) => self.tx.rto.restart_from(head.sent_at, now, base),
+            None => self.tx.rto.restart(now, base),
         }
     }
 

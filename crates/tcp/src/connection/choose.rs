@@ -83,8 +83,9 @@ impl Connection {
         }
         self.tx.paced = false;
         if self.state.sends() {
-            let data = self
-                .choose_lost(now)
+            let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
+            let data = first
+                .or_else(|| self.choose_lost(now))
                 .or_else(|| self.choose_asked(now))
                 .or_else(|| self.choose_new(now, env));
             if data.is_some() {

@@ -16,6 +16,7 @@ use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
 mod reactive;
+mod recovery;
 
 const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1) };
 const ONE_WAY: Duration = Duration::from_millis(50);
@@ -38,6 +39,8 @@ struct World {
     count: [usize; 2],
     /// What each end sends takes so much longer on its way.
     hold: [Duration; 2],
+    /// How much longer the n-th packet of an end takes, milliseconds.
+    late: fn(usize, usize) -> u64,
     super_segment: u32,
 }
 
@@ -57,6 +60,7 @@ impl World {
             lose: |_, _| false,
             count: [0, 0],
             hold: [Duration::ZERO; 2],
+            late: |_, _| 0,
             super_segment: 0,
         }
     }
@@ -97,7 +101,8 @@ impl World {
                     self.log.push((self.now, who, tcp.flags, tcp.seq.0, tcp.ack.0, segment.payload.len()));
                     self.count[who] += 1;
                     if !(self.lose)(who, self.count[who]) {
-                        let at = self.now + ONE_WAY + self.hold[who];
+                        let late = Duration::from_millis((self.late)(who, self.count[who]));
+                        let at = self.now + ONE_WAY + self.hold[who] + late;
                         let place = self.flying.partition_point(|(other, ..)| *other <= at);
                         self.flying.insert(place, (at, 1 - who, packet));
                     }

@@ -119,6 +119,13 @@ impl Connection {
             return self.give_up(CloseReason::TimedOut);
         }
         let in_flight = self.tx.scoreboard.pipe();
+        // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
+        // SACKed bits" if the receiver may have discarded what it reported: the first segment is
+        // reported and was never acknowledged.
+        if self.tx.scoreboard.head().is_some_and(|head| head.sacked) {
+            self.counters.reneged += 1;
+            self.tx.scoreboard.clear_sacked();
+        }
         self.tx.disarm_reordering();
         let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
@@ -134,7 +141,7 @@ impl Connection {
         let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
         self.tx.congestion.set_cwnd(cwnd);
         self.counters.reductions += u64::from(first);
-        self.tx.rto.on_expire();
+        self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
         if self.tx.mtu.on_timeout(full_sized, now) {
@@ -164,7 +171,24 @@ impl Connection {
         }
         self.reduce_for_lost_syn_ack(now);
         self.tx.handshake.due = true;
-        self.tx.rto.on_expire();
+        let linear =
+            self.state == State::SynSent && self.tx.handshake.timeouts <= self.config.syn_linear_retries;
+        if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
+    }
+
+    /// Fewer than four segments outstanding and nothing to follow (RFC 7765 section 4).
+    pub(crate) fn is_thin(&self) -> bool {
+        self.tx.scoreboard.segments() < 4 && self.tx.unsent() == 0
+    }
+
+    /// RFC 6298 5.5 doubles the timeout; a thin stream does without the first times.
+    fn back_off(&mut self) {
+        let linear = self.config.thin_stream.map_or(0, |thin| thin.linear_timeouts);
+        if self.is_thin() && self.tx.timeouts_in_row <= linear {
+            self.tx.rto.on_expire_linear();
+        } else {
+            self.tx.rto.on_expire();
+        }
     }
 
     /// Nobody answers: the connection ends without a word.

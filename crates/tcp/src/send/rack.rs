@@ -183,6 +183,11 @@ impl Rack {
         self.deadline = None;
     }
 
+    /// A fast recovery was taken back: what it took for lost had been overtaken.
+    pub(crate) fn on_spurious_recovery(&mut self) {
+        self.reordering_seen = true;
+    }
+
     /// Recovery ended: one of those for which a widened window persists (step 4) has passed.
     pub(crate) fn on_recovery_exit(&mut self) {
         self.in_recovery = false;

@@ -36,6 +36,8 @@ pub(crate) struct Recovery {
     frto: bool,
     /// SND.UNA moved since the last timeout.
     progressed: bool,
+    /// What may be undone is a fast recovery rather than a timeout.
+    fast: bool,
 }
 
 impl Recovery {
@@ -53,6 +55,7 @@ impl Recovery {
             first_retransmit: None,
             frto: false,
             progressed: false,
+            fast: false,
         }
     }
 
@@ -146,6 +149,18 @@ impl Recovery {
         None
     }
 
+    /// True if what is undone is a fast recovery: then data was overtaken and not lost.
+    pub(crate) fn shows_reordering(&self) -> bool {
+        self.fast
+    }
+
+    /// RFC 5682 section 3.1 step 2 b: after a timeout, "if the acknowledgment advances the window [...]
+    /// transmit up to two new (previously unsent) segments": what is still marked lost waits, so that the
+    /// next acknowledgement tells whether the originals are arriving.
+    pub(crate) fn prefers_new_data(&self) -> bool {
+        self.frto && self.progressed
+    }
+
     /// The reduction was a mistake: the state is as if it had not been. A later undo of the same
     /// episode is impossible.
     pub(crate) fn undo(&mut self) {
@@ -215,6 +230,7 @@ impl Recovery {
         };
         if first {
             self.start_undo();
+            self.fast = false;
         }
         self.frto = first && self.sack;
         self.progressed = false;
@@ -272,6 +288,7 @@ impl Recovery {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);
         self.frto = false;
+        self.fast = true;
         self.start_undo();
         Episode::Entered
     }

@@ -95,6 +95,13 @@ impl Rfc6675 {
         (holes(board, 0, &Count::of(board)), LossCause::EarlyRetransmit)
     }
 
+    /// A fast recovery was taken back: what it took for lost had been overtaken, by more segments than
+    /// the threshold allowed for.
+    pub(crate) fn on_spurious_recovery(&mut self) {
+        self.reordering_seen = true;
+        self.dup_thresh = (self.dup_thresh + 1).min(MAX_DUP_THRESH);
+    }
+
     /// When early retransmit has waited long enough.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.er_deadline
@@ -214,4 +221,140 @@ fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
 /// In flight and not retransmitted yet; what is lost a second time, counting cannot tell.
 fn counts_as_sent_once(record: &Record) -> bool {
     !record.sacked && !record.lost && record.origin != Origin::Retransmit
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use brisk_wire::{SackBlock, SackBlocks};
+
+    use super::*;
+    use crate::config::PrrBound;
+    use crate::outcome::Sent;
+    use crate::send::scoreboard::AckInfo;
+    use crate::seq_ranges::SeqRange;
+
+    const MSS: u32 = 1000;
+
+    const ALONE: Rfc6675Config = Rfc6675Config {
+        fack: false,
+        early_retransmit: EarlyRetransmit::Off,
+        er_delay_divisor: 0,
+        prr: PrrBound::Rfc6937,
+    };
+    const STUCK: Situation =
+        Situation { in_recovery: false, may_send_new: false, srtt: Some(Duration::from_millis(40)) };
+
+    /// A sender with `count` segments outstanding; sequence numbers count segments.
+    struct Sender {
+        board: Scoreboard,
+        counting: Rfc6675,
+    }
+
+    impl Sender {
+        fn new(count: u32, config: Rfc6675Config) -> Self {
+            let mut board = Scoreboard::new(SeqNum(0), true);
+            let range = SeqRange::new(SeqNum(0), SeqNum(count * MSS));
+            let origin = Origin::New;
+            let at = Instant::ZERO;
+            board.on_sent(&Sent { range, segment_size: MSS, origin, syn: false, fin: false, at });
+            Sender { board, counting: Rfc6675::new(&config) }
+        }
+
+        /// What an acknowledgement declares lost, as first segments, and why.
+        fn ack(&mut self, ack: u32, sack: &[(u32, u32)], situation: Situation) -> (Vec<u32>, LossCause) {
+            let blocks: SackBlocks = sack
+                .iter()
+                .map(|&(from, to)| SackBlock { start: SeqNum(from * MSS), end: SeqNum(to * MSS) })
+                .collect();
+            let info = AckInfo {
+                now: Instant::from_millis(40),
+                ece: false,
+                window_changed: false,
+                len: 0,
+                max_snd_wnd: 1 << 20,
+                ts_echo_rtt: None,
+            };
+            let outcome = self.board.on_ack(SeqNum(ack * MSS), &blocks, info);
+            let (verdict, cause) = self.counting.on_ack(&outcome, &self.board, &situation);
+            let segments = |range: &SeqRange| range.start.0 / MSS..range.end.0 / MSS;
+            let lost = verdict.lost.iter().flat_map(segments).collect();
+            verdict.lost.iter().for_each(|range| {
+                self.board.mark_lost(*range);
+            });
+            (lost, cause)
+        }
+    }
+
+    #[test]
+    fn three_sacked_segments_above_make_a_loss() {
+        // RFC 6675 section 4, IsLost (): "DupThresh discontiguous SACKed sequences have arrived above
+        // 'SeqNum'".
+        let mut sender = Sender::new(8, ALONE);
+        assert!(sender.ack(0, &[(2, 4)], STUCK).0.is_empty());
+        assert_eq!(sender.ack(0, &[(2, 4), (5, 6)], STUCK), (Vec::from([0, 1]), LossCause::DupThresh));
+        assert!(sender.ack(0, &[(2, 4), (5, 7)], STUCK).0.is_empty(), "the fifth has two above it");
+        assert_eq!(sender.ack(0, &[(2, 4), (5, 8)], STUCK).0, [4]);
+    }
+
+    #[test]
+    fn forward_acknowledgement_counts_the_holes() {
+        let config = Rfc6675Config { fack: true, ..ALONE };
+        assert!(Sender::new(8, config).ack(0, &[(2, 3)], STUCK).0.is_empty(), "three are spanned");
+        assert_eq!(Sender::new(8, config).ack(0, &[(4, 5)], STUCK), (Vec::from([0, 1]), LossCause::Fack));
+    }
+
+    #[test]
+    fn early_retransmit_needs_all_but_one_or_in_the_relaxed_form_one() {
+        // RFC 5827 section 2.2: "ER_ssthresh = oseg - 1".
+        let rfc = Rfc6675Config { early_retransmit: EarlyRetransmit::Rfc5827, ..ALONE };
+        assert!(Sender::new(3, rfc).ack(0, &[(2, 3)], STUCK).0.is_empty());
+        let all = (Vec::from([0]), LossCause::EarlyRetransmit);
+        assert_eq!(Sender::new(3, rfc).ack(0, &[(1, 3)], STUCK), all);
+        let relaxed = Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..ALONE };
+        let two = (Vec::from([0, 1]), LossCause::EarlyRetransmit);
+        assert_eq!(Sender::new(3, relaxed).ack(0, &[(2, 3)], STUCK), two);
+        // "There is either no unsent data": what could leave now would bring more duplicates.
+        let busy = Situation { may_send_new: true, ..STUCK };
+        assert!(Sender::new(3, relaxed).ack(0, &[(2, 3)], busy).0.is_empty());
+        assert!(Sender::new(4, relaxed).ack(0, &[(3, 4)], STUCK).0.is_empty(), "four are not few");
+    }
+
+    #[test]
+    fn early_retransmit_may_wait_for_a_share_of_the_round_trip() {
+        let relaxed =
+            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, er_delay_divisor: 4, ..ALONE };
+        let mut sender = Sender::new(3, relaxed);
+        assert!(sender.ack(0, &[(2, 3)], STUCK).0.is_empty());
+        assert_eq!(sender.counting.next_timeout(), Some(Instant::from_millis(50)));
+        assert_eq!(sender.counting.on_timeout(&sender.board).0.lost.len(), 1);
+        // What fills the hole before stops it.
+        let mut sender = Sender::new(3, relaxed);
+        sender.ack(0, &[(2, 3)], STUCK);
+        sender.ack(3, &[], STUCK);
+        assert_eq!(sender.counting.next_timeout(), None);
+    }
+
+    #[test]
+    fn the_threshold_rises_with_the_reordering_that_was_seen() {
+        let mut sender = Sender::new(20, Rfc6675Config { fack: true, ..ALONE });
+        assert_eq!(sender.ack(0, &[(4, 5)], STUCK).0, [0, 1]);
+        let mut sender = Sender::new(20, ALONE);
+        // The first segment is overtaken by two, then the fourth by five.
+        sender.ack(0, &[(1, 3)], STUCK);
+        sender.ack(3, &[], STUCK);
+        assert!(sender.counting.reordering_seen());
+        sender.counting.on_spurious_recovery();
+        assert!(sender.ack(3, &[(4, 7)], STUCK).0.is_empty(), "three are not enough any more");
+        assert_eq!(sender.ack(3, &[(4, 8)], STUCK).0, [3]);
+    }
+
+    #[test]
+    fn a_partial_acknowledgement_in_recovery_moves_to_the_next_hole() {
+        let recovering = Situation { in_recovery: true, ..STUCK };
+        let mut sender = Sender::new(6, ALONE);
+        assert_eq!(sender.ack(0, &[(1, 2), (3, 5)], STUCK).0, [0]);
+        assert_eq!(sender.ack(2, &[(3, 5)], recovering).0, [2]);
+    }
 }

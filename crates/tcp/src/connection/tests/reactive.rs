@@ -10,11 +10,11 @@ use crate::config::{
 use crate::event::Probe;
 use crate::outcome::{CongestionState, LossCause};
 
-const P: u32 = 1000;
+pub(super) const P: u32 = 1000;
 /// The initial sequence number of C in the bench.
-const ISS: u32 = u32::MAX - 5000;
+pub(super) const ISS: u32 = u32::MAX - 5000;
 
-fn setting(reactive: Reactive) -> TcpConfig {
+pub(super) fn setting(reactive: Reactive) -> TcpConfig {
     let loss_detection = match reactive {
         Reactive::Off | Reactive::RackTlp(_) => LossDetection::Rack,
         Reactive::Paper(_) => LossDetection::Rfc6675(Rfc6675Config {
@@ -34,22 +34,22 @@ fn setting(reactive: Reactive) -> TcpConfig {
     }
 }
 
-fn paper() -> TcpConfig {
+pub(super) fn paper() -> TcpConfig {
     setting(Reactive::Paper(PaperConfig::default()))
 }
 
-fn rack_tlp() -> TcpConfig {
+pub(super) fn rack_tlp() -> TcpConfig {
     setting(Reactive::default())
 }
 
 /// An open connection over which C sent `segments` at once; `lose` counts its packets from 1.
-struct Tail {
-    world: World,
+pub(super) struct Tail {
+    pub(super) world: World,
     begin: Instant,
 }
 
 impl Tail {
-    fn new(config: TcpConfig, segments: u32, lose: fn(usize, usize) -> bool) -> Tail {
+    pub(super) fn new(config: TcpConfig, segments: u32, lose: fn(usize, usize) -> bool) -> Tail {
         let mut world = World::open(config);
         world.end(C).observe();
         world.lose = lose;
@@ -59,7 +59,7 @@ impl Tail {
         tail
     }
 
-    fn write(&mut self, segments: u32) {
+    pub(super) fn write(&mut self, segments: u32) {
         let now = self.world.now;
         let data = vec![7; (segments * P) as usize];
         assert_eq!(self.world.end(C).write(&data, now), Ok(data.len()));
@@ -67,13 +67,13 @@ impl Tail {
     }
 
     /// Runs until `millis` after the burst.
-    fn until(&mut self, millis: u64) -> &mut Tail {
+    pub(super) fn until(&mut self, millis: u64) -> &mut Tail {
         self.world.run(self.begin + Duration::from_millis(millis));
         self
     }
 
     /// What C sent after the burst: milliseconds, first and last sequence number.
-    fn sent(&self) -> Vec<(u64, u32, u32)> {
+    pub(super) fn sent(&self) -> Vec<(u64, u32, u32)> {
         let from_client = self.world.log.iter().filter(|entry| entry.1 == C && entry.5 > 0);
         let relative = |seq: u32| seq.wrapping_sub(ISS);
         from_client
@@ -85,17 +85,17 @@ impl Tail {
             .collect()
     }
 
-    fn cwnd(&mut self) -> u32 {
+    pub(super) fn cwnd(&mut self) -> u32 {
         self.world.end(C).stats().cwnd / P
     }
 
-    fn counters(&mut self) -> crate::connection::Counters {
+    pub(super) fn counters(&mut self) -> crate::connection::Counters {
         self.world.end(C).stats().counters
     }
 }
 
 /// Segment `k` of the burst, as it appears in a list of what was sent.
-fn segment(at: u64, k: u32) -> (u64, u32, u32) {
+pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
     (at, (k - 1) * P + 1, k * P + 1)
 }
 

@@ -1,0 +1,171 @@
+//! Losses that were none, losses of retransmissions, receivers that take a SACK back: what recovery must
+//! get right on two connections. The bench is that of `reactive`.
+
+use brisk_wire::{Options, SackBlock};
+
+use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
+use super::*;
+use crate::config::{MtuProbing, Reactive, ThinStreamConfig};
+use crate::event::{Probe, UndoCause};
+use crate::outcome::CongestionState;
+
+fn undone(tail: &mut Tail) -> Vec<UndoCause> {
+    let probes = tail.world.end(C).take_probes();
+    probes
+        .into_iter()
+        .filter_map(|probe| if let Probe::Undone { why } = probe { Some(why) } else { None })
+        .collect()
+}
+
+/// An acknowledgement that S never sent arrives at C.
+fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
+    let world = &mut tail.world;
+    let seq = |relative: u32| SeqNum(ISS.wrapping_add(relative));
+    let sack = sack.iter().map(|&(start, end)| SackBlock { start: seq(start), end: seq(end) }).collect();
+    let options = Options { sack, ..Options::default() };
+    let rcv_nxt = world.end(C).rx.rcv_nxt();
+    let arrived = Arrived {
+        seq: rcv_nxt,
+        ack: seq(ack),
+        flags: Flags::ACK,
+        window: 1000,
+        urgent: 0,
+        options: &options,
+        payload: &[],
+        ecn: brisk_wire::Ecn::NotEct,
+        segment_size: 0,
+    };
+    let mut permit = |_| true;
+    let mut env =
+        Env { challenge: &mut permit, super_segment: 0, partial_checksum: false, option_profile: &PROFILE };
+    let now = world.now;
+    world.end(C).on_segment(&arrived, now, &mut env);
+}
+
+#[test]
+fn a_delay_spike_is_no_loss() {
+    // RFC 3522: the acknowledgements of the originals come 800 ms late, after the timeout at 700 ms.
+    let mut tail = Tail::new(rack_tlp(), 4, |_, _| false);
+    tail.world.hold_from(S, Duration::from_millis(800));
+    tail.until(2_000);
+    assert_eq!(tail.sent(), [segment(200, 4), segment(700, 1)], "the rest is not sent again");
+    assert_eq!(undone(&mut tail), [UndoCause::Eifel]);
+    let stats = tail.world.end(C).stats();
+    assert_eq!(stats.recovery, CongestionState::Open);
+    assert!(stats.cwnd >= 10 * P && stats.ssthresh == u32::MAX, "{} {}", stats.cwnd, stats.ssthresh);
+    assert!(stats.rto >= Duration::from_millis(500), "the path is slower than it was thought to be");
+    assert!(!stats.reordering_seen, "late is not out of order");
+}
+
+#[test]
+fn without_timestamps_new_data_tells_a_spurious_timeout() {
+    // RFC 5682 section 3.1: after the timeout the first acknowledgement lets two new segments out; the
+    // next one is for an original.
+    let config =
+        TcpConfig { timestamps: false, max_segment: Some(P as u16), initial_window: 4, ..rack_tlp() };
+    let mut tail = Tail::new(config, 8, |_, _| false);
+    tail.world.hold_from(S, Duration::from_millis(800));
+    tail.until(910);
+    assert_eq!(undone(&mut tail), [UndoCause::Frto]);
+    // The probe carried new data, the timeout repeated the first segment, the rest is new.
+    let expected = [segment(200, 5), segment(700, 1), segment(900, 6), segment(900, 7), segment(900, 8)];
+    assert_eq!(tail.sent(), expected);
+    tail.until(3_000);
+    let counters = tail.counters();
+    assert_eq!((counters.retransmits, counters.timeouts, counters.undos), (1, 1, 1));
+    assert_eq!(tail.world.read_all(S).len() as u32, 8 * P);
+}
+
+#[test]
+fn a_needless_fast_retransmit_is_taken_back_and_widens_the_reordering_window() {
+    // RFC 3708 and RFC 8985 section 6.2 step 4: the second of eight segments is overtaken by six, 60 ms.
+    let late: fn(usize, usize) -> u64 = |who, n| if who == C && n == 2 { 60 } else { 0 };
+    for (timestamps, why) in [(true, UndoCause::Eifel), (false, UndoCause::Dsack)] {
+        let max_segment = Some(P as u16 + if timestamps { 12 } else { 0 });
+        let config = TcpConfig { timestamps, max_segment, ..rack_tlp() };
+        let mut tail = Tail::new(config, 0, |_, _| false);
+        tail.world.late = late;
+        tail.write(8);
+        tail.until(400);
+        assert_eq!(tail.sent(), [segment(100, 2)]);
+        assert_eq!(undone(&mut tail), [why]);
+        assert_eq!(tail.counters().dsacks, 1);
+        let stats = tail.world.end(C).stats();
+        assert!(stats.reordering_seen && stats.cwnd >= 10 * P && stats.ssthresh == u32::MAX);
+        // 40 ms are within two quarters of the round trip: nothing is sent twice any more.
+        tail.world.late = |who, n| if who == C && n == 11 { 40 } else { 0 };
+        tail.write(8);
+        tail.until(1_000);
+        let counters = tail.counters();
+        assert_eq!((counters.retransmits, counters.reductions, counters.undos), (1, 1, 1), "{counters:?}");
+    }
+}
+
+#[test]
+fn a_lost_retransmission_is_noticed_without_a_timeout() {
+    // RFC 8985 section 6.2: what was sent after the retransmission and delivered shows that it is lost.
+    let mut tail = Tail::new(rack_tlp(), 30, |who, n| who == C && (n == 3 || n == 17));
+    tail.until(3_000);
+    let again: Vec<_> = tail.sent().into_iter().filter(|sent| sent.1 == 2 * P + 1).collect();
+    assert_eq!(again.len(), 2, "{:?}", tail.sent());
+    let counters = tail.counters();
+    assert_eq!((counters.timeouts, counters.recoveries, counters.lost_again_bytes), (0, 1, u64::from(P)));
+    assert_eq!(tail.world.read_all(S).len() as u32, 30 * P);
+}
+
+#[test]
+fn a_receiver_may_take_a_sack_back() {
+    // RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been
+    // acknowledged". All is lost; a forged SACK says otherwise.
+    let mut tail = Tail::new(setting(Reactive::Off), 4, |who, n| who == C && n <= 4);
+    tail.until(100);
+    forge(&mut tail, 1, &[(1, 2001)]);
+    assert_eq!(tail.world.end(C).view().sacked, 2 * P);
+    tail.until(4_000);
+    assert_eq!(tail.counters().reneged, 1);
+    assert_eq!(tail.world.read_all(S).len() as u32, 4 * P);
+    // The same seen by an acknowledgement that stops where the SACK began.
+    let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && (2..=4).contains(&n));
+    tail.until(90);
+    forge(&mut tail, 1, &[(1001, 4001)]);
+    tail.until(3_000);
+    assert_eq!(tail.counters().reneged, 1);
+    assert_eq!(tail.world.read_all(S).len() as u32, 4 * P);
+}
+
+#[test]
+fn the_timer_watches_the_retransmission_and_not_what_it_replaced() {
+    // The hole shows 450 ms after it was sent; its repair takes 100 ms more and the timeout is 500 ms.
+    let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && n == 1);
+    tail.world.hold_from(S, Duration::from_millis(350));
+    tail.until(460);
+    tail.world.hold_from(S, Duration::ZERO);
+    tail.until(1_500);
+    assert_eq!((tail.counters().timeouts, tail.counters().recoveries), (0, 1), "{:?}", tail.sent());
+}
+
+#[test]
+fn a_thin_stream_restarts_its_timer_from_the_oldest_segment_and_does_not_back_off() {
+    let thin = Some(ThinStreamConfig::default());
+    // RFC 7765: 0 + 500 instead of 100 + 500.
+    let mtu_probing = MtuProbing::Off;
+    let config = TcpConfig { thin_stream: thin, mtu_probing, ..setting(Reactive::Off) };
+    let mut tail = Tail::new(config.clone(), 4, |who, n| who == C && n == 4);
+    assert_eq!(tail.until(1_000).sent(), [segment(500, 4)]);
+    let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n <= 9);
+    tail.until(9_000);
+    let times: Vec<u64> = tail.sent().into_iter().map(|sent| sent.0).collect();
+    assert_eq!(times, [500, 1000, 1500, 2000, 2500, 3000, 3500, 4500, 6500]);
+    let out_of_range = Some(ThinStreamConfig { linear_timeouts: 16, ..ThinStreamConfig::default() });
+    assert!(TcpConfig { thin_stream: out_of_range, ..config }.validate().is_err());
+}
+
+#[test]
+fn the_first_retries_of_a_syn_may_come_at_equal_distances() {
+    let mut world = World::new(TcpConfig { syn_linear_retries: 2, syn_retries: 4, ..TcpConfig::default() });
+    world.lose = |who, _| who == C;
+    world.run_for(30_000);
+    let syns: Vec<_> = world.log.iter().map(|l| l.0.as_micros() / 1000).collect();
+    assert_eq!(syns, [0, 1000, 2000, 3000, 5000]);
+    assert!(TcpConfig { syn_linear_retries: 11, ..TcpConfig::default() }.validate().is_err());
+}
