@@ -82,6 +82,7 @@ impl Access {
             let retransmits = hop.counters.retransmits + hop.counters.handshake_retransmits;
             fields.push(("retransmits", Value::Count(retransmits)));
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
+            fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
         }
         fields.push(("duration_ms", Value::Millis(millis(self.duration))));
         fields.push(("reason", Value::Text(self.end.to_string())));

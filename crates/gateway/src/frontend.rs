@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brisk_runtime::{ConnectConfig, Endpoint, TcpConfig};
+use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -30,6 +30,9 @@ pub struct FrontendConfig {
     pub peer: SocketAddr,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
+    /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the backend has given a
+    /// cookie. Both ends of the hop are ours, and the backend recognises a repeated SYN ([`crate::BackendConfig`]). Default on.
+    pub fast_open: Option<FastOpenConnect>,
     /// How long to wait for the client's first bytes, which then ride along with the opening of the hop. A protocol in
     /// which the server speaks first is delayed by this. Default 5 ms.
     pub first_bytes_wait: Duration,
@@ -44,6 +47,7 @@ impl FrontendConfig {
             listen,
             peer,
             tcp: hop_tcp(),
+            fast_open: Some(FastOpenConnect::default()),
             first_bytes_wait: Duration::from_millis(5),
             service: ServiceConfig::default(),
         }
@@ -163,7 +167,8 @@ async fn open_hop(
     let mut rest = first_bytes(client, config.first_bytes_wait)
         .await
         .map_err(|error| End::ClientFailed(error.to_string()))?;
-    let connect = ConnectConfig { tcp: config.tcp.clone(), ..ConnectConfig::default() };
+    let connect =
+        ConnectConfig { tcp: config.tcp.clone(), fast_open: config.fast_open, ..ConnectConfig::default() };
     let (hop, sent) = endpoint
         .connect_with_data(config.peer, &rest, &connect)
         .map_err(|error| End::HopUnreachable(error.to_string()))?;

@@ -9,7 +9,7 @@ use brisk_gateway::{
     Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Log, Role, ServiceConfig, Summary,
 };
 use brisk_link::LinkSpec;
-use brisk_runtime::memory;
+use brisk_runtime::{FastOpenOutcome, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -306,4 +306,26 @@ async fn more_clients_than_slots_wait_their_turn() {
         client.unwrap();
     }
     assert_eq!(pair.finish().await.len(), 10);
+}
+
+#[tokio::test]
+async fn the_hop_opens_with_the_first_bytes_once_it_knows_the_backend() {
+    let origin = origin(|request| request).await;
+    let pair = Pair::start("--rtt 40ms", origin).await;
+    for _ in 0..3 {
+        let mut client = pair.connect().await;
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"GET / HTTP/1.1\r\n\r\n");
+    }
+    let accesses = pair.finish().await;
+    let outcomes: Vec<_> = accesses
+        .iter()
+        .filter(|access| access.role == Role::Frontend)
+        .filter_map(|access| access.hop.map(|hop| hop.fast_open))
+        .collect();
+    let expected = [FastOpenOutcome::NoCookie, FastOpenOutcome::Used, FastOpenOutcome::Used];
+    assert_eq!(outcomes, expected);
 }
