@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig, ListenConfig, MtuProbing,
-    PacingConfig, RtoConfig, StackConfig, SynCookies, TcpConfig, UrgentPolicy,
+    BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, KeepaliveConfig, ListenConfig,
+    MtuProbing, PacingConfig, Reactive, RtoConfig, StackConfig, SynCookies, TcpConfig, UrgentPolicy,
 };
+use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen, LastAckHold, ServerLimits};
 use brisk_wire::Duration;
 
 use crate::decisions::Decisions;
@@ -22,7 +23,23 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
         granularity: Duration::from_micros(decisions.pick(&[1, 1000, 10_000])),
         challenge_acks_per_second: decisions.pick(&[1000, 1, 0]),
         observe: decisions.one_in(2),
+        fast_open: fast_open(decisions),
         ..StackConfig::default()
+    }
+}
+
+/// Fast Open for a stack.
+fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
+    FastOpenConfig {
+        memory: ClientMemory { entries: decisions.pick(&[1024, 0, 1]), ..ClientMemory::default() },
+        limits: ServerLimits {
+            max_pending_bytes: decisions.pick(&[1 << 20, 0, 600]),
+            per_ip_entries: decisions.pick(&[10_000, 0, 1]),
+            ..ServerLimits::default()
+        },
+        last_ack_hold: decisions.pick(&[LastAckHold::FastOpened, LastAckHold::All, LastAckHold::Off]),
+        last_ack_hold_entries: decisions.pick(&[10_000, 1, 0]),
+        ..FastOpenConfig::default()
     }
 }
 
@@ -57,13 +74,38 @@ pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
         retries: decisions.pick(&[15, 3]),
         mtu_probing: decisions.pick(&[MtuProbing::OnBlackHole, MtuProbing::Off, MtuProbing::Always]),
         max_segment: decisions.pick(&[None, Some(88), Some(536)]),
-        ..TcpConfig::default()
+        ..losses(decisions)
+    }
+}
+
+/// How losses are found and what is done about those that are not.
+fn losses(decisions: &mut Decisions<'_>) -> TcpConfig {
+    match decisions.below(4) {
+        0 => TcpConfig::default(),
+        1 => {
+            let mut without_probes = TcpConfig::default();
+            without_probes.mechanisms.reactive = Reactive::Off;
+            without_probes
+        }
+        2 => TcpConfig::of_2012(),
+        _ => TcpConfig::of_2012_with_reactive(),
     }
 }
 
 /// What an active open needs.
 pub fn connect(decisions: &mut Decisions<'_>) -> ConnectConfig {
-    ConnectConfig { tcp: tcp(decisions), local: None }
+    let tcp = tcp(decisions);
+    let choice = decisions.byte();
+    let on = |bit: u8| choice >> bit & 1 == 1;
+    let fast_open = FastOpenConnect {
+        no_cookie: on(1),
+        experimental: on(2),
+        one_time: on(3),
+        hold_early: !on(4),
+        defer: on(5),
+        ..FastOpenConnect::default()
+    };
+    ConnectConfig { tcp, fast_open: on(0).then_some(fast_open), ..ConnectConfig::default() }
 }
 
 /// What a listener needs.
@@ -73,7 +115,21 @@ pub fn listen(decisions: &mut Decisions<'_>) -> ListenConfig {
         backlog: decisions.pick(&[8, 1, 0]),
         max_half_open: decisions.pick(&[8, 1, 0]),
         syn_cookies: decisions.pick(&[SynCookies::UnderFlood, SynCookies::Off, SynCookies::Always]),
+        fast_open: fast_open_listen(decisions),
     }
+}
+
+fn fast_open_listen(decisions: &mut Decisions<'_>) -> Option<FastOpenListen> {
+    let choice = decisions.byte();
+    let on = |bit: u8| choice >> bit & 1 == 1;
+    on(0).then(|| FastOpenListen {
+        max_pending: if on(1) { 1 } else { 256 },
+        require_cookie: !on(2),
+        hold_response: on(3),
+        amp_factor: if on(4) { 3 } else { 0 },
+        one_time: on(5),
+        ..FastOpenListen::default()
+    })
 }
 
 /// Keepalive that is on, or none.

@@ -58,6 +58,10 @@ fn remote(v6: bool, host: u8) -> IpAddr {
 
 /// The attacker looks at what the stack sent.
 fn note(flows: &mut Vec<Flow>, packet: &[u8], segment: &Segment<'_>) {
+    // A cookie is that of an address: it serves every connection from there.
+    for flow in flows.iter_mut().filter(|flow| flow.remote.ip() == segment.ip.dst) {
+        flow.fast_open = segment.tcp.options.fast_open.or(flow.fast_open);
+    }
     if let Some(flow) = flows.iter_mut().find(|flow| flow.owns(segment)) {
         return flow.on_sent(packet, segment);
     }
@@ -224,7 +228,9 @@ impl World {
         let from = SocketAddr::new(remote(v6, choice >> 4), decisions.pick(&[5000, 5001, 80, 0]));
         let irs = decisions.pick(&[1000, 0xffff_fff0, 0x7fff_ffff]);
         if self.flows.len() < MOST_FLOWS {
-            self.flows.push(Flow::new(to, from, irs));
+            let known = self.flows.iter().rev().find(|flow| flow.remote.ip() == from.ip());
+            let fast_open = known.and_then(|flow| flow.fast_open);
+            self.flows.push(Flow { fast_open, ..Flow::new(to, from, irs) });
         }
     }
 

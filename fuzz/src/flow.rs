@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use brisk_wire::{Flags, Segment, SeqNum, TcpHeader};
+use brisk_wire::{FastOpen, Flags, Segment, SeqNum, TcpHeader};
 
 /// Bytes of a packet that are kept for quotation in an ICMP error.
 const QUOTED: usize = 128;
@@ -32,6 +32,8 @@ pub struct Flow {
     pub ts_value: Option<u32>,
     /// The clock of the forged peer.
     pub ts_own: u32,
+    /// The last Fast Open option of the stack: a cookie that it gave or took.
+    pub fast_open: Option<FastOpen>,
     /// The beginning of the last packet of the stack.
     pub last: Vec<u8>,
 }
@@ -51,6 +53,7 @@ impl Flow {
             acknowledged: false,
             ts_value: None,
             ts_own: 1,
+            fast_open: None,
             last: Vec::new(),
         }
     }
@@ -78,7 +81,14 @@ impl Flow {
             self.acknowledged = true;
         }
         self.rcv_wnd = window;
+        self.fast_open = options.fast_open.or(self.fast_open);
         self.ts_value = options.timestamps.map(|timestamps| timestamps.value);
+        // What was forged may have moved the stack's idea of the peer's clock: keep up with it.
+        if let Some(echo) = options.timestamps.map(|timestamps| timestamps.echo)
+            && (echo.wrapping_sub(self.ts_own) as i32) > 0
+        {
+            self.ts_own = echo;
+        }
         self.last.clear();
         self.last.extend(packet.iter().take(QUOTED));
     }

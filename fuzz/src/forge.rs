@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use brisk_tcp::stack::Rx;
 use brisk_wire::{
-    ChecksumCheck, ChecksumFill, Ecn, Flags, IcmpKind, IpMeta, SackBlock, SeqNum, TcpHeader, Timestamps,
-    emit, emit_icmp, fill_checksums,
+    ChecksumCheck, ChecksumFill, Cookie, Ecn, FastOpen, Flags, IcmpKind, IpMeta, SackBlock, SeqNum,
+    TcpHeader, Timestamps, emit, emit_icmp, fill_checksums,
 };
 
 use crate::decisions::Decisions;
@@ -165,6 +165,7 @@ fn options(decisions: &mut Decisions<'_>, flow: &Flow, tcp: &mut TcpHeader) {
             options.window_scale = Some(decisions.pick(&[0, 7, 14, 15, 255]));
             options.sack_permitted = decisions.one_in(2);
         }
+        6 => options.fast_open = fast_open(decisions, flow),
         _ => {
             let kind = decisions.byte();
             let _ = options.unknown.push(kind, decisions.bytes(6));
@@ -196,12 +197,26 @@ fn handshake(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8
     if decisions.one_in(4) {
         tcp.flags |= Flags::ECE | Flags::CWR;
     }
+    if decisions.one_in(2) {
+        tcp.options.fast_open = fast_open(decisions, flow);
+    }
     if decisions.one_in(4) {
         tcp.seq = near(decisions, tcp.seq, 1000);
         flow.irs = tcp.seq;
     }
     let payload = decisions.pick(&[0, 0, 1, 500]);
     write(flow, &tcp, payload, Ecn::NotEct, packet);
+}
+
+/// A Fast Open option: the one that the stack knows, a request, or somebody else's cookie.
+fn fast_open(decisions: &mut Decisions<'_>, flow: &Flow) -> Option<FastOpen> {
+    let of = |cookie: &[u8]| Cookie::new(cookie).map(|cookie| FastOpen { cookie, experimental: false });
+    match decisions.below(6) {
+        0..=2 => flow.fast_open.or_else(|| of(&[])),
+        3 => of(&[]),
+        4 => of(&[7; 16][..4 + 2 * decisions.below(7)]),
+        _ => flow.fast_open.map(|option| FastOpen { experimental: !option.experimental, ..option }),
+    }
 }
 
 /// A RST or FIN around where it counts.

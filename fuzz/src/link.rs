@@ -64,10 +64,11 @@ fn carry(spec: &LinkSpec) {
 fn packet(number: u64) -> Vec<u8> {
     use brisk_wire::{ChecksumFill, Flags, IpMeta, SeqNum, TcpHeader, Timestamps, emit};
     let ip = IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into());
-    let flags = if number % 4 == 0 { Flags::SYN } else { Flags::ACK };
+    let syn = number.is_multiple_of(4);
+    let flags = if syn { Flags::SYN } else { Flags::ACK };
     let mut tcp = TcpHeader { src_port: 5000, dst_port: 80, flags, ..TcpHeader::default() };
     tcp.seq = SeqNum(number as u32 * 1000);
-    tcp.options.mss = (number % 4 == 0).then_some(1460);
+    tcp.options.mss = syn.then_some(1460);
     tcp.options.timestamps = Some(Timestamps { value: number as u32, echo: 0 });
     let payload = vec![number as u8; number as usize * 60];
     let mut out = Vec::new();

@@ -151,15 +151,16 @@ impl Pair {
 
     fn connect(&mut self, decisions: &mut Decisions<'_>) {
         let config = configs::connect(decisions);
+        let data: Vec<u8> = (0..usize::from(decisions.byte()) * 8).map(|offset| content(0, offset)).collect();
         if self.streams.len() == MOST_CONNECTIONS {
             return;
         }
         let (host, to) = (&mut self.hosts[0], SocketAddr::new(address(1), 80));
-        if let Ok(id) = host.stack.connect(to, &config, host.now) {
+        if let Ok((id, taken)) = host.stack.connect_with_data(to, &data, &config, host.now) {
             self.streams.push(Stream {
                 ids: [Some(id), None],
                 client: host.stack.local_addr(id).expect("just opened"),
-                written: [0; 2],
+                written: [taken, 0],
                 read: [0; 2],
                 at_end: [false; 2],
                 closed: [None; 2],

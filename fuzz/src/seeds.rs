@@ -118,18 +118,18 @@ fn link() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Decisions that all are the first choice.
-const STACK: [u8; 8] = [0; 8];
-const TCP: [u8; 12] = [0; 12];
+const STACK: [u8; 13] = [0; 13];
+const TCP: [u8; 13] = [0; 13];
 
 /// Steps of the target `connection`, as it numbers them.
 mod step {
     /// To port 80 of a host, with two pieces of data.
-    pub(super) fn connect(tcp: [u8; 12]) -> Vec<u8> {
-        [&[0][..], &tcp, &[4, 0], &[b'x'; 20]].concat()
+    pub(super) fn connect(tcp: [u8; 13], fast_open: u8) -> Vec<u8> {
+        [&[0][..], &tcp, &[fast_open, 4, 0], &[b'x'; 20]].concat()
     }
     /// At port 80.
-    pub(super) fn listen(tcp: [u8; 12]) -> Vec<u8> {
-        [&[1][..], &tcp, &[0, 0, 0, 0, 0]].concat()
+    pub(super) fn listen(tcp: [u8; 13], fast_open: u8) -> Vec<u8> {
+        [&[1][..], &tcp, &[0, 0, 0, fast_open, 0, 0]].concat()
     }
     /// Everything that waits.
     pub(super) const ACCEPT: [u8; 1] = [2];
@@ -147,9 +147,15 @@ mod step {
     pub(super) const LONG_PAUSE: [u8; 2] = [8, 2];
     /// The attacker thinks of a flow to port 80.
     pub(super) const FLOW: [u8; 4] = [10, 0, 0, 0];
+    /// And of another.
+    pub(super) const FLOW_AGAIN: [u8; 4] = [10, 0, 0, 1];
     /// A SYN (0) or SYN-ACK (1).
-    pub(super) const fn handshake(flags: u8) -> [u8; 13] {
-        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    pub(super) const fn handshake(flags: u8) -> [u8; 14] {
+        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+    /// The same with a Fast Open option and data: a request (3), or the cookie that was given (0).
+    pub(super) const fn fast_open(flags: u8, option: u8) -> [u8; 15] {
+        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 1, option, 0, 3, 0]
     }
     /// The acknowledgement of everything, without data.
     pub(super) const ACK: [u8; 10] = [11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -169,17 +175,36 @@ fn connection() -> Vec<(&'static str, Vec<u8>)> {
         tcp[0] = 0x4f;
         tcp
     };
-    let opened = [step::connect(TCP), step::handshake(1).to_vec()].concat();
-    let bare_opened = [step::connect(bare), step::handshake(1).to_vec()].concat();
-    let accepted = [&step::listen(TCP)[..], &FLOW, &step::handshake(0), &ACK, &ACCEPT].concat();
+    let opened = [step::connect(TCP, 0), step::handshake(1).to_vec()].concat();
+    let bare_opened = [step::connect(bare, 0), step::handshake(1).to_vec()].concat();
+    let accepted = [&step::listen(TCP, 0)[..], &FLOW, &step::handshake(0), &ACK, &ACCEPT].concat();
+    let fast_accepted = [
+        &step::listen(TCP, 1)[..],
+        &FLOW,
+        &step::fast_open(0, 3),
+        &step::FLOW_AGAIN,
+        &step::fast_open(0, 0),
+        &ACCEPT,
+    ]
+    .concat();
+    let fast_opened = [
+        &step::connect(TCP, 1)[..],
+        &step::fast_open(1, 4),
+        &[2, 0],
+        &step::connect(TCP, 1),
+        &step::fast_open(1, 0),
+    ]
+    .concat();
     vec![
+        ("fast-open-server", run(&[&fast_accepted, &READ, &WRITE, &ACK, &FIN, &RELEASE])),
+        ("fast-open-client", run(&[&fast_opened, &DATA, &READ, &SHUTDOWN, &ACK, &FIN])),
         ("active", run(&[&opened, &WRITE, &ACK, &DATA, &READ, &SHUTDOWN, &ACK, &FIN, &LONG_PAUSE])),
         ("bare", run(&[&bare_opened, &WRITE, &PAUSE, &ACK, &DATA, &READ, &FIN, &SHUTDOWN, &ACK])),
         ("passive", run(&[&accepted, &DATA, &READ, &WRITE, &ACK, &FIN, &RELEASE, &ACK])),
         ("losses", run(&[&opened, &WRITE, &WRITE, &SACK, &PAUSE, &SACK, &LONG_PAUSE, &ACK, &ACK])),
         ("silence", run(&[&opened, &WRITE, &SHUTDOWN, &LONG_PAUSE, &LONG_PAUSE])),
         ("half-open", run(&[&accepted, &FLOW, &step::handshake(0), &LONG_PAUSE])),
-        ("simultaneous", run(&[&step::connect(TCP), &step::handshake(0), &ACK, &DATA])),
+        ("simultaneous", run(&[&step::connect(TCP, 0), &step::handshake(0), &ACK, &DATA])),
     ]
 }
 
@@ -194,22 +219,25 @@ fn pair() -> Vec<(&'static str, Vec<u8>)> {
     const REORDER: [u8; 4] = [12, 0, 3, 2];
     const TOO_BIG: [u8; 4] = [13, 0, 1, 0];
     const COALESCE: [u8; 2] = [14, 0];
+    const CONNECT: [u8; 17] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 100];
     const PAUSE: [u8; 3] = [15, 0, 250];
     const EXCHANGE: [u8; 2] = [19, 0];
     // The clock, two stacks, a listener, a connection.
-    let run = |tcp: [u8; 12], steps: &[&[u8]]| {
-        [&[0][..], &STACK[..7], &STACK[..7], &tcp, &[0, 0, 0], &tcp, &steps.concat()].concat()
+    let run = |tcp: [u8; 13], fast_open: u8, steps: &[&[u8]]| {
+        [&[0][..], &STACK, &STACK, &tcp, &[0, 0, 0, fast_open], &tcp, &[fast_open, 60], &steps.concat()]
+            .concat()
     };
     let mut bare = TCP;
     bare[0] = 0x0f;
     let mut paced = TCP;
     (paced[0], paced[1], paced[10]) = (0x70, 1, 2);
     vec![
-        ("transfer", run(TCP, &[&EXCHANGE, &WRITE, &ANSWER, &EXCHANGE, &READ, &SHUTDOWN, &EXCHANGE])),
-        ("loss", run(TCP, &[&EXCHANGE, &WRITE, &DROP, &DELIVER, &EXCHANGE, &PAUSE, &READ, &WRITE])),
-        ("reorder", run(TCP, &[&EXCHANGE, &WRITE, &REORDER, &DELIVER, &READ, &EXCHANGE, &WRITE, &PAUSE])),
-        ("bare", run(bare, &[&EXCHANGE, &WRITE, &DROP, &EXCHANGE, &ANSWER, &PAUSE, &READ])),
-        ("too-big", run(TCP, &[&EXCHANGE, &WRITE, &TOO_BIG, &EXCHANGE, &PAUSE, &READ])),
-        ("coalesced", run(paced, &[&EXCHANGE, &WRITE, &PAUSE, &COALESCE, &DELIVER, &PAUSE, &EXCHANGE])),
+        ("transfer", run(TCP, 0, &[&EXCHANGE, &WRITE, &ANSWER, &EXCHANGE, &READ, &SHUTDOWN, &EXCHANGE])),
+        ("loss", run(TCP, 0, &[&EXCHANGE, &WRITE, &DROP, &DELIVER, &EXCHANGE, &PAUSE, &READ, &WRITE])),
+        ("reorder", run(TCP, 0, &[&EXCHANGE, &WRITE, &REORDER, &DELIVER, &READ, &EXCHANGE, &WRITE, &PAUSE])),
+        ("bare", run(bare, 0, &[&EXCHANGE, &WRITE, &DROP, &EXCHANGE, &ANSWER, &PAUSE, &READ])),
+        ("too-big", run(TCP, 0, &[&EXCHANGE, &WRITE, &TOO_BIG, &EXCHANGE, &PAUSE, &READ])),
+        ("fast-open", run(TCP, 1, &[&EXCHANGE, &SHUTDOWN, &EXCHANGE, &CONNECT, &EXCHANGE, &READ, &PAUSE])),
+        ("coalesced", run(paced, 0, &[&EXCHANGE, &WRITE, &PAUSE, &COALESCE, &DELIVER, &PAUSE, &EXCHANGE])),
     ]
 }

@@ -152,6 +152,8 @@ fn examine(
     let Ok(Packet::Tcp(whole)) = parse(packet, check) else { panic!("sent {packet:02x?}") };
     assert!(whole.payload.len() <= config.max_super_segment.max(u32::from(config.mtu)) as usize);
     assert_ne!(transmit.segment_size, Some(0), "a super-packet of segments of nothing");
+    let single = config.max_super_segment == 0;
+    assert!(!single || transmit.segment_size.is_none(), "a super-packet to a device that takes none");
     let size = transmit.segment_size.unwrap_or(u16::MAX);
     split(packet, size, ChecksumFill::Full, &mut |piece| {
         let Ok(Packet::Tcp(segment)) = parse(piece, ChecksumCheck::Verify) else {

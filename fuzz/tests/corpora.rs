@@ -68,27 +68,27 @@ fn draw(chance: &mut ChaCha8Rng, bound: usize) -> usize {
 
 #[test]
 fn any_packet_is_parsed_or_refused() {
-    fuzz("segment", 100_000);
+    fuzz("segment", 200_000);
 }
 
 #[test]
 fn any_option_area_is_read() {
-    fuzz("options", 200_000);
+    fuzz("options", 400_000);
 }
 
 #[test]
 fn any_text_is_a_link_or_an_error() {
-    fuzz("link", 20_000);
+    fuzz("link", 30_000);
 }
 
 #[test]
 fn a_stack_withstands_any_peer_and_any_program() {
-    fuzz("connection", 5_000);
+    fuzz("connection", 30_000);
 }
 
 #[test]
 fn two_stacks_agree_over_any_path() {
-    fuzz("pair", 3_000);
+    fuzz("pair", 10_000);
 }
 
 #[test]

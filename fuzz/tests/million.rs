@@ -1,0 +1,121 @@
+//! "1,000,000 random and mutated segments at a connection in every state: no panic, no growth."
+//!
+//! The quick version throws 20,000 at each state. The full one:
+//! `cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture`
+
+use std::alloc::System;
+use std::time::Instant;
+
+use brisk_fuzz::barrage::{Moment, Situation, Tally, run};
+use brisk_tcp::connection::State;
+use comfy_table::{CellAlignment, Table, presets};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// By how much more the process may hold, after everything was let go, than after the first tenth of
+/// the segments: the capacity of tables that were never as full before.
+const MOST_GROWTH: i64 = 64 << 10;
+/// Most that the process may hold at any time beyond what it held before, bytes: the buffers and what
+/// goes with 128 connections.
+const MOST_HEAP: i64 = 16 << 20;
+
+/// Bytes that the process holds.
+fn held() -> i64 {
+    let stats = HEAP.stats();
+    stats.bytes_allocated as i64 - stats.bytes_deallocated as i64
+}
+
+struct Row {
+    situation: Situation,
+    tally: Tally,
+    /// Most bytes held at any time beyond those before, and by how much more after it than at first.
+    heap: i64,
+    growth: i64,
+    seconds: f64,
+}
+
+fn throw(situation: Situation, segments: u64, seed: u64) -> Row {
+    let (began, start) = (held(), Instant::now());
+    let (mut heap, mut calm) = (0, Vec::with_capacity(16));
+    let tally = run(situation, segments, seed, &mut |moment| match moment {
+        Moment::Busy => heap = heap.max(held() - began),
+        Moment::Calm => calm.push(held() - began),
+    });
+    let growth = calm.last().unwrap_or(&0) - calm.first().unwrap_or(&0);
+    Row { situation, tally, heap, growth, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// Throws at every state, prints the table, and judges.
+fn accept(segments: u64) {
+    let rows: Vec<Row> =
+        (1..).zip(Situation::ALL).map(|(seed, situation)| throw(situation, segments, seed)).collect();
+    print(&rows);
+    for Row { situation, tally, heap, growth, .. } in &rows {
+        assert_eq!(tally.segments, segments);
+        let reached = tally.accepted > 0;
+        assert_eq!(reached, *situation != Situation::In(State::Closed), "{}", situation.name());
+        assert!(*growth <= MOST_GROWTH, "{} holds {growth} bytes more for ever", situation.name());
+        assert!(*heap <= MOST_HEAP, "{} held {heap} bytes", situation.name());
+    }
+}
+
+fn print(rows: &[Row]) {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "state",
+        "segments",
+        "driven",
+        "accepted",
+        "refused",
+        "window",
+        "paws",
+        "challenge",
+        "out",
+        "conns",
+        "buffers",
+        "heap",
+        "growth",
+        "s",
+    ]);
+    for Row { situation, tally, heap, growth, seconds } in rows {
+        let refused = tally.segments - tally.accepted;
+        table.add_row([
+            situation.name().to_string(),
+            tally.segments.to_string(),
+            tally.driven.to_string(),
+            tally.accepted.to_string(),
+            refused.to_string(),
+            tally.out_of_window.to_string(),
+            tally.paws.to_string(),
+            tally.challenges.to_string(),
+            tally.packets_out.to_string(),
+            tally.connections.to_string(),
+            tally.memory.to_string(),
+            heap.to_string(),
+            growth.to_string(),
+            format!("{seconds:.1}"),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}\n\nRefused by reason:");
+    for Row { situation, tally, .. } in rows {
+        let reasons: Vec<String> =
+            tally.refused.iter().map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        println!("{:>14}  {}", situation.name(), reasons.join(", "));
+    }
+}
+
+#[test]
+fn twenty_thousand_segments_at_every_state() {
+    accept(20_000);
+}
+
+#[test]
+#[ignore = "11,000,000 segments: half a minute in release mode"]
+fn a_million_segments_at_every_state() {
+    accept(1_000_000);
+}
