@@ -140,7 +140,8 @@ impl Connection {
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
         let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
-        if !old.is_empty() {
+        // What rode on a SYN is no data that was sent twice: it gets a plain challenge.
+        if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
             self.rx.sack.on_duplicate(old);
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
