@@ -10,6 +10,7 @@ use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, KeepaliveConfig, LossDetection, MtuProbing,
     PacingConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
 /// The keys of `--set`, with what they take.
@@ -54,6 +55,23 @@ pub const KEYS: &[(&str, &str)] = &[
     ("hop_limit", "a number"),
     ("dscp", "a number"),
     ("redundancy_percent", "percent"),
+    (
+        "fast_open",
+        "off, or what of client, server there is, as in client,server: a client offers the option with every connect and send",
+    ),
+    ("fast_open_key", "PRIMARY or PRIMARY,BACKUP, each as four hexadecimal words with dashes"),
+    ("fast_open_max_pending", "connections of a listener that their SYN opened; overrides TCP_FASTOPEN"),
+    ("fast_open_max_per_ip", "such connections of one client"),
+    ("fast_open_require_cookie", "on or off"),
+    ("fast_open_hold_response", "on or off"),
+    ("fast_open_amp_factor", "a number; 0: the initial window decides"),
+    ("fast_open_one_time", "on or off; of both ends"),
+    ("fast_open_no_cookie", "on or off; of the client"),
+    ("fast_open_experimental", "on or off; of the client"),
+    ("fast_open_hold_early", "on or off; of the client"),
+    ("fast_open_syn_rto_floor", "a time; of the client"),
+    ("fast_open_last_ack_hold", "off, fast_opened or all"),
+    ("fast_open_black_hole_base", "a time; 0: no black hole is ever seen"),
     ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
     (
         "loss_detection",
@@ -70,6 +88,14 @@ pub(crate) struct Settings {
     pub(crate) stack: StackConfig,
     pub(crate) tcp: TcpConfig,
     pub(crate) listen: ListenConfig,
+    /// Fast Open of active opens that ask for it.
+    pub(crate) fast_open_connect: FastOpenConnect,
+    /// Every active open asks for it.
+    pub(crate) fast_open_always: bool,
+    /// Fast Open of listeners that ask for it.
+    pub(crate) fast_open_listen: FastOpenListen,
+    /// Every listener asks for it.
+    pub(crate) fast_open_all_listeners: bool,
     /// Set by `--set backlog`: what listen() says does not count then.
     pub(crate) fixed_backlog: bool,
     pub(crate) seed: u64,
@@ -94,6 +120,10 @@ impl Default for Settings {
             stack: StackConfig::default(),
             tcp: TcpConfig::default(),
             listen: ListenConfig::default(),
+            fast_open_connect: FastOpenConnect::default(),
+            fast_open_always: false,
+            fast_open_listen: FastOpenListen::default(),
+            fast_open_all_listeners: false,
             fixed_backlog: false,
             seed: 1,
             remote_isn: 1_000_000,
@@ -153,8 +183,10 @@ impl Settings {
 
     /// `--set key=value`.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
-        let known =
-            self.set_host(key, value)? || self.set_transfer(key, value)? || self.set_limits(key, value)?;
+        let known = self.set_host(key, value)?
+            || self.set_transfer(key, value)?
+            || self.set_limits(key, value)?
+            || self.set_fast_open(key, value)?;
         if known {
             return Ok(());
         }
@@ -203,6 +235,48 @@ impl Settings {
             _ => return Err(refused("profile", value)),
         }
         Ok(())
+    }
+
+    fn set_fast_open(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let (listen, connect) = (&mut self.fast_open_listen, &mut self.fast_open_connect);
+        match key {
+            "fast_open" => {
+                let parts: Vec<&str> = value.split(',').collect();
+                if parts.iter().any(|part| !["off", "client", "server"].contains(part)) {
+                    return Err(refused(key, value));
+                }
+                self.fast_open_always = parts.contains(&"client");
+                self.fast_open_all_listeners = parts.contains(&"server");
+            }
+            "fast_open_key" => {
+                let keys = KeySource::parse(value).map_err(|_| refused(key, value))?;
+                self.stack.fast_open.keys = Some(keys);
+            }
+            "fast_open_max_pending" => listen.max_pending = number(key, value)?,
+            "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
+            "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
+            "fast_open_hold_response" => listen.hold_response = on_off(key, value)?,
+            "fast_open_amp_factor" => listen.amp_factor = number(key, value)?,
+            "fast_open_one_time" => {
+                listen.one_time = on_off(key, value)?;
+                connect.one_time = listen.one_time;
+            }
+            "fast_open_no_cookie" => connect.no_cookie = on_off(key, value)?,
+            "fast_open_experimental" => connect.experimental = on_off(key, value)?,
+            "fast_open_hold_early" => connect.hold_early = on_off(key, value)?,
+            "fast_open_syn_rto_floor" => connect.syn_rto_floor = span(key, value)?,
+            "fast_open_black_hole_base" => self.stack.fast_open.memory.black_hole_base = span(key, value)?,
+            "fast_open_last_ack_hold" => {
+                self.stack.fast_open.last_ack_hold = match value {
+                    "off" => LastAckHold::Off,
+                    "fast_opened" => LastAckHold::FastOpened,
+                    "all" => LastAckHold::All,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn set_transfer(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
@@ -284,6 +358,18 @@ impl Settings {
         settings.into_iter().try_for_each(|(key, value)| self.sysctl(&key, &value))
     }
 
+    /// Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all listeners.
+    fn sysctl_fast_open(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        let bits = match value.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| refused(key, value))?,
+            None => number(key, value)?,
+        };
+        self.fast_open_connect.no_cookie = bits & 4 != 0;
+        self.fast_open_listen.require_cookie = bits & 0x200 == 0;
+        self.fast_open_all_listeners = bits & 0x402 == 0x402;
+        Ok(())
+    }
+
     fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let last = |value: &str| value.split_whitespace().last().unwrap_or("").to_owned();
         let triple = || -> Result<BufferConfig, Refused> {
@@ -306,6 +392,8 @@ impl Settings {
             "tcp_retries2" => self.tcp.retries = number(key, value)?,
             "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds()?,
             "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
+            "tcp_fastopen" => self.sysctl_fast_open(key, value)?,
+            "tcp_fastopen_key" => self.set("fast_open_key", value)?,
             "tcp_mtu_probing" => {
                 self.tcp.mtu_probing = match value {
                     "0" => MtuProbing::Off,

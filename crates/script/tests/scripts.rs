@@ -50,6 +50,7 @@ topics! {
     icmp
     keepalive
     timestamps
+    fast_open
 }
 
 #[test]

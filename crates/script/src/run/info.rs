@@ -3,7 +3,7 @@
 
 use brisk_tcp::connection::{ConnStats, State};
 use brisk_tcp::outcome::CongestionState;
-use brisk_tcp::stack::{Refusal, StackStats};
+use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
 use std::time::Duration;
 
 /// Linux's infinite slow-start threshold.
@@ -111,6 +111,9 @@ fn time(span: Option<Duration>) -> i128 {
 }
 
 fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
+    if let Some(outcome) = field.strip_prefix("fast_open_") {
+        return Some(i128::from(stats.fast_open.name().replace(['-', '('], "_").replace(')', "") == outcome));
+    }
     let counters = &stats.counters;
     Some(i128::from(match field {
         "cwnd" => u64::from(stats.cwnd),
@@ -142,6 +145,9 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
 }
 
 fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
+    if let Some(counter) = field.strip_prefix("fast_open_") {
+        return fast_open_value(counter, &stats.fast_open);
+    }
     if let Some(name) = field.strip_prefix("refused_") {
         return Refusal::ALL
             .into_iter()
@@ -162,6 +168,34 @@ fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
         "time_waits" => stats.time_waits,
         "time_waits_reused" => stats.time_waits_reused,
         "icmp_believed" => stats.icmp_believed,
+        _ => return None,
+    }))
+}
+
+fn fast_open_value(field: &str, stats: &FastOpenStats) -> Option<i128> {
+    Some(i128::from(match field {
+        "requests_sent" => stats.requests_sent,
+        "data_sent" => stats.data_sent,
+        "accepted" => stats.accepted,
+        "partial" => stats.partial,
+        "granted" => stats.granted,
+        "soft_reject" => stats.soft_reject,
+        "soft_negative" => stats.soft_negative,
+        "late_reject" => stats.late_reject,
+        "syn_drop" => stats.syn_drop,
+        "req_drop" => stats.req_drop,
+        "disabled" => stats.disabled,
+        "black_holes" => stats.black_holes,
+        "served" => stats.served,
+        "served_backup_key" => stats.served_backup_key,
+        "requests" => stats.requests,
+        "cookie_invalid" => stats.cookie_invalid,
+        "overflow" => stats.overflow,
+        "per_ip_refused" => stats.per_ip_refused,
+        "memory_refused" => stats.memory_refused,
+        "rst_penalties" => stats.rst_penalties,
+        "replay_blocked" => stats.replay_blocked,
+        "one_time_reuse" => stats.one_time_reuse,
         _ => return None,
     }))
 }

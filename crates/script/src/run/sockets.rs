@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig};
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
+use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
 use std::time::Duration;
 
@@ -51,6 +52,10 @@ struct Socket {
     closed: Option<CloseReason>,
     /// The error of `closed` was told: it is told once.
     told: bool,
+    /// TCP_FASTOPEN of a listener: connections that may be pending.
+    fast_open_queue: Option<u16>,
+    /// TCP_FASTOPEN_CONNECT: the SYN waits for the first write.
+    fast_open_connect: bool,
     /// MSG_MORE of the last write is still in force.
     more: bool,
     keepalive: KeepaliveConfig,
@@ -72,6 +77,8 @@ impl Socket {
             connected: false,
             closed: None,
             told: false,
+            fast_open_queue: None,
+            fast_open_connect: false,
             more: false,
             keepalive: tcp.keepalive.unwrap_or_default(),
             waiting: 0,
@@ -166,6 +173,9 @@ impl Sockets {
             "bind" => self.bind(&arguments, settings),
             "listen" => self.listen(&arguments, host, flows, settings),
             "read" | "recv" | "recvfrom" | "readv" | "recvmsg" => self.read(&arguments, host),
+            "sendto" if arguments.flags().contains(&"MSG_FASTOPEN") => {
+                self.connect_with_data(&arguments, host, flows, settings)
+            }
             "write" | "send" | "sendto" | "writev" | "sendmsg" => self.write(&arguments, progress, host),
             "shutdown" => self.shutdown(&arguments, host),
             "close" => self.close(&arguments, host),
@@ -214,7 +224,14 @@ impl Sockets {
         // As in Linux, one more than the backlog may wait.
         let backlog = usize::try_from(backlog).unwrap_or(0) + 1;
         let backlog = if settings.fixed_backlog { settings.listen.backlog } else { backlog };
-        let config = ListenConfig { tcp: socket.tcp.clone(), backlog, ..settings.listen.clone() };
+        let mut config = ListenConfig { tcp: socket.tcp.clone(), backlog, ..settings.listen.clone() };
+        if settings.fast_open_all_listeners || socket.fast_open_queue.is_some() {
+            let mut fast_open = settings.fast_open_listen.clone();
+            if let Some(queue) = socket.fast_open_queue {
+                fast_open.max_pending = queue;
+            }
+            config.fast_open = Some(fast_open);
+        }
         match host.stack.listen(local, config) {
             Ok(listener) => {
                 socket.role = Role::Listening(listener);
@@ -253,8 +270,7 @@ impl Sockets {
         let remote = arguments.address(1, SocketAddr::new(settings.remote_ip, settings.connect_port))?;
         let socket = self.get(arguments)?;
         if socket.role == Role::Fresh {
-            let config =
-                ConnectConfig { tcp: socket.tcp.clone(), local: socket.local, ..ConnectConfig::default() };
+            let config = socket.connect_config(settings, false);
             flows.on_connect(socket.local.filter(|local| local.port() != 0), remote);
             let id = match host.stack.connect(remote, &config, host.now) {
                 Ok(id) => id,
@@ -262,8 +278,13 @@ impl Sockets {
             };
             socket.role = Role::Connection(id);
             let blocks = !socket.nonblocking;
+            let deferred = socket.fast_open_connect;
             self.watched = Some(id);
-            return Ok(if blocks { Return::Blocks } else { Return::Errno("EINPROGRESS") });
+            return Ok(match (deferred, blocks) {
+                (true, _) => Return::Value(0),
+                (false, true) => Return::Blocks,
+                (false, false) => Return::Errno("EINPROGRESS"),
+            });
         }
         if let Some(errno) = socket.take_error() {
             return Ok(Return::Errno(errno));
@@ -274,6 +295,34 @@ impl Sockets {
             (false, _) if socket.nonblocking => Return::Errno("EALREADY"),
             (false, _) => Return::Blocks,
         })
+    }
+
+    /// `sendto(3, ..., 1000, MSG_FASTOPEN, ..., ...)`: connects with the data behind the SYN, or on it.
+    fn connect_with_data(
+        &mut self,
+        arguments: &Arguments<'_>,
+        host: &mut Host,
+        flows: &mut Flows,
+        settings: &Settings,
+    ) -> Answer {
+        let remote = arguments.address(4, SocketAddr::new(settings.remote_ip, settings.connect_port))?;
+        let len = arguments.length(2)?;
+        let socket = self.get(arguments)?;
+        if socket.role != Role::Fresh {
+            return Ok(Return::Errno("EISCONN"));
+        }
+        let config = socket.connect_config(settings, true);
+        flows.on_connect(socket.local.filter(|local| local.port() != 0), remote);
+        let data = stream::bytes(0, len);
+        match host.stack.connect_with_data(remote, &data, &config, host.now) {
+            Ok((id, taken)) => {
+                socket.role = Role::Connection(id);
+                socket.written = taken as u64;
+                self.watched = Some(id);
+                Ok(Return::Value(taken as i64))
+            }
+            Err(error) => Ok(Return::Errno(connect_errno(&error))),
+        }
     }
 
     fn read(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
@@ -439,6 +488,8 @@ impl Sockets {
                 socket.tcp.user_timeout = limit;
                 id.into_iter().for_each(|id| host.stack.set_user_timeout(id, limit));
             }
+            "TCP_FASTOPEN" => socket.fast_open_queue = Some(u16::try_from(value).unwrap_or(u16::MAX)),
+            "TCP_FASTOPEN_CONNECT" => socket.fast_open_connect = value != 0,
             "SO_LINGER" => socket.resets = arguments.lingers_for_nothing(3),
             "TCP_CONGESTION" => return arguments.congestion(3).map(|found| socket.set_congestion(found)),
             "SO_KEEPALIVE" | "TCP_KEEPIDLE" | "TCP_KEEPINTVL" | "TCP_KEEPCNT" => {
@@ -535,6 +586,17 @@ impl Sockets {
 }
 
 impl Socket {
+    /// What an active open takes; `asked` if the call itself asks for Fast Open.
+    fn connect_config(&self, settings: &Settings, asked: bool) -> ConnectConfig {
+        let fast_open = asked || self.fast_open_connect || settings.fast_open_always;
+        let defer = self.fast_open_connect;
+        ConnectConfig {
+            tcp: self.tcp.clone(),
+            local: self.local,
+            fast_open: fast_open.then_some(FastOpenConnect { defer, ..settings.fast_open_connect }),
+        }
+    }
+
     fn set_congestion(&mut self, found: CongestionAlgorithm) -> Return {
         if self.role != Role::Fresh {
             return Return::Errno("EINVAL");
