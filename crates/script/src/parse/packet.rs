@@ -183,7 +183,7 @@ fn cookie(cursor: &mut Cursor<'_>) -> Result<Cookie, ScriptError> {
 fn bytes(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, ScriptError> {
     let start = *cursor;
     let digits = cursor.hex_digits();
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         *cursor = start;
         return Err(cursor.error("an even number of hexadecimal digits"));
     }
