@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, KeepaliveConfig, LossDetection, MtuProbing,
-    PacingConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    PacingConfig, PaperConfig, PrrBound, RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies,
+    UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -30,6 +31,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("congestion", "cubic, reno, or fixed:BYTES"),
     ("initial_window", "segments"),
     ("rto_profile", "linux or rfc6298"),
+    ("rto_var_floor", "floor of the variance term of the timeout"),
     ("rto_initial", "timeout before the first sample"),
     ("rto_min", "least timeout"),
     ("rto_max", "largest timeout"),
@@ -75,7 +77,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
     (
         "loss_detection",
-        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, as in rfc6675:no_fack,no_er",
+        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, rfc9937 (the rate reduction of today), as in rfc6675:no_fack,no_er",
     ),
     ("backlog", "connections that may wait for accept; overrides listen()"),
     ("max_half_open", "connections in SYN-RECEIVED"),
@@ -291,6 +293,7 @@ impl Settings {
                     _ => return Err(refused(key, value)),
                 }
             }
+            "rto_var_floor" => tcp.rto.var_floor = span(key, value)?,
             "rto_initial" => tcp.rto.initial = span(key, value)?,
             "rto_min" => tcp.rto.min = span(key, value)?,
             "rto_max" => tcp.rto.max = span(key, value)?,
@@ -508,6 +511,7 @@ fn loss_detection(value: &str) -> Result<LossDetection, Refused> {
             "no_fack" => rfc6675.fack = false,
             "no_er" => rfc6675.early_retransmit = EarlyRetransmit::Off,
             "er" => rfc6675.early_retransmit = EarlyRetransmit::Rfc5827,
+            "rfc9937" => rfc6675.prr = PrrBound::Rfc9937,
             "relaxed_er" => rfc6675.early_retransmit = EarlyRetransmit::Relaxed,
             _ => return Err(refused("loss_detection", value)),
         }

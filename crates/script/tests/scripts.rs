@@ -51,6 +51,7 @@ topics! {
     keepalive
     timestamps
     fast_open
+    reactive
 }
 
 #[test]
