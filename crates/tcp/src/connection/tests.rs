@@ -15,6 +15,7 @@ use crate::outcome::Arrived;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
+mod model;
 mod reactive;
 mod recovery;
 
@@ -41,6 +42,8 @@ struct World {
     hold: [Duration; 2],
     /// How much longer the n-th packet of an end takes, milliseconds.
     late: fn(usize, usize) -> u64,
+    /// What chance does to packets, if anything.
+    hazard: Option<model::Hazard>,
     super_segment: u32,
 }
 
@@ -61,6 +64,7 @@ impl World {
             count: [0, 0],
             hold: [Duration::ZERO; 2],
             late: |_, _| 0,
+            hazard: None,
             super_segment: 0,
         }
     }
@@ -103,8 +107,14 @@ impl World {
                     if !(self.lose)(who, self.count[who]) {
                         let late = Duration::from_millis((self.late)(who, self.count[who]));
                         let at = self.now + ONE_WAY + self.hold[who] + late;
-                        let place = self.flying.partition_point(|(other, ..)| *other <= at);
-                        self.flying.insert(place, (at, 1 - who, packet));
+                        let copies = match &mut self.hazard {
+                            Some(hazard) => hazard.fate(who, self.now),
+                            None => arrayvec::ArrayVec::from_iter([Duration::ZERO]),
+                        };
+                        for later in copies {
+                            let place = self.flying.partition_point(|(other, ..)| *other <= at + later);
+                            self.flying.insert(place, (at + later, 1 - who, packet.clone()));
+                        }
                     }
                 }
             }
@@ -149,27 +159,30 @@ impl World {
 
     /// Runs until nothing is under way, or `until`.
     fn run(&mut self, until: Instant) {
-        loop {
-            self.drain();
-            let arrival = self.flying.front().map(|(at, _, _)| *at);
-            let timer = self.ends.iter().flatten().filter_map(Connection::next_timeout).min();
-            let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until)
-            else {
-                break;
-            };
-            self.now = self.now.max(next);
-            if arrival == Some(next) {
-                let (_, to, packet) = self.flying.pop_front().unwrap();
-                self.deliver(to, &packet);
-            } else {
-                for connection in self.ends.iter_mut().flatten() {
-                    if connection.next_timeout().is_some_and(|at| at <= self.now) {
-                        connection.on_timeout(self.now);
-                    }
+        while self.step(until) {}
+        self.now = self.now.max(until);
+    }
+
+    /// Sends what can be sent, then lets the next thing happen; false if there is none before `until`.
+    fn step(&mut self, until: Instant) -> bool {
+        self.drain();
+        let arrival = self.flying.front().map(|(at, _, _)| *at);
+        let timer = self.ends.iter().flatten().filter_map(Connection::next_timeout).min();
+        let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until) else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        if arrival == Some(next) {
+            let (_, to, packet) = self.flying.pop_front().unwrap();
+            self.deliver(to, &packet);
+        } else {
+            for connection in self.ends.iter_mut().flatten() {
+                if connection.next_timeout().is_some_and(|at| at <= self.now) {
+                    connection.on_timeout(self.now);
                 }
             }
         }
-        self.now = self.now.max(until);
+        true
     }
 
     fn run_for(&mut self, millis: u64) {
