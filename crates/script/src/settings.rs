@@ -173,7 +173,7 @@ impl Settings {
 
     fn ip_version(&mut self, value: &str) -> Result<(), Refused> {
         match value {
-            "ipv4" => Ok(()),
+            "ipv4" | "ipv4-mapped-ipv6" => Ok(()),
             "ipv6" => {
                 self.local_ip = IpAddr::from([0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1]);
                 self.remote_ip = IpAddr::from([0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1]);

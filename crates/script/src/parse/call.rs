@@ -91,6 +91,12 @@ fn result(cursor: &mut Cursor<'_>) -> Result<Expected, ScriptError> {
     }
     let value = integer(cursor)?;
     let mut ahead = *cursor;
+    if ahead.eat("(") {
+        // `= 0x802 (flags O_RDWR|O_NONBLOCK)`: what the number means.
+        ahead.through(")")?;
+        *cursor = ahead;
+        return Ok(Expected::Value(value));
+    }
     let Some(errno) = ahead.word().filter(|word| word.starts_with('E')) else {
         return Ok(Expected::Value(value));
     };
@@ -137,6 +143,7 @@ mod tests {
     #[test]
     fn results_are_values_errors_or_anything() {
         assert_eq!(read("f() = 0x802").result, Expected::Value(0x802));
+        assert_eq!(read("f() = 0x802 (flags O_RDWR|O_NONBLOCK)").result, Expected::Value(0x802));
         assert_eq!(read("f() = ?").result, Expected::Anything);
         let error = Expected::Errno("EAGAIN".to_owned());
         assert_eq!(read("f() = -1 EAGAIN (Resource temporarily unavailable)").result, error);

@@ -328,6 +328,9 @@ impl Sockets {
     fn read(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
         let len = arguments.length(if arguments.call.name == "recvmsg" { 1 } else { 2 })?;
         let flags = arguments.flags();
+        if flags.contains(&"MSG_ERRQUEUE") {
+            return Err("MSG_ERRQUEUE: the stack has no error queue".to_owned());
+        }
         let nonblocking = flags.contains(&"MSG_DONTWAIT");
         let socket = self.get(arguments)?;
         let Some(id) = socket.conn() else { return Ok(Return::Errno("ENOTCONN")) };
