@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
-use brisk_runtime::{ConnStats, Endpoint, TcpStream};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, TcpStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, LOCATION, USER_AGENT};
@@ -18,6 +18,7 @@ use crate::Common;
 use crate::device_args::DeviceArgs;
 use crate::duration::parse_duration;
 use crate::failure::Failure;
+use crate::fast_open_cache::Cache;
 use crate::{output, service};
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,12 @@ pub(crate) struct Args {
     /// Fetch so many times, each over a fresh connection
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// Send the request with the SYN to servers that gave a cookie before; they can get it twice
+    #[arg(long, env = "BRISK_FAST_OPEN")]
+    fast_open: bool,
+    /// Keep the cookies of --fast-open in this file, for the next time
+    #[arg(long, value_name = "FILE", requires = "fast_open", env = "BRISK_FAST_OPEN_CACHE")]
+    fast_open_cache: Option<PathBuf>,
     /// Print what each transfer took: json is one object per transfer on stdout, and the body is not shown
     #[arg(long, value_enum, value_name = "FORMAT")]
     stats: Option<Stats>,
@@ -69,9 +76,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let (builder, attached) = args.device.attach_config().open()?;
         let remote = target.resolve(&attached).await?;
         let endpoint = builder.build()?;
+        let cache = args.fast_open_cache.clone().map(Cache::new);
+        if let Some(cache) = &cache {
+            cache.load(&endpoint);
+        }
         for _ in 0..args.repeat {
             let mut sink = Sink::open(&args)?;
-            let fetching = fetch(&endpoint, remote, &target, args.connect_timeout, &mut sink);
+            let fetching = fetch(&endpoint, remote, &target, &args, &mut sink);
             let transfer = tokio::time::timeout(args.timeout, fetching).await.map_err(|_| {
                 let limit = humantime::format_duration(args.timeout);
                 Failure::failed(format!("{}: not finished after {limit}; --timeout allows more", args.url))
@@ -84,7 +95,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 None => {}
             }
         }
-        Ok(())
+        match cache {
+            Some(cache) => cache.store(&endpoint),
+            None => Ok(()),
+        }
     })
 }
 
@@ -161,22 +175,35 @@ async fn fetch(
     endpoint: &Endpoint,
     remote: SocketAddr,
     target: &Target,
-    connect_timeout: Duration,
+    args: &Args,
     sink: &mut Sink,
 ) -> Result<Transfer, Failure> {
     let started = Instant::now();
     let unreachable =
         |why: String| target.failed("cannot connect", format!("{why}; check address, port and device"));
-    let stream = tokio::time::timeout(connect_timeout, endpoint.connect(remote)).await;
-    let stream = stream
-        .map_err(|_| {
-            unreachable(format!("no answer within {}", humantime::format_duration(connect_timeout)))
-        })?
-        .map_err(|error| unreachable(error.to_string()))?;
-    let connect = started.elapsed();
+    let config = ConnectConfig {
+        tcp: endpoint.tcp_config().clone(),
+        // The SYN leaves with the first write, which is the request.
+        fast_open: args.fast_open.then(|| FastOpenConnect { defer: true, ..FastOpenConnect::default() }),
+        ..ConnectConfig::default()
+    };
+    let opened = endpoint.connect_with_data(remote, &[], &config);
+    let (stream, _) = opened.map_err(|error| unreachable(error.to_string()))?;
     stream.set_nodelay(true);
     let handle = stream.handle();
-    let mut response = request(stream, target).await?;
+    let opening = async {
+        let within = tokio::time::timeout(args.connect_timeout, handle.connected()).await;
+        let limit =
+            || unreachable(format!("no answer within {}", humantime::format_duration(args.connect_timeout)));
+        within.map_err(|_| limit())?.map_err(|error| unreachable(error.to_string()))?;
+        Ok::<_, Failure>(started.elapsed())
+    };
+    let (connect, mut response) = if args.fast_open {
+        let (connect, response) = tokio::join!(opening, request(stream, target));
+        (connect?, response?)
+    } else {
+        (opening.await?, request(stream, target).await?)
+    };
     let first_byte = started.elapsed();
     check(&response, target)?;
     let mut bytes = 0;
@@ -233,7 +260,7 @@ impl Transfer {
             ttfb_ms: millis(self.first_byte),
             total_ms: millis(self.total),
             rtt_ms: self.stats.and_then(|stats| stats.srtt).map(millis),
-            fast_open: "off",
+            fast_open: self.stats.map_or("off", |stats| stats.fast_open.name()),
             retransmits: counters.retransmits + counters.handshake_retransmits,
             timeouts: counters.timeouts,
             probes: counters.probes,

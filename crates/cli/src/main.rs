@@ -13,6 +13,7 @@ mod device_args;
 mod duration;
 mod emulate;
 mod failure;
+mod fast_open_cache;
 mod frontend;
 mod get;
 mod hop_args;

@@ -2,6 +2,7 @@
 
 mod content;
 mod files;
+mod keys;
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_runtime::attach::Attached;
-use brisk_runtime::{Endpoint, TcpListener, TcpStream};
+use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -26,6 +27,7 @@ use crate::device_args::DeviceArgs;
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::serve::files::Files;
+use crate::serve::keys::Keys;
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -45,6 +47,14 @@ pub(crate) struct Args {
     /// TCP port on a tun: device
     #[arg(long, default_value_t = 80, value_name = "PORT", env = "BRISK_PORT")]
     port: u16,
+    /// Take requests with the SYN (TCP Fast Open) from clients that have a cookie; at most QUEUE of them wait to be acknowledged
+    #[arg(long, value_name = "QUEUE", num_args = 0..=1, require_equals = true, default_missing_value = "256")]
+    #[arg(env = "BRISK_FAST_OPEN")]
+    fast_open: Option<u16>,
+    /// The keys of the cookies: a file with PRIMARY or PRIMARY,BACKUP, or a directory with files of these names; read
+    /// again when they change
+    #[arg(long, value_name = "PATH", requires = "fast_open", env = "BRISK_FAST_OPEN_KEY")]
+    fast_open_key: Option<PathBuf>,
     /// Answer /N with N bytes that are made up on the way
     #[arg(long)]
     synthetic: bool,
@@ -55,6 +65,9 @@ pub(crate) struct Args {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     drain_timeout: Duration,
 }
+
+/// Connections that wait to be accepted.
+const BACKLOG: usize = 1024;
 
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -70,7 +83,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let (builder, attached) = args.device.attach_config().open()?;
         let port = attached.service_port(args.port);
         let endpoint = builder.build()?;
-        let listeners = listen(&endpoint, port)?;
+        let fast_open = args.fast_open.filter(|&queue| queue > 0).map(|queue| fast_open(queue, &attached));
+        let listeners = listen(&endpoint, port, fast_open)?;
+        if let Some(path) = &args.fast_open_key {
+            let keys = Keys::new(path.clone());
+            keys.install(&endpoint)?;
+            tokio::spawn(keys.watch(endpoint.clone(), log.clone()));
+        }
         for listener in &listeners {
             let address = attached.outside(listener.local_addr());
             let directory = args.directory.display().to_string();
@@ -98,13 +117,32 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
+/// Room for `queue` connections. Inside UDP all clients share one network, so that they cannot be told apart by it.
+fn fast_open(queue: u16, attached: &Attached) -> FastOpenListen {
+    let defaults = FastOpenListen::default();
+    let max_per_ip = match attached {
+        Attached::Tun { .. } => defaults.max_per_ip,
+        Attached::Udp { .. } => queue,
+    };
+    FastOpenListen { max_pending: queue, max_per_ip, ..defaults }
+}
+
 /// A `tun:` stack listens on the port of every family it has an address of.
-fn listen(endpoint: &Endpoint, port: u16) -> Result<Vec<TcpListener>, Failure> {
+fn listen(
+    endpoint: &Endpoint,
+    port: u16,
+    fast_open: Option<FastOpenListen>,
+) -> Result<Vec<TcpListener>, Failure> {
     let has_v4 = endpoint.addresses().iter().any(|address| address.is_ipv4());
     let has_v6 = endpoint.addresses().iter().any(|address| address.is_ipv6());
     let v4 = has_v4.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
     let v6 = has_v6.then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    let bind = |address| TcpListener::bind(endpoint, address).map_err(Failure::from);
+    let bind = |address| {
+        let mut socket = TcpSocket::new(endpoint);
+        socket.bind(address);
+        socket.set_fast_open_listen(fast_open.clone());
+        socket.listen(BACKLOG).map_err(Failure::from)
+    };
     v4.into_iter().chain(v6).map(bind).collect()
 }
 

@@ -131,6 +131,14 @@ impl StreamHandle {
         self.connection.stats()
     }
 
+    /// As [`TcpStream::connected`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connected(&self) -> io::Result<()> {
+        poll_fn(|cx| self.connection.poll_connected(cx)).await
+    }
+
     /// Closes for writing; reading goes on.
     ///
     /// # Errors

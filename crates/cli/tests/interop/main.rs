@@ -6,6 +6,7 @@
 //! | `serve` | kernel clients to `brisk serve` over a TUN |
 //! | `get` | `brisk get` and the library to nginx and to kernel sockets over a TUN |
 //! | `wire` | both roles over a recorded link, judged by tshark |
+//! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
 //!
@@ -17,6 +18,7 @@
 mod machine;
 
 mod capture;
+mod fast_open;
 mod gateway;
 mod get;
 mod kernel;

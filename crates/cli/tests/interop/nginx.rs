@@ -19,7 +19,7 @@ pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
            access_log off; keepalive_requests 100000;
            client_body_temp_path {scratch}/body; proxy_temp_path {scratch}/proxy; fastcgi_temp_path {scratch}/fastcgi;
            uwsgi_temp_path {scratch}/uwsgi; scgi_temp_path {scratch}/scgi;
-           server {{ listen 80 backlog=4096; listen [::]:80 backlog=4096; root {root}; }}
+           server {{ listen 80 backlog=4096 fastopen=256; listen [::]:80 backlog=4096 fastopen=256; root {root}; }}
          }}"
     );
     let file = pages.path("nginx.conf");

@@ -64,7 +64,7 @@ impl OffReason {
     /// The name for metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
-            OffReason::NotAsked => "off(not-asked)",
+            OffReason::NotAsked => "off",
             OffReason::NoData => "off(no-data)",
             OffReason::Suspended => "off(suspended)",
             OffReason::Disabled => "off(disabled)",

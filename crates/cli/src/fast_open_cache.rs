@@ -1,0 +1,54 @@
+//! The Fast Open cookies of a client in a file, from one run of the program to the next.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use brisk_runtime::Endpoint;
+
+use crate::failure::Failure;
+
+/// The file.
+pub(crate) struct Cache {
+    path: PathBuf,
+}
+
+impl Cache {
+    /// The cache in this file, which need not exist.
+    pub(crate) fn new(path: PathBuf) -> Cache {
+        Cache { path }
+    }
+
+    /// Hands what is stored to the endpoint. What cannot be used is told and otherwise ignored: nothing depends on it.
+    pub(crate) fn load(&self, endpoint: &Endpoint) {
+        let path = self.path.display();
+        match std::fs::read_to_string(&self.path) {
+            Ok(text) => {
+                if let Err(error) = endpoint.import_fast_open_cache(&text) {
+                    eprintln!("brisk: warning: {path}: {error}");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => eprintln!("brisk: warning: {path}: cannot be read: {error}"),
+        }
+    }
+
+    /// Stores what the endpoint knows, for the owner of the file alone; a program that is interrupted leaves the old one.
+    pub(crate) fn store(&self, endpoint: &Endpoint) -> Result<(), Failure> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        let fresh = PathBuf::from(name);
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&fresh)
+            .and_then(|mut file| file.write_all(endpoint.export_fast_open_cache().as_bytes()))
+            .and_then(|()| std::fs::rename(&fresh, &self.path));
+        written.map_err(|error| {
+            let _ = std::fs::remove_file(&fresh);
+            Failure::failed(format!("{}: the cookies cannot be stored: {error}", self.path.display()))
+        })
+    }
+}
