@@ -52,6 +52,7 @@ topics! {
     timestamps
     fast_open
     reactive
+    language
 }
 
 #[test]
