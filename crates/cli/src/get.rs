@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
-use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, TcpStream};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, FastOpenOutcome, TcpStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, LOCATION, USER_AGENT};
@@ -260,7 +260,7 @@ impl Transfer {
             ttfb_ms: millis(self.first_byte),
             total_ms: millis(self.total),
             rtt_ms: self.stats.and_then(|stats| stats.srtt).map(millis),
-            fast_open: self.stats.map_or("off", |stats| stats.fast_open.name()),
+            fast_open: self.fast_open_word(),
             retransmits: counters.retransmits + counters.handshake_retransmits,
             timeouts: counters.timeouts,
             probes: counters.probes,
@@ -273,13 +273,23 @@ impl Transfer {
         }
     }
 
+    /// The contract knows no reasons: `off` is all that it says of an open that did not try.
+    fn fast_open_word(&self) -> &'static str {
+        match self.stats.map(|stats| stats.fast_open) {
+            None | Some(FastOpenOutcome::Off(_)) => "off",
+            Some(tried) => tried.name(),
+        }
+    }
+
     fn text(&self, url: &str) -> String {
+        let fast_open = self.stats.map_or("off", |stats| stats.fast_open.name());
+        let fast_open = if fast_open == "off" { String::new() } else { format!(", Fast Open {fast_open}") };
         let rtt = self
             .stats
             .and_then(|stats| stats.srtt)
             .map_or(String::new(), |rtt| format!(", round trip {:.1} ms", millis(rtt)));
         format!(
-            "{url}: {} bytes in {:.1} ms (connected after {:.1} ms, first byte after {:.1} ms{rtt})",
+            "{url}: {} bytes in {:.1} ms (connected after {:.1} ms, first byte after {:.1} ms{rtt}{fast_open})",
             self.bytes,
             millis(self.total),
             millis(self.connect),
