@@ -43,6 +43,8 @@ pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> 
     let mut command = Command::new("tshark");
     command.arg("-n").arg("-r").arg(file);
     command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
+    // A retransmission is no malformed HTTP.
+    command.args(["-o", "tcp.desegment_tcp_streams:FALSE", "--disable-protocol", "http"]);
     command.args(["-Y", filter, "-T", "fields"]);
     command.args(fields.iter().flat_map(|field| ["-e", field]));
     text(&run(&mut command).stdout).lines().map(str::to_owned).collect()

@@ -58,13 +58,39 @@ fn curl_gets_from_nginx_through_the_pair_what_nginx_has() {
         fetches(curl.args(["-sSf", "-m", "60", "http://127.0.0.1:8080/short"]), &short, 1);
     });
     let mut curl = link.near.command("curl");
-    fetches(curl.args(["-sSf", "-m", "300", "http://127.0.0.1:8080/bulk"]), &bulk, 1);
+    fetches(curl.args(["-sSf", "-m", "1200", "http://127.0.0.1:8080/bulk"]), &bulk, 1);
     let access = pair.stop();
     assert_eq!(access.len() as u32, scale.lossy_fetches + 1);
     let broken: Vec<&String> = access.iter().filter(|line| !line.contains("reason=closed")).collect();
     assert!(broken.is_empty(), "{broken:?}");
     let counted = link.stop();
     assert!(counted["down"]["dropped_loss"].as_u64() > Some(100), "the link did lose packets: {counted}");
+}
+
+#[test]
+fn the_hop_may_be_tcp_on_a_device_instead_of_udp() {
+    require!("nginx", "curl");
+    let (link, pages) = (Link::start(LOSSY), Pages::new());
+    let page = pages.write("page", 300_000);
+    let _nginx = nginx::serve(&link.far, &pages);
+    link.route_beyond_far(&["10.7.0.0/24", "fd07::/64"]);
+    link.route_beyond_near(&["10.8.0.0/24", "fd08::/64"]);
+    for hop in ["10.7.0.2:7443", "[fd07::2]:7443"] {
+        let device = ["--device", "tun:brisk1", "--addr", "10.7.0.2/24,fd07::2/64", "--insecure"];
+        let words = [&["backend", "--listen", hop, "--to", "127.0.0.1:80"], &device[..]].concat();
+        let backend = Process::start("brisk backend", &mut link.far.brisk(&words));
+        backend.until_it_says("listen=");
+        let device = ["--device", "tun:brisk1", "--addr", "10.8.0.2/24,fd08::2/64", "--insecure"];
+        let words = [&["frontend", "--listen", "127.0.0.1:8080", "--peer", hop], &device[..]].concat();
+        let frontend = Process::start("brisk frontend", &mut link.near.brisk(&words));
+        frontend.until_it_says("hop=tcp");
+        for _ in 0..5 {
+            let mut curl = link.near.command("curl");
+            fetches(curl.args(["-sSf", "-m", "60", "http://127.0.0.1:8080/page"]), &page, 1);
+        }
+        let access = Pair { frontend, backend }.stop();
+        assert_eq!(access.len(), 5, "{access:?}");
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn get_fetches_small_and_large_files_unchanged() {
     for host in KERNEL {
         for file in [&pages.path("small"), &bulk] {
             let name = file.file_name().expect("a name").display();
-            let mut get = namespace.brisk(&["get", &format!("http://{host}/{name}"), "--timeout", "5m"]);
+            let mut get = namespace.brisk(&["get", &format!("http://{host}/{name}"), "--timeout", "20m"]);
             fetches(get.args(DEVICE), file, 1);
         }
     }
@@ -156,7 +156,7 @@ fn an_abort_is_a_reset_to_the_kernel_and_the_other_way_round() {
 }
 
 /// Runs `body` with an endpoint on a TUN device in the namespace, where the kernel is [`KERNEL`].
-fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoint)) {
+pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoint)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let inside = netns::Namespace::open(namespace.name()).expect("the namespace exists");

@@ -76,6 +76,20 @@ impl Link {
         networks.iter().for_each(|network| self.far.route(network, of_family(network, NEAR)));
     }
 
+    /// Bytes that have come out at the near end.
+    pub(crate) fn carried(&self) -> u64 {
+        self.near.received_on("brisk0")
+    }
+
+    /// Carries nothing until [`resume`](Link::resume).
+    pub(crate) fn pause(&self) {
+        self.emulator.signal("-STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.emulator.signal("-CONT");
+    }
+
     /// Ends the link; what it counted.
     pub(crate) fn stop(self) -> serde_json::Value {
         let Ended { status, said } = self.emulator.stop();

@@ -6,6 +6,8 @@
 //! | `serve` | kernel clients to `brisk serve` over a TUN |
 //! | `get` | `brisk get` and the library to nginx and to kernel sockets over a TUN |
 //! | `wire` | both roles over a recorded link, judged by tshark |
+//! | `peers` | both roles and kernels with parts of TCP switched off |
+//! | `stalls` | both roles, readers that do not read and paths that do not carry |
 //! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
@@ -27,7 +29,9 @@ mod lossy;
 mod namespace;
 mod nginx;
 mod pages;
+mod peers;
 mod process;
 mod scale;
 mod serve;
+mod stalls;
 mod wire;

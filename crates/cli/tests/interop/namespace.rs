@@ -52,12 +52,23 @@ impl Namespace {
 
     /// Packets for others are passed on.
     pub(crate) fn forward(&self) {
-        self.inside(|| {
-            for switch in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-                std::fs::write(format!("/proc/sys/net/{switch}"), "1")
-                    .expect("forwarding can be switched on");
-            }
-        });
+        ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].iter().for_each(|name| self.set(name, "1"));
+    }
+
+    /// Sets a sysctl of `net`.
+    pub(crate) fn set(&self, name: &str, value: &str) {
+        let path = format!("/proc/sys/net/{name}");
+        self.inside(|| std::fs::write(&path, value))
+            .unwrap_or_else(|error| panic!("{path}={value}: {error}"));
+    }
+
+    /// Bytes that a device of this namespace has received.
+    pub(crate) fn received_on(&self, device: &str) -> u64 {
+        let table =
+            self.inside(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("a table of devices");
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .expect("the device is in the table")
     }
 
     /// `network` is reached through `gateway`.

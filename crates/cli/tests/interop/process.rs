@@ -54,16 +54,16 @@ impl Process {
         }
     }
 
+    /// Sends it a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status().is_ok_and(|kill| kill.success());
+        assert!(sent, "{} has ended before it was told to", self.name);
+    }
+
     /// Asks it to end (SIGTERM) and waits until it has.
     pub(crate) fn stop(mut self) -> Ended {
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &self.child.id().to_string()])
-                .status()
-                .is_ok_and(|kill| kill.success()),
-            "{} has ended before it was told to",
-            self.name
-        );
+        self.signal("-TERM");
         let ended = format!("{} ends", self.name);
         let status = eventually(&ended, || self.child.try_wait().expect("it is our child")).code();
         self.listening.drain(..).for_each(|thread| thread.join().expect("listening does not fail"));

@@ -45,7 +45,7 @@ fn curl_gets_small_and_large_files_unchanged() {
         for file in [&pages.path("small"), &bulk] {
             let name = file.file_name().expect("a name").display();
             let url = format!("http://{host}/{name}");
-            fetches(namespace.command("curl").args(["-sSfg", "-m", "300", &url]), file, 1);
+            fetches(namespace.command("curl").args(["-sSfg", "-m", "1200", &url]), file, 1);
         }
     }
     let ended = server.stop();
@@ -73,7 +73,7 @@ pub(crate) fn curl_many(
     to: impl Fn(u32) -> PathBuf,
 ) -> String {
     let mut curl = namespace.command("curl");
-    curl.args(["-sSfg", "-m", "300"]).args(words);
+    curl.args(["-sSfg", "-m", "1200"]).args(words);
     for i in 0..times {
         curl.arg("-o").arg(to(i)).arg(url);
     }
