@@ -80,6 +80,10 @@ pub(crate) struct Prefix {
     pub(crate) from: Option<std::net::IpAddr>,
     /// `new`: this SYN begins a new connection over the same ports.
     pub(crate) new: bool,
+    /// `interleaved`: the parity is of every second block.
+    pub(crate) interleaved: bool,
+    /// `spoiled`: somebody on the way has changed the payload and put the checksum right.
+    pub(crate) spoiled: bool,
     /// `badsum`: the TCP checksum is wrong.
     pub(crate) bad_checksum: bool,
 }

@@ -20,7 +20,8 @@
 //!
 //! The language, beyond what packetdrill has: `[flow NAME]` before a packet names one of several
 //! connections (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` says that a
-//! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum; `GA hex`,
+//! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the
+//! payload; sequence numbers may count back from the initial one (`-999:1(1000)`); `GA hex`,
 //! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
 //! stack ([`KEYS`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
 //! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::run::near;
 use brisk_wire::options::kind;
 use brisk_wire::{RawOption, RawOptions};
 
@@ -147,7 +148,7 @@ impl fmt::Display for TcpOption {
             TcpOption::Timestamps { value, echo } => write!(f, "TS val {value} ecr {echo}"),
             TcpOption::Sack(blocks) => {
                 f.write_str("sack")?;
-                blocks.iter().try_for_each(|(start, end)| write!(f, " {start}:{end}"))
+                blocks.iter().try_for_each(|(start, end)| write!(f, " {}:{}", near(*start), near(*end)))
             }
             TcpOption::FastOpen { cookie, experimental } => {
                 f.write_str(if *experimental { "FOEXP" } else { "FO" })?;

@@ -48,6 +48,8 @@ fn attribute(cursor: &mut Cursor<'_>, prefix: &mut Prefix) -> Result<(), ScriptE
         Some("ect01") => prefix.ecn = Some(EcnBits::Ect01),
         Some("ce") => prefix.ecn = Some(EcnBits::Is(Ecn::Ce)),
         Some("new") => prefix.new = true,
+        Some("interleaved") => prefix.interleaved = true,
+        Some("spoiled") => prefix.spoiled = true,
         Some("badsum") => prefix.bad_checksum = true,
         Some("flow") => {
             let name = ahead.word().ok_or_else(|| ahead.error("the name of a flow"))?;
@@ -63,7 +65,11 @@ fn attribute(cursor: &mut Cursor<'_>, prefix: &mut Prefix) -> Result<(), ScriptE
             ahead.eat_word("from");
             ahead.eat(bare);
         }
-        _ => return Err(cursor.error("noecn, ect0, ect1, ect01, ce, flow NAME, from ADDR, new or badsum")),
+        _ => {
+            let known =
+                "noecn, ect0, ect1, ect01, ce, flow NAME, from ADDR, new, interleaved, spoiled or badsum";
+            return Err(cursor.error(known));
+        }
     }
     *cursor = ahead;
     Ok(())
@@ -88,7 +94,7 @@ pub(super) fn tcp(cursor: &mut Cursor<'_>) -> Result<TcpPacket, ScriptError> {
         cursor.complaint(line, format!("`{letters}` are no flags: use letters of FSRPEWAU456. or -"))
     })?;
     let (seq, len) = sequence(cursor)?;
-    let ack = if cursor.eat_word("ack") { Some(cursor.number_as()?) } else { None };
+    let ack = if cursor.eat_word("ack") { Some(number_in_stream(cursor)?) } else { None };
     let win = if cursor.eat_word("win") { Some(cursor.number_as()?) } else { None };
     let urg = if cursor.eat_word("urg") { Some(cursor.number_as()?) } else { None };
     if ack.is_some() != flags.contains(Flags::ACK) {
@@ -101,9 +107,9 @@ pub(super) fn tcp(cursor: &mut Cursor<'_>) -> Result<TcpPacket, ScriptError> {
 /// `seq:end(len)`.
 fn sequence(cursor: &mut Cursor<'_>) -> Result<(u32, u32), ScriptError> {
     let line = cursor.line();
-    let seq: u32 = cursor.number_as()?;
+    let seq = number_in_stream(cursor)?;
     cursor.expect(":")?;
-    let end: u32 = cursor.number_as()?;
+    let end = number_in_stream(cursor)?;
     cursor.expect("(")?;
     let len: u32 = cursor.number_as()?;
     cursor.expect(")")?;
@@ -114,6 +120,13 @@ fn sequence(cursor: &mut Cursor<'_>) -> Result<(u32, u32), ScriptError> {
         );
     }
     Ok((seq, len))
+}
+
+/// A sequence number; a sign counts back from the initial one.
+fn number_in_stream(cursor: &mut Cursor<'_>) -> Result<u32, ScriptError> {
+    let negative = cursor.eat("-");
+    let number: u32 = cursor.number_as()?;
+    Ok(if negative { number.wrapping_neg() } else { number })
 }
 
 fn options(cursor: &mut Cursor<'_>) -> Result<Option<Vec<TcpOption>>, ScriptError> {
@@ -163,10 +176,10 @@ fn option(cursor: &mut Cursor<'_>) -> Result<TcpOption, ScriptError> {
 
 fn blocks(cursor: &mut Cursor<'_>) -> Result<Vec<(u32, u32)>, ScriptError> {
     let mut blocks = Vec::new();
-    while cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
-        let start = cursor.number_as()?;
+    while cursor.peek().is_some_and(|c| c.is_ascii_digit() || c == '-') {
+        let start = number_in_stream(cursor)?;
         cursor.expect(":")?;
-        blocks.push((start, cursor.number_as()?));
+        blocks.push((start, number_in_stream(cursor)?));
     }
     Ok(blocks)
 }
@@ -267,6 +280,9 @@ mod tests {
         assert_eq!(packet.prefix.flow.as_deref(), Some("b"));
         assert_eq!(packet.prefix.ecn, Some(EcnBits::Is(Ecn::Ect0)));
         assert_eq!(read("S 0:0(0) <...>").unwrap().options, None);
+        let parity = read(". -999:1(1000) ack 1 <nop,sack -999:1>").unwrap();
+        assert_eq!((parity.seq, parity.len), (0xffff_fc19, 1000));
+        assert_eq!(parity.options.unwrap()[1], TcpOption::Sack(vec![(0xffff_fc19, 1)]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use brisk_wire::{Ecn, Flags};
 
 use super::flow::Flow;
 use super::host::{Sent, micros};
-use super::stream;
+use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, TcpPacket};
 use crate::tcp_option::{Cookie, TcpOption};
 
@@ -34,7 +34,14 @@ impl Seen {
         let seq = flow.local_to_script(sent.tcp.seq.0);
         let flags = sent.tcp.flags;
         let first = seq.wrapping_add(u32::from(flags.contains(Flags::SYN))).wrapping_sub(1);
-        let intact = sent.payload == stream::bytes(u64::from(first), sent.payload.len());
+        let len = sent.payload.len();
+        let parity = sent.tcp.options.gentle.as_ref().and_then(|option| stream::Parity::of(option, seq));
+        let intact = match parity {
+            None => sent.payload == stream::bytes(u64::from(first), len),
+            Some(parity) => [Blocks::All, Blocks::EverySecond]
+                .into_iter()
+                .any(|blocks| sent.payload == parity.payload(len, blocks)),
+        };
         let to_script = |option: TcpOption| match option {
             TcpOption::Sack(blocks) => {
                 let block =
@@ -174,7 +181,13 @@ fn write_prefix(line: &mut String, flow: &str, ecn: Option<EcnBits>) {
 }
 
 fn write_segment(line: &mut String, flags: Flags, seq: u32, len: u32) {
-    let _ = write!(line, "{flags} {seq}:{}({len})", seq.wrapping_add(len));
+    let _ = write!(line, "{flags} {}:{}({len})", near(seq), near(seq.wrapping_add(len)));
+}
+
+/// A sequence number a little below the initial one is easier to read with a sign.
+pub(crate) fn near(seq: u32) -> i64 {
+    const LITTLE: u32 = 1 << 24;
+    if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }
 }
 
 fn write_numbers(line: &mut String, ack: Option<u32>, win: Option<u16>, urg: Option<u16>) {

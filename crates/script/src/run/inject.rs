@@ -7,12 +7,14 @@ use brisk_wire::{
 };
 
 use super::flow::Flow;
-use super::stream;
+use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, IcmpPacket, TcpPacket};
 use crate::tcp_option::{Cookie, TcpOption};
 
 /// Bytes of options that fit a TCP header.
 const OPTION_SPACE: usize = 40;
+/// The byte of the payload that `[spoiled]` changes.
+const SPOILED_BYTE: usize = 10;
 
 /// The segment that the script says arrives.
 pub(crate) fn segment(
@@ -39,7 +41,20 @@ pub(crate) fn segment(
     };
     let area = option_area(packet, flow, cookie)?;
     let first = packet.seq.wrapping_add(u32::from(packet.flags.contains(Flags::SYN))).wrapping_sub(1);
-    let payload = stream::bytes(u64::from(first), packet.len as usize);
+    let parity = packet.options.iter().flatten().find_map(|option| match option {
+        TcpOption::Gentle(value) => stream::Parity::of_bytes(value, packet.seq),
+        _ => None,
+    });
+    let blocks = if packet.prefix.interleaved { Blocks::EverySecond } else { Blocks::All };
+    let mut payload = match parity {
+        None => stream::bytes(u64::from(first), packet.len as usize),
+        Some(parity) => parity.payload(packet.len as usize, blocks),
+    };
+    if packet.prefix.spoiled
+        && let Some(byte) = payload.get_mut(SPOILED_BYTE)
+    {
+        *byte ^= 1 << 5;
+    }
     let mut bytes = Vec::new();
     emit(&ip, &header, &[&area, &payload], ChecksumFill::Full, &mut bytes)
         .map_err(|error| error.to_string())?;

@@ -22,6 +22,7 @@ use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpP
 use crate::error::ScriptError;
 use crate::settings::Settings;
 use crate::tcp_option::{Cookie, TcpOption};
+pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
 use host::{Host, instant};

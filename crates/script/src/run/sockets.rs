@@ -49,6 +49,8 @@ struct Socket {
     /// SO_LINGER with 0 s: close resets.
     resets: bool,
     connected: bool,
+    /// shutdown(SHUT_RD): a read that finds nothing finds the end.
+    read_closed: bool,
     closed: Option<CloseReason>,
     /// The error of `closed` was told: it is told once.
     told: bool,
@@ -75,6 +77,7 @@ impl Socket {
             nonblocking: false,
             resets: false,
             connected: false,
+            read_closed: false,
             closed: None,
             told: false,
             fast_open_queue: None,
@@ -358,6 +361,7 @@ impl Sockets {
                 }
                 Ok(Return::Value(count as i64))
             }
+            Err(ReadError::WouldBlock) if socket.read_closed => Ok(Return::Value(0)),
             Err(ReadError::WouldBlock) if blocks => Ok(Return::Blocks),
             Err(ReadError::WouldBlock) => Ok(Return::Errno("EAGAIN")),
             Err(ReadError::NoConnection) => Ok(Return::Errno("EBADF")),
@@ -413,8 +417,10 @@ impl Sockets {
         let how = arguments.names(1);
         let socket = self.get(arguments)?;
         let Some(id) = socket.conn() else { return Ok(Return::Errno("ENOTCONN")) };
-        if !(how.contains(&"SHUT_WR") || how.contains(&"SHUT_RDWR")) {
-            return Err("shutdown: the stack closes for writing only; use SHUT_WR".to_owned());
+        // Closing for reading is between the application and its socket: the peer hears nothing of it.
+        socket.read_closed |= how.contains(&"SHUT_RD") || how.contains(&"SHUT_RDWR");
+        if how.contains(&"SHUT_RD") {
+            return Ok(Return::Value(0));
         }
         Ok(match host.stack.shutdown(id, host.now) {
             Ok(()) => Return::Value(0),
