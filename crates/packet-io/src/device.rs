@@ -106,6 +106,8 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Arrivals that were not packets of this device: malformed, foreign or unreadable.
     pub receive_dropped: u64,
+    /// Arrivals that the kernel dropped because they were not fetched in time, where it tells (`udp:`).
+    pub receive_overflowed: u64,
     /// Packets taken from the stack.
     pub sent: u64,
     /// Bytes of those packets.

@@ -17,7 +17,7 @@ pub mod peers;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::task::{Context, Poll};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -281,7 +281,7 @@ impl Device for UdpDevice {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        Counters { receive_overflowed: dropped_by_kernel(&self.socket), ..self.counters }
     }
 }
 
@@ -374,6 +374,17 @@ fn wish_for_buffers(socket: &UdpSocket, bytes: usize) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
 }
 
+/// Datagrams that found the receive buffer full since the socket was made; 0 if the kernel does not tell.
+fn dropped_by_kernel(socket: &UdpSocket) -> u64 {
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut meminfo = [0_u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&meminfo) as libc::socklen_t;
+    let (fd, out) = (socket.as_raw_fd(), meminfo.as_mut_ptr().cast());
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, which is the size of `meminfo`.
+    let failed = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, out, &raw mut len) } != 0;
+    if failed { 0 } else { meminfo[SK_MEMINFO_DROPS].into() }
+}
+
 fn is_unreachable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -431,6 +442,19 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(5), all).await.expect("the packets arrive");
         received
+    }
+
+    #[tokio::test]
+    async fn datagrams_that_found_no_room_are_counted() {
+        let options = UdpOptions { buffer_bytes: 4096, ..UdpOptions::default() };
+        let device = UdpDevice::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        assert_eq!(device.counters().receive_overflowed, 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..100 {
+            sender.send_to(&[0; 1000], device.local_addr()).unwrap();
+        }
+        let lost = device.counters().receive_overflowed;
+        assert!((50..100).contains(&lost), "{lost}");
     }
 
     #[tokio::test]
