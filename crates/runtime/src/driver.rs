@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use brisk_packet_io::{ChecksumState, Device, RxMeta, TxMeta};
 use brisk_tcp::stack::Rx;
-use brisk_tcp::time::Instant;
+use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::ChecksumCheck;
 use tokio::time::Sleep;
 
@@ -25,6 +25,8 @@ use crate::shared::{Ended, Shared};
 const RECEIVE_BUDGET: usize = 64;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
+/// How old the counters of the device may be when somebody asks; looking costs a system call.
+const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get their turn.
 const ROUNDS: usize = 8;
 
@@ -39,6 +41,8 @@ pub(crate) struct Driver {
     spare: Vec<Vec<u8>>,
     woken: Vec<Waker>,
     flushed: bool,
+    /// When the counters of the device were last looked at.
+    counted: Option<Instant>,
 }
 
 /// What a round under the lock found.
@@ -61,6 +65,7 @@ impl Driver {
             spare: Vec::new(),
             woken: Vec::new(),
             flushed: true,
+            counted: None,
         }
     }
 
@@ -110,6 +115,10 @@ impl Driver {
                 .push_back((buffer, TxMeta { segment_size: transmit.segment_size, partial_checksum }));
         }
         inner.take_events(&mut self.woken);
+        if self.counted.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE) {
+            inner.device = self.device.counters();
+            self.counted = Some(now);
+        }
         let idle = inner.is_idle();
         if idle {
             inner.idle().take_into(&mut self.woken);

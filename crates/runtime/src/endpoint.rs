@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::SystemTime;
 
-use brisk_packet_io::Device;
+use brisk_packet_io::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::fast_open::{ImportError, KeySource};
 use brisk_tcp::stack::StackStats;
@@ -124,6 +124,11 @@ impl Endpoint {
     /// Counters over all connections since the endpoint was built.
     pub fn stats(&self) -> StackStats {
         *self.shared.lock().stack.stats()
+    }
+
+    /// What went through the device, and what did not. As of the last time that anything happened.
+    pub fn device_counters(&self) -> Counters {
+        self.shared.lock().device
     }
 
     /// Connections that exist now, half-open ones and TIME-WAIT included.

@@ -33,7 +33,7 @@ pub mod socket;
 pub mod split;
 pub mod stream;
 
-pub use brisk_packet_io::DeviceSpec;
+pub use brisk_packet_io::{Counters, DeviceSpec};
 pub use brisk_tcp::config::FastOpenConfig;
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};

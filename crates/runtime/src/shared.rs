@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
+use brisk_packet_io::Counters;
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
 /// Behind the lock.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
+    /// What the device counted when the driver last looked.
+    pub(crate) device: Counters,
     connections: HashMap<ConnId, Waiting>,
     listeners: HashMap<ListenerId, Wakers>,
     idle: Wakers,
@@ -58,6 +61,7 @@ impl Shared {
     pub(crate) fn new(stack: Stack, clock: Clock) -> Shared {
         let inner = Inner {
             stack,
+            device: Counters::default(),
             connections: HashMap::new(),
             listeners: HashMap::new(),
             idle: Wakers::default(),
