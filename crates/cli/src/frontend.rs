@@ -71,8 +71,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         ];
         log.line(Level::Info, "started", &fields);
         frontend.run(stop.ordered()).await;
-        // What is lost after this was not acknowledged in time; the peer times out.
-        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        service::last_words(&endpoint, &log).await;
         Ok(())
     })
 }

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use brisk_gateway::log::{Level, Log, LogFormat};
+use brisk_gateway::log::{Level, Log, LogFormat, Value};
+use brisk_runtime::Endpoint;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -19,6 +20,22 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     let runtime = runtime
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))?;
     runtime.block_on(work)
+}
+
+/// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a second of
+/// delay finds here whether a socket buffer was too small.
+pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
+    // What is lost after this was not acknowledged in time; the peer times out.
+    let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
+    let device = endpoint.device_counters();
+    let fields = [
+        ("packets_in", Value::Count(device.received)),
+        ("packets_out", Value::Count(device.sent)),
+        ("overflowed", Value::Count(device.receive_overflowed)),
+        ("malformed", Value::Count(device.receive_dropped)),
+        ("refused", Value::Count(device.send_refused)),
+    ];
+    log.line(Level::Info, "hop", &fields);
 }
 
 /// The log that the common flags ask for.
