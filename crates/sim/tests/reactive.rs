@@ -72,22 +72,29 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
 
 #[test]
 fn probes_prevent_timeouts_where_losses_come_in_bursts() {
-    const N: u64 = 400;
     // Table 4 in shape: on the same seeds, at 40 ms, where a probe is well before the timeout.
-    println!("5 kB and 20 kB over 40 ms, after:1%,50% on the way down, {N} transactions each");
-    println!("| arm | bytes | timeouts | probes | retransmits | mean ms |");
+    let n = std::env::var("BRISK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
+    println!("{n} transactions each over 40 ms, after:1%,50% on the way down");
+    println!(
+        "| bytes | arm | timeouts | recoveries | probes | of segments | masked | undone | sent again | mean ms | p99 ms |"
+    );
     for bytes in [5_000, 20_000] {
         let totals = arms().map(|(name, tcp)| {
             let results: Vec<_> =
-                (0..N).map(|seed| run("--rtt 40ms --loss down:after:1%,50%", bytes, &tcp, seed)).collect();
+                (0..n).map(|seed| run("--rtt 40ms --loss down:after:1%,50%", bytes, &tcp, seed)).collect();
             let total = |of: fn(&TransactionResult) -> u64| results.iter().map(of).sum::<u64>();
             let (timeouts, probes) = (total(|r| r.timeouts - r.handshake_timeouts), total(|r| r.probes));
-            let took: Duration = results.iter().map(|r| r.completion.unwrap()).sum();
-            let mean = took.as_secs_f64() * 1e3 / results.len() as f64;
+            let mut took: Vec<Duration> = results.iter().map(|r| r.completion.unwrap()).collect();
+            took.sort_unstable();
+            let mean = took.iter().sum::<Duration>().as_secs_f64() * 1e3 / n as f64;
+            let (recoveries, masked) = (total(|r| r.recoveries), total(|r| r.masked_losses));
+            let (undone, again) = (total(|r| r.undos), total(|r| r.retransmits - r.handshake_timeouts));
+            let share = probes as f64 * 100.0 / total(|r| r.segments) as f64;
+            let p99 = took[took.len() * 99 / 100].as_secs_f64() * 1e3;
             println!(
-                "| {name} | {bytes} | {timeouts} | {probes} | {} | {mean:.1} |",
-                total(|r| r.retransmits)
+                "| {bytes} | {name} | {timeouts} | {recoveries} | {probes} | {share:.2} % | {masked} | {undone} | {again} | {mean:.1} | {p99:.0} |"
             );
+            assert!(share < 1.0, "{name}: {share} %");
             (timeouts, mean)
         });
         let [of_2012, off, paper, rack_tlp] = totals;

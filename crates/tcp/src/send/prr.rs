@@ -110,8 +110,8 @@ impl PrrEpisode {
             }
             snd.min(ssthresh - pipe)
         };
-        // "Force a fast retransmit upon entering recovery."
-        if prr_out == 0 && snd <= 0 { mss } else { snd.max(0) }
+        // "Force a fast retransmit upon entering recovery": a whole segment, since part of one cannot leave.
+        if prr_out == 0 { snd.max(mss) } else { snd.max(0) }
     }
 }
 

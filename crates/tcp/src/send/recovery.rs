@@ -9,6 +9,7 @@ use brisk_wire::SeqNum;
 
 use crate::event::UndoCause;
 use crate::outcome::{AckOutcome, CongestionState, DsackOf, Episode, LossOutcome, Origin, Sent};
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
@@ -29,7 +30,8 @@ pub(crate) struct Recovery {
     undo_marker: Option<SeqNum>,
     /// Bytes retransmitted in the episode and not reported as duplicates.
     undo_retrans: u32,
-    first_retransmit: Option<Instant>,
+    /// The first retransmission of the episode: when, and what.
+    first_retransmit: Option<(Instant, SeqRange)>,
     /// Both ends use SACK.
     sack: bool,
     /// A first timeout is being judged by F-RTO.
@@ -95,7 +97,7 @@ impl Recovery {
         match sent.origin {
             Origin::Retransmit if self.undo_marker.is_some() => {
                 self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
-                self.first_retransmit.get_or_insert(sent.at);
+                self.first_retransmit.get_or_insert((sent.at, sent.range));
             }
             Origin::Ack
             | Origin::New
@@ -124,7 +126,11 @@ impl Recovery {
         if !self.in_recovery() {
             return None;
         }
-        if let (true, Some(echoed), Some(first)) = (ack.advanced > 0, ack.echoed_rtt, self.first_retransmit)
+        // The echo speaks of the segment at SND.UNA: only if that one was retransmitted first does it
+        // tell the original from its repetition (RFC 3522 section 3.2 knows no other case).
+        if let (true, Some(echoed), Some((first, range))) =
+            (ack.advanced > 0, ack.echoed_rtt, self.first_retransmit)
+            && range.contains(ack.una_before)
             && echoed > ack.at.saturating_since(first) + TIMESTAMP_TICK
         {
             return Some(UndoCause::Eifel);
@@ -342,7 +348,6 @@ mod tests {
 
     use super::*;
     use crate::outcome::{Delivered, Dsack};
-    use crate::seq_ranges::SeqRange;
 
     const ISS: SeqNum = SeqNum(u32::MAX - 50);
 

@@ -299,6 +299,19 @@ fn without_sack_or_with_a_shut_window_no_probe_leaves() {
 }
 
 #[test]
+fn before_the_handshake_is_complete_no_probe_leaves() {
+    // R13 (d): with Fast Open data may be outstanding in SYN-RECEIVED.
+    for config in [paper(), rack_tlp()] {
+        let mut tail = Tail::new(config, 0, |who, n| who == C && n <= 4);
+        tail.world.end(C).established = None;
+        tail.write(4);
+        assert_eq!(tail.until(450).sent(), []);
+        assert_eq!(tail.until(550).sent(), [segment(500, 1)]);
+        assert_eq!((tail.counters().probes, tail.counters().timeouts), (0, 1));
+    }
+}
+
+#[test]
 fn a_delayed_acknowledgement_of_200_ms_provokes_no_probe() {
     // R14: one segment, ACK at t=300.
     for config in [paper(), rack_tlp()] {
