@@ -60,7 +60,7 @@ fn a_wrong_value_is_usage_and_says_what_to_do() {
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
         (["whatif", "--arms", "tcp;nonsense"], "arms: tcp, tcp+tfo"),
-        (["whatif", "--arms", "tcp+tfo"], "arms that exist: tcp, tcp2012, reactive"),
+        (["whatif", "--arms", "corrective"], "arms that exist: tcp, tcp+tfo, tcp2012, reactive"),
         (["whatif", "--har", "page.har"], "comes with the lab"),
         (["whatif", "--flow", "30kg"], "not a unit of size"),
         (["demo", "--middlebox", "drop-syn-data"], "use brisk whatif"),

@@ -15,6 +15,8 @@ pub struct Arm {
     pub name: String,
     /// The TCP of both ends.
     pub tcp: TcpConfig,
+    /// Both ends use Fast Open, and the client has been to the server before.
+    pub fast_open: bool,
 }
 
 /// Why a text names no arm.
@@ -61,6 +63,8 @@ pub enum ArmError {
 enum Named {
     /// This TCP.
     Tcp(fn() -> TcpConfig),
+    /// This TCP with Fast Open.
+    FastOpen(fn() -> TcpConfig),
     /// Something that is not part of this build.
     Missing(&'static str),
 }
@@ -68,12 +72,12 @@ enum Named {
 /// Arms that have a name of their own.
 const NAMED: [(&str, Named); 7] = [
     ("tcp", Named::Tcp(TcpConfig::default)),
-    ("tcp+tfo", Named::Missing("Fast Open")),
+    ("tcp+tfo", Named::FastOpen(TcpConfig::default)),
     ("tcp2012", Named::Tcp(TcpConfig::of_2012)),
     ("reactive", Named::Tcp(TcpConfig::of_2012_with_reactive)),
     ("corrective", Named::Missing("the Corrective mechanism")),
     ("proactive", Named::Missing("the Proactive mechanism")),
-    ("all", Named::Missing("Fast Open and the planner")),
+    ("all", Named::Missing("the planner")),
 ];
 
 /// Mechanisms, the values of each, and what is missing.
@@ -113,19 +117,21 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
     }
     let arm = || name.to_owned();
     match NAMED.iter().find(|(named, _)| *named == name) {
-        Some((_, Named::Tcp(tcp))) => return Ok(Arm { name: arm(), tcp: tcp() }),
+        Some((_, Named::Tcp(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: false }),
+        Some((_, Named::FastOpen(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: true }),
         Some((_, Named::Missing(what))) => return Err(ArmError::NotBuilt { arm: arm(), what }),
         None => {}
     }
-    let mut tcp = TcpConfig::default();
+    let mut asked = Arm { name: arm(), tcp: TcpConfig::default(), fast_open: false };
     for word in name.split(',') {
-        mechanism(name, word.trim(), &mut tcp)?;
+        mechanism(word.trim(), &mut asked)?;
     }
-    Ok(Arm { name: arm(), tcp })
+    Ok(asked)
 }
 
-/// Reads one `mechanism` or `mechanism=value` into `tcp`.
-fn mechanism(arm: &str, word: &str, tcp: &mut TcpConfig) -> Result<(), ArmError> {
+/// Reads one `mechanism` or `mechanism=value` into the arm.
+fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
+    let Arm { name: arm, tcp, fast_open } = asked;
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, ..)| *mechanism == key);
     let Some((mechanism, allowed, what)) = found else {
@@ -135,6 +141,7 @@ fn mechanism(arm: &str, word: &str, tcp: &mut TcpConfig) -> Result<(), ArmError>
         return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
     }
     match (*mechanism, value) {
+        ("fast_open", value) => *fast_open = value == "on",
         ("reactive", "off") => tcp.mechanisms.reactive = Reactive::Off,
         ("reactive", "rack_tlp") => tcp.mechanisms.reactive = Reactive::default(),
         ("reactive", "paper") => {
@@ -151,7 +158,7 @@ fn mechanism(arm: &str, word: &str, tcp: &mut TcpConfig) -> Result<(), ArmError>
 
 fn existing() -> String {
     let built = |(name, named): &(&'static str, Named)| match named {
-        Named::Tcp(_) => Some(*name),
+        Named::Tcp(_) | Named::FastOpen(_) => Some(*name),
         Named::Missing(_) => None,
     };
     NAMED.iter().filter_map(built).collect::<Vec<_>>().join(", ")
@@ -176,7 +183,7 @@ mod tests {
     #[test]
     fn the_default_arms_are_those_that_exist() {
         let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
-        assert_eq!(names, ["tcp", "reactive"]);
+        assert_eq!(names, ["tcp", "tcp+tfo", "reactive"]);
     }
 
     #[test]
@@ -192,10 +199,10 @@ mod tests {
 
     #[test]
     fn an_arm_that_is_not_built_says_which_are() {
-        let error = parse_arms("tcp; tcp+tfo").unwrap_err().to_string();
+        let error = parse_arms("tcp; corrective").unwrap_err().to_string();
         assert_eq!(
             error,
-            "arm 'tcp+tfo' needs Fast Open, not built yet; arms that exist: tcp, tcp2012, reactive"
+            "arm 'corrective' needs the Corrective mechanism, not built yet; arms that exist: tcp, tcp+tfo, tcp2012, reactive"
         );
         assert!(matches!(parse_arm("fast_open,corrective=f2"), Err(ArmError::NotBuilt { .. })));
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
+use brisk_sim::fast_open::Acquaintance;
 use brisk_sim::seeds;
 use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
 use brisk_sim::world::Arena;
@@ -174,11 +175,12 @@ pub fn compare(
     stop: &AtomicBool,
 ) -> Result<Report, TransactionError> {
     let chunks = comparison.n.div_ceil(CHUNK);
+    let acquaintance = Acquaintance::over(comparison.link.base_rtt())?;
     let done: Vec<Vec<Vec<TransactionResult>>> = (0..chunks)
         .into_par_iter()
         .map(|chunk| {
             let end = ((chunk + 1) * CHUNK).min(comparison.n);
-            run_chunk(comparison, chunk * CHUNK..end, progress, stop)
+            run_chunk(comparison, &acquaintance, chunk * CHUNK..end, progress, stop)
         })
         .collect::<Result<_, TransactionError>>()?;
     let mut by_arm = vec![Vec::new(); comparison.arms.len()];
@@ -204,6 +206,7 @@ pub fn compare(
 /// The transactions of a range, for each arm; fewer of them once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
+    acquaintance: &Acquaintance,
     range: std::ops::Range<u64>,
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
@@ -222,6 +225,7 @@ fn run_chunk(
                 established: comparison.established,
                 client: arm.tcp.clone(),
                 server: arm.tcp.clone(),
+                fast_open: arm.fast_open.then_some(acquaintance),
                 ..TransactionSpec::new(&comparison.link, response)
             };
             results.push(transaction_in(&spec, seed, &mut arena)?);

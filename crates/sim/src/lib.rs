@@ -27,6 +27,7 @@
 
 pub mod application;
 mod content;
+pub mod fast_open;
 pub mod host;
 pub mod pcapng;
 mod schedule;

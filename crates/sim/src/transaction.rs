@@ -12,6 +12,7 @@ use std::time::Duration;
 use brisk_link::{LinkSpec, MiddleboxSpec};
 use brisk_tcp::connection::Counters;
 use brisk_tcp::error::ConfigError;
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_wire::Instant;
 use serde::Serialize;
@@ -19,12 +20,13 @@ use thiserror::Error;
 
 use crate::application::client::Failed;
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
+use crate::fast_open::{self, Acquaintance};
 use crate::host::{AppId, HostId};
 use crate::world::{Arena, Point, Side, World};
 
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-const PORT: u16 = 80;
+pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+pub(crate) const PORT: u16 = 80;
 
 /// A transaction to be simulated.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub struct TransactionSpec<'a> {
     pub client: TcpConfig,
     /// The server's TCP.
     pub server: TcpConfig,
+    /// Both ends use Fast Open, and the client has been to the server before. Default `None`: off.
+    pub fast_open: Option<&'a Acquaintance>,
     /// When to give up; default 600 s of virtual time.
     pub limit: Duration,
 }
@@ -55,6 +59,7 @@ impl<'a> TransactionSpec<'a> {
             established: false,
             client: TcpConfig::default(),
             server: TcpConfig::default(),
+            fast_open: None,
             limit: Duration::from_secs(600),
         }
     }
@@ -207,13 +212,25 @@ impl Stage {
             world.tap(&[Point::Hosts(Side::A), Point::Hosts(Side::B)], to)?;
         }
         let client_host = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
-        let server_host = world.add_host(Side::B, "server", &[SERVER], StackConfig::default())?;
+        let server_stack = StackConfig { fast_open: fast_open::keys(), ..StackConfig::default() };
+        let server_host = world.add_host(Side::B, "server", &[SERVER], server_stack)?;
+        if let Some(acquaintance) = spec.fast_open {
+            acquaintance.recall(world.stack_mut(client_host));
+        }
         let address = SocketAddr::new(SERVER, PORT);
-        let listen = ListenConfig { tcp: spec.server.clone(), ..ListenConfig::default() };
+        let listen = ListenConfig {
+            tcp: spec.server.clone(),
+            fast_open: spec.fast_open.map(|_| FastOpenListen::default()),
+            ..ListenConfig::default()
+        };
         let server = world.add_app(server_host, Instant::ZERO, Server::new(address, listen));
         let plan = ClientPlan {
             server: address,
-            connect: ConnectConfig { tcp: spec.client.clone(), ..ConnectConfig::default() },
+            connect: ConnectConfig {
+                tcp: spec.client.clone(),
+                fast_open: spec.fast_open.map(|_| FastOpenConnect::default()),
+                ..ConnectConfig::default()
+            },
             connections: match spec.established {
                 true => Connections::Established(Duration::from_secs(1)),
                 false => Connections::Fresh,

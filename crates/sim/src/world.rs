@@ -223,6 +223,11 @@ impl World {
         &self.hosts[host.0].stack
     }
 
+    /// The stack of a host, to prepare it before anything happens.
+    pub(crate) fn stack_mut(&mut self, host: HostId) -> &mut Stack {
+        &mut self.hosts[host.0].stack
+    }
+
     /// The counters of one direction of a link; `None` beyond the end of the chain.
     pub fn counters(&self, link: usize, way: Way) -> Option<&Counters> {
         let link = self.links.get(link)?;

@@ -75,10 +75,12 @@ impl Stage {
         let backend_at = udp_address(&attached)?;
         let inside =
             SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(backend_at.port()));
+        let defaults = BackendConfig::new(inside, origin.to_string());
         let config = BackendConfig {
             tcp: tcp.clone(),
+            fast_open: defaults.fast_open.clone().filter(|_| arm.fast_open),
             service: service(&hop),
-            ..BackendConfig::new(inside, origin.to_string())
+            ..defaults
         };
         let backend = Backend::bind(config, &endpoint)?;
         tokio::spawn(keep(endpoint, backend.run(ordered(stopped.clone()))));
@@ -93,7 +95,9 @@ impl Stage {
         let (builder, attached) = hop_device()?;
         let endpoint = builder.build()?;
         let peer = attached.destination(relay_at)?;
-        let config = FrontendConfig { tcp, service: service(&hop), ..FrontendConfig::new(ANY, peer) };
+        let defaults = FrontendConfig::new(ANY, peer);
+        let fast_open = defaults.fast_open.filter(|_| arm.fast_open);
+        let config = FrontendConfig { tcp, fast_open, service: service(&hop), ..defaults };
         let frontend = Frontend::bind(config, endpoint.clone()).await?;
         let frontend_at = frontend.local_addr()?;
         tokio::spawn(keep(endpoint, frontend.run(ordered(stopped))));
