@@ -9,6 +9,7 @@
 //! | [`segment`] | a packet | parsing refuses or answers; what was read is written and read as the same |
 //! | [`options`] | a TCP option area | as above, for the options; the encoder stays within 40 bytes |
 //! | [`link`] | text of the link grammar | what reads prints as text that reads as itself; the link runs |
+//! | [`script`] | text of a packet script | reading and running it end, with a verdict or an error |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
@@ -35,6 +36,7 @@ pub mod link;
 pub mod mutate;
 pub mod options;
 pub mod pair;
+pub mod script;
 pub mod seeds;
 pub mod segment;
 pub mod watched;
@@ -49,10 +51,11 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
+    Target { name: "script", run: script::run },
     Target { name: "connection", run: connection::run },
     Target { name: "pair", run: pair::run },
 ];

@@ -18,6 +18,9 @@ pub fn mutate(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
 }
 
 fn once(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
+    if input.contains(&b'\n') && below(chance, 2) == 0 {
+        return one_line(input, other, chance);
+    }
     let at = below(chance, input.len() + 1);
     let len = 1 + below(chance, 16);
     let end = input.len().min(at + len);
@@ -44,6 +47,28 @@ fn once(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
             input.extend(fresh);
         }
         _ => input.truncate(at.max(input.len() / 2)),
+    }
+}
+
+/// Takes a line out, or puts one in from itself or from `other`, or changes a digit.
+fn one_line(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
+    let lines: Vec<&[u8]> = input.split_inclusive(|byte| *byte == b'\n').collect();
+    let others: Vec<&[u8]> = other.split_inclusive(|byte| *byte == b'\n').collect();
+    let at = below(chance, lines.len());
+    let start: usize = lines.iter().take(at).map(|line| line.len()).sum();
+    let len = lines.get(at).map_or(0, |line| line.len());
+    let from = if below(chance, 2) == 0 { &lines } else { &others };
+    let line = from.get(below(chance, from.len())).map_or(Vec::new(), |line| line.to_vec());
+    match below(chance, 4) {
+        0 => drop(input.drain(start..start + len)),
+        1 => drop(input.splice(start..start, line)),
+        2 => drop(input.splice(start..start + len, line)),
+        _ => {
+            let digits: Vec<usize> = (start..start + len).filter(|at| input[*at].is_ascii_digit()).collect();
+            if let Some(&at) = digits.get(below(chance, digits.len())) {
+                input[at] = b'0' + below(chance, 10) as u8;
+            }
+        }
     }
 }
 

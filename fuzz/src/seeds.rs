@@ -17,6 +17,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "segment" => named(segment()),
         "options" => named(options()),
         "link" => link(),
+        "script" => script(),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -115,6 +116,26 @@ fn link() -> Vec<(String, Vec<u8>)> {
     .enumerate()
     .map(|(number, text)| (format!("{number}"), text.as_bytes().to_vec()))
     .collect()
+}
+
+fn script() -> Vec<(String, Vec<u8>)> {
+    let accepted = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\
+        +0 < S 0:0(0) win 65535 <mss 1460,sackOK,TS val 1 ecr 0,nop,wscale 7>\n+0 > S. 0:0(0) ack 1 <...>\n\
+        +.1 < . 1:1(0) ack 1 win 257 <nop,nop,TS val 2 ecr 1>\n+0 accept(3, ..., ...) = 4\n";
+    let connected = "--set timestamps=off\n--tolerance_usecs=1000\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n\
+        +0...0.05 connect(3, ..., ...) = 0\n+0 > S 0:0(0) <...>\n+.05 < S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK>\n\
+        +0 > . 1:1(0) ack 1\n";
+    let of = |name: &str, text: &[&str]| (name.to_string(), text.concat().into_bytes());
+    vec![
+        of("server", &[accepted, "+.01 write(4, ..., 3000) = 3000\n+0 > P. 1:1449(1448) ack 1\n"]),
+        of("urgent", &[accepted, "+0 < PU. 1:11(10) ack 1 win 257 urg 5\n+0 read(4, ..., 100) = 4\n"]),
+        of("client", &[connected, "+0 write(3, ..., 10) = 10\n+0 > P. 1:11(10) ack 1\n+.2 close(3) = 0\n"]),
+        of("losses", &[connected, "+0 < . 1:1(0) ack 1 win 5000 <nop,nop,sack 1001:2001 3001:4001>\n"]),
+        of(
+            "icmp",
+            &[connected, "+0 < icmp unreachable frag_needed mtu 600 [1:1001(1000)]\n+1 %{ assert True }%\n"],
+        ),
+    ]
 }
 
 /// Decisions that all are the first choice.

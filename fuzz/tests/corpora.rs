@@ -23,6 +23,16 @@ fn inputs(target: Target) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("can be read")).collect()
 }
 
+/// The packet scripts of the project: what says something about TCP is a good beginning.
+fn scripts() -> Vec<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/script/scripts");
+    let topics = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let files = topics.flat_map(|topic| std::fs::read_dir(topic.path()).into_iter().flatten().flatten());
+    let mut paths: Vec<PathBuf> = files.map(|file| file.path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("can be read")).collect()
+}
+
 /// A number from the environment.
 fn setting(name: &str) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(1)
@@ -41,7 +51,10 @@ fn run(target: Target, input: &[u8]) {
 /// The corpus itself, then `count` mutations of it.
 fn fuzz(name: &str, count: u64) {
     let target = TARGETS.into_iter().find(|target| target.name == name).expect("a target");
-    let inputs = inputs(target);
+    let mut inputs = inputs(target);
+    if target.name == "script" {
+        inputs.extend(scripts());
+    }
     for input in &inputs {
         run(target, input);
     }
@@ -54,7 +67,7 @@ fn fuzz(name: &str, count: u64) {
         run(target, &input);
         // Mutations of mutations reach further than mutations of seeds.
         if draw(&mut chance, 8) == 0 {
-            match pool.len() < 256 {
+            match pool.len() < 512 {
                 true => pool.push(input),
                 false => pool[at] = input,
             }
@@ -79,6 +92,11 @@ fn any_option_area_is_read() {
 #[test]
 fn any_text_is_a_link_or_an_error() {
     fuzz("link", 30_000);
+}
+
+#[test]
+fn any_text_is_a_script_or_an_error() {
+    fuzz("script", 20_000);
 }
 
 #[test]
