@@ -1,6 +1,6 @@
-//! Recording packets with tcpdump and reading them with tshark.
+//! Recording packets with dumpcap, which asks for no rights that a user namespace lacks, and reading them with tshark.
 
-use std::fs::File;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::process::{Process, eventually, run, text};
 
 /// A recording of one device that goes on until it is stopped.
 pub(crate) struct Capture {
-    tcpdump: Process,
+    dumpcap: Process,
     file: PathBuf,
 }
 
@@ -19,27 +19,31 @@ const WRONG: &str = "_ws.malformed || tcp.checksum.status == 0 || ip.checksum.st
 
 impl Capture {
     pub(crate) fn start(namespace: &Namespace, device: &str, file: PathBuf) -> Capture {
-        let mut command = namespace.command("tcpdump");
-        command.args(["-i", device, "-n", "-U", "--immediate-mode", "-s", "0", "-w", "-"]);
-        let output = File::create(&file).expect("a file can be made");
-        let tcpdump = Process::start("tcpdump", command.stdout(output));
-        tcpdump.until_it_says("listening on");
-        Capture { tcpdump, file }
+        let mut command = namespace.command("dumpcap");
+        let dumpcap = Process::start("dumpcap", command.args(["-q", "-i", device, "-w"]).arg(&file));
+        dumpcap.until_it_says("File:");
+        Capture { dumpcap, file }
     }
 
-    /// Stops when the last packet of every connection is in the file.
-    pub(crate) fn stop(self) -> PathBuf {
-        eventually("both ends of a connection are recorded", || {
-            let fins = tshark(&self.file, "tcp.flags.fin == 1 || tcp.flags.reset == 1", &["ip.version"]);
-            (fins.len() >= 2).then_some(())
+    /// Stops when the end of so many connections is in the file.
+    pub(crate) fn stop(self, connections: usize) -> PathBuf {
+        eventually("the end of every connection is recorded", || {
+            // The last packet may be half written; what stands before it is told all the same.
+            let mut ends = reading(&self.file, "tcp.flags.fin == 1 || tcp.flags.reset == 1", &["tcp.stream"]);
+            let ends = text(&ends.output().expect("tshark starts").stdout);
+            (ends.lines().collect::<BTreeSet<_>>().len() >= connections).then_some(())
         });
-        assert_eq!(self.tcpdump.stop().status, Some(0));
+        assert_eq!(self.dumpcap.stop().status, Some(0));
         self.file
     }
 }
 
 /// The `fields` of the packets that `filter` lets through, one line each, separated by tabs.
 pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
+    text(&run(&mut reading(file, filter, fields)).stdout).lines().map(str::to_owned).collect()
+}
+
+fn reading(file: &Path, filter: &str, fields: &[&str]) -> Command {
     let mut command = Command::new("tshark");
     command.arg("-n").arg("-r").arg(file);
     command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
@@ -47,7 +51,7 @@ pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> 
     command.args(["-o", "tcp.desegment_tcp_streams:FALSE", "--disable-protocol", "http"]);
     command.args(["-Y", filter, "-T", "fields"]);
     command.args(fields.iter().flat_map(|field| ["-e", field]));
-    text(&run(&mut command).stdout).lines().map(str::to_owned).collect()
+    command
 }
 
 /// Every packet can be decoded and has the right checksums.

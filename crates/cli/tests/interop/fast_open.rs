@@ -148,7 +148,10 @@ fn the_kernel_takes_our_cookies_and_we_take_its() {
     let at_server = counters(&server);
     assert_eq!((at_server["Passive"], at_server["CookieReqd"]), (1, 0));
     // And back, with a cookie that the kernel gave.
-    run(client.command("ip").args(["tcp_metrics", "flush"]));
+    let flush = client.command("ip").args(["tcp_metrics", "flush"]).output().expect("ip starts");
+    if !flush.status.success() {
+        return crate::machine::skipped("its second half needs root to make the kernel forget a cookie");
+    }
     fetches(&mut curl(&client, "10.7.0.2"), &small, 1);
     assert_eq!(counters(&server)["CookieReqd"], 1);
     nginx.stop();

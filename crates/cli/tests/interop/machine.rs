@@ -29,8 +29,8 @@ pub(crate) fn has(programs: &[&str]) -> Result<(), String> {
 pub(crate) fn skipped(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // A closed stderr has no reader to miss the line.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+    // In one piece, since other tests write too. A closed stderr has no reader to miss the line.
+    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes());
 }
 
 fn is_installed(program: &str) -> bool {
@@ -55,6 +55,9 @@ fn rights() -> Result<(), String> {
     }
     match works {
         true => Ok(()),
-        false => Err("needs root to create a network namespace with a TUN device".to_owned()),
+        false => {
+            Err("needs root, or a user namespace and access to /dev/net/tun, for namespaces with TUN devices"
+                .to_owned())
+        }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
     std::fs::create_dir_all(&scratch).expect("a directory for nginx");
     let (root, scratch) = (pages.directory(), scratch.display());
     let configuration = format!(
-        "daemon off; master_process off; worker_processes 1; pid {scratch}/pid; error_log stderr warn;
+        "user root; daemon off; master_process off; worker_processes 1; pid {scratch}/pid; error_log stderr warn;
          events {{ worker_connections 4096; }}
          http {{
            access_log off; keepalive_requests 100000;

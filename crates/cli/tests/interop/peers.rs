@@ -33,7 +33,7 @@ fn with_each_peer(namespace: &Namespace, mut transfer: impl FnMut(usize)) {
 
 #[test]
 fn serve_takes_every_kind_of_client() {
-    require!("curl", "tcpdump", "tshark");
+    require!("curl", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 300_000);
     link.route_beyond_far(&["10.7.0.0/24", "fd07::/64"]);
@@ -43,12 +43,12 @@ fn serve_takes_every_kind_of_client() {
         let url = format!("http://{}/page", ["10.7.0.2", "[fd07::2]"][i % 2]);
         fetches(link.near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
     });
-    assert_answers_only_what_was_offered(&capture.stop());
+    assert_answers_only_what_was_offered(&capture.stop(PEERS.len()));
 }
 
 #[test]
 fn get_takes_every_kind_of_server() {
-    require!("nginx", "tcpdump", "tshark");
+    require!("nginx", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 300_000);
     link.route_beyond_near(&["10.8.0.0/24", "fd08::/64"]);
@@ -58,7 +58,7 @@ fn get_takes_every_kind_of_server() {
         let url = format!("http://{}/page", FAR[i % 2].url);
         fetches(link.near.brisk(&["get", &url]).args(get::DEVICE), &page, 1);
     });
-    assert_answers_only_what_was_offered(&capture.stop());
+    assert_answers_only_what_was_offered(&capture.stop(PEERS.len()));
 }
 
 /// Options that work only if both sides send them on their SYN.

@@ -11,7 +11,7 @@ use crate::serve;
 
 #[test]
 fn serving_speaks_correct_tcp_with_all_the_usual_options() {
-    require!("curl", "tcpdump", "tshark");
+    require!("curl", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 1_000_000);
     link.route_beyond_far(&["10.7.0.0/24", "fd07::/64"]);
@@ -21,7 +21,7 @@ fn serving_speaks_correct_tcp_with_all_the_usual_options() {
         let url = format!("http://{host}/page");
         fetches(link.near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
     }
-    let file = capture.stop();
+    let file = capture.stop(2);
     assert_sound(&file);
     for ours in ["ip.src == 10.7.0.2", "ipv6.src == fd07::2"] {
         assert_negotiates(&file, &format!("{ours} && tcp.flags.syn == 1"));
@@ -31,7 +31,7 @@ fn serving_speaks_correct_tcp_with_all_the_usual_options() {
 
 #[test]
 fn fetching_speaks_correct_tcp_with_all_the_usual_options() {
-    require!("nginx", "tcpdump", "tshark");
+    require!("nginx", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 1_000_000);
     link.route_beyond_near(&["10.8.0.0/24", "fd08::/64"]);
@@ -41,7 +41,7 @@ fn fetching_speaks_correct_tcp_with_all_the_usual_options() {
         let mut get = link.near.brisk(&["get", &format!("http://{}/page", address.url)]);
         fetches(get.args(get::DEVICE), &page, 1);
     }
-    let file = capture.stop();
+    let file = capture.stop(2);
     assert_sound(&file);
     for ours in ["ip.src == 10.8.0.2", "ipv6.src == fd08::2"] {
         assert_negotiates(&file, &format!("{ours} && tcp.flags.syn == 1"));
