@@ -26,7 +26,9 @@ pub struct StackConfig {
     pub max_super_segment: u32,
     /// Most connections at one time, half-open ones and TIME-WAIT included. Default 65536.
     pub max_connections: usize,
-    /// Bytes that all send and receive buffers together may hold. Default 1 GiB.
+    /// Bytes that all send and receive buffers together may hold. Writes leave a quarter of it to what
+    /// arrives; beyond it a connection takes only the next segment, and only while its application has
+    /// nothing to read. Default 1 GiB.
     pub max_buffer_bytes: usize,
     /// Ports that active opens choose from (RFC 6056). Default 32768..=60999.
     pub ephemeral_ports: RangeInclusive<u16>,

@@ -9,6 +9,7 @@ use crate::connection::keepalive::Keepalive;
 use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
+use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
 
 impl Connection {
@@ -105,6 +106,12 @@ impl Connection {
     /// Bytes that a read would find now, urgent ones included.
     pub(crate) fn readable(&self) -> usize {
         self.rx.queue.readable()
+    }
+
+    /// True if there is nothing to read and the segment brings the next byte.
+    pub(crate) fn awaits(&self, segment: &Arrived<'_>) -> bool {
+        let next = self.rx.rcv_nxt();
+        self.rx.queue.readable() == 0 && segment.seq.le(next) && segment.end().gt(next)
     }
 
     /// Takes the urgent byte, if one has arrived out of band.

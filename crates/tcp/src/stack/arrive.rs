@@ -106,8 +106,12 @@ impl Stack {
         {
             return Err(Refusal::BacklogFull);
         }
-        // Without memory for data the acknowledgement still counts: it may free some.
-        let no_memory = !arrived.payload.is_empty() && self.memory_left() == 0;
+        // Without memory for data the acknowledgement still counts: it may free some. The next bytes for
+        // an application that has nothing to read are taken all the same: they may fill the hole before
+        // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:
+        // sk_forced_mem_schedule).
+        let no_memory =
+            !arrived.payload.is_empty() && self.memory_left() == 0 && !slot.connection.awaits(arrived);
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {

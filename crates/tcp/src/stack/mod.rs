@@ -256,7 +256,7 @@ impl Stack {
         now: Instant,
         write: impl FnOnce(&mut Slot, &[u8]) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
-        let left = self.memory_left();
+        let left = self.memory_left_to_writes();
         let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
         if left == 0 && !data.is_empty() && slot.connection.writable() > 0 {
             self.wait_for_memory(id);
@@ -433,7 +433,7 @@ impl Stack {
 
     /// Bytes that [`Stack::write`] would take now.
     pub fn writable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left()))
+        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left_to_writes()))
     }
 
     /// Counters over all connections.

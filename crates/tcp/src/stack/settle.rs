@@ -205,7 +205,7 @@ impl Stack {
     }
 
     fn wake_memory_waiters(&mut self) {
-        if self.memory_waiters.is_empty() || self.memory_left() == 0 {
+        if self.memory_waiters.is_empty() || self.memory_left_to_writes() == 0 {
             return;
         }
         for id in core::mem::take(&mut self.memory_waiters) {
@@ -219,6 +219,13 @@ impl Stack {
     /// Bytes that buffers may still take.
     pub(super) fn memory_left(&self) -> usize {
         self.config.max_buffer_bytes.saturating_sub(self.memory)
+    }
+
+    /// Bytes that writes may still take: a quarter of the memory is left to what arrives, for two stacks
+    /// that are full of what they send each other could neither deliver any of it.
+    pub(super) fn memory_left_to_writes(&self) -> usize {
+        let most = self.config.max_buffer_bytes;
+        (most - most / 4).saturating_sub(self.memory)
     }
 
     fn take_probes(&mut self, id: ConnId, now: Instant) {

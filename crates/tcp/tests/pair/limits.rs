@@ -127,6 +127,44 @@ fn data_beyond_the_memory_of_the_stack_is_sent_again_later() {
 }
 
 #[test]
+fn two_stacks_full_of_what_they_send_still_receive() {
+    let tight = |side| StackConfig { max_buffer_bytes: 1 << 20, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, tight(A), tight(B));
+    pair.record = false;
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let ids: Vec<_> = (0..20).map(|_| pair.established_at(listener, &ConnectConfig::default())).collect();
+    let data = pattern(200_000);
+    let (mut sent, mut got) = (vec![[0; 2]; ids.len()], vec![[0; 2]; ids.len()]);
+    pair.run_until(Duration::from_secs(60), |pair| {
+        // Everybody writes before anybody reads, so that the memory is full of what was written.
+        for (n, &(at_a, at_b)) in ids.iter().enumerate() {
+            for (end, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
+                sent[n][end] += pair.write(side, id, &data[sent[n][end]..]).unwrap_or(0);
+            }
+        }
+        for (n, &(at_a, at_b)) in ids.iter().enumerate() {
+            for (end, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
+                got[n][end] += pair.read(side, id).expect("open").expect("not at its end").len();
+            }
+        }
+        got.iter().flatten().all(|&got| got == data.len())
+    });
+}
+
+#[test]
+fn a_hole_is_filled_although_what_came_after_it_used_up_the_memory() {
+    let tight = StackConfig { max_buffer_bytes: 32 << 10, ..stack_config(B) };
+    let mut pair = Pair::with_configs(1, stack_config(A), tight);
+    let (at_a, at_b) = pair.established();
+    let mut data = 0;
+    pair.tap = Some(Box::new(move |from, segment| {
+        data += u32::from(from == A && !segment.payload.is_empty());
+        from == A && data == 1
+    }));
+    pair.transfer(A, at_a, at_b, &pattern(1 << 20), Duration::from_secs(120));
+}
+
+#[test]
 fn challenge_acks_are_limited_over_all_connections() {
     let strict = StackConfig { challenge_acks_per_second: 10, ..stack_config(B) };
     let mut pair = Pair::with_configs(1, stack_config(A), strict);
