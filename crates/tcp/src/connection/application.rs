@@ -114,6 +114,13 @@ impl Connection {
         self.rx.queue.readable() == 0 && segment.seq.le(next) && segment.end().gt(next)
     }
 
+    /// True if the storage of the receive buffer is large enough for the segment as it is.
+    pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
+        let (next, end) = (self.rx.rcv_nxt(), segment.end());
+        let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
+        self.rx.queue.readable() + beyond <= self.rx.queue.memory()
+    }
+
     /// Takes the urgent byte, if one has arrived out of band.
     pub(crate) fn read_urgent(&mut self) -> Result<u8, ReadError> {
         self.urgent.take().ok_or(ReadError::WouldBlock)

@@ -110,8 +110,9 @@ impl Stack {
         // an application that has nothing to read are taken all the same: they may fill the hole before
         // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:
         // sk_forced_mem_schedule).
-        let no_memory =
-            !arrived.payload.is_empty() && self.memory_left() == 0 && !slot.connection.awaits(arrived);
+        let connection = &slot.connection;
+        let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
+        let no_memory = takes_memory && self.memory_left() == 0 && !connection.awaits(arrived);
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {
