@@ -7,9 +7,8 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use brisk_tcp::config::StackConfig;
 use brisk_tcp::error::{CloseReason, ReadError};
-use brisk_tcp::stack::Rx;
+use brisk_tcp::stack::{Refusal, Rx};
 use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{
     ChecksumCheck, ChecksumFill, Duration, Flags, IcmpKind, Instant, Packet, Segment, emit, emit_icmp, parse,
@@ -71,16 +70,11 @@ fn content(side: usize, offset: usize) -> u8 {
     (offset ^ offset >> 8 ^ offset >> 16 ^ side << 7) as u8
 }
 
-/// Enough memory that it is not the reason why two ends wait for each other.
-fn stack_config(decisions: &mut Decisions<'_>, side: usize) -> StackConfig {
-    StackConfig { max_buffer_bytes: 4 << 20, ..configs::stack(decisions, vec![address(side)]) }
-}
-
 impl Pair {
     fn new(decisions: &mut Decisions<'_>) -> Pair {
         let now = Instant::from_millis(u64::from(decisions.byte()) * 100_000);
         let hosts = [0, 1].map(|side| {
-            let config = stack_config(decisions, side);
+            let config = configs::stack(decisions, vec![address(side)]);
             Watched::new(config, side as u64, LARGEST_BUFFER, now)
         });
         let mut pair = Pair { hosts, listener: None, streams: Vec::new(), path: Default::default() };
@@ -377,7 +371,10 @@ impl Pair {
             // A cookie fits only the segment that follows the SYN: when a later one overtakes it, the
             // listener cannot know that there is a connection, and resets it (Linux does the same).
             let by_cookie = self.hosts[1].stack.stats().syn_cookies_sent > 0;
-            if stream.broken || gave_up || !accepted || by_cookie {
+            // Where the memory of a whole stack is the limit, progress is a segment per timeout.
+            let out_of_memory = |host: &Watched| host.stack.stats().refused(Refusal::OutOfMemory) > 0;
+            let slow = self.hosts.iter().any(out_of_memory);
+            if stream.broken || gave_up || !accepted || by_cookie || slow {
                 continue;
             }
             for side in [0, 1] {
