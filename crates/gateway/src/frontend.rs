@@ -185,10 +185,11 @@ async fn open_hop(
 
 /// What the client says within `wait`; nothing if it says nothing.
 async fn first_bytes(client: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
-    let mut first = Vec::new();
     if wait.is_zero() {
-        return Ok(first);
+        return Ok(Vec::new());
     }
+    // Room for all of them: a read into an empty vector takes 64 bytes, and a SYN would leave with those.
+    let mut first = Vec::with_capacity(FIRST_BYTES);
     let mut client = client.take(FIRST_BYTES as u64);
     match tokio::time::timeout(wait, client.read_buf(&mut first)).await {
         Ok(read) => read.map(|_| first),

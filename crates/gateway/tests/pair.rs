@@ -329,3 +329,28 @@ async fn the_hop_opens_with_the_first_bytes_once_it_knows_the_backend() {
     let expected = [FastOpenOutcome::NoCookie, FastOpenOutcome::Used, FastOpenOutcome::Used];
     assert_eq!(outcomes, expected);
 }
+
+#[tokio::test]
+async fn a_whole_request_rides_on_the_syn_and_is_answered_in_one_round_trip() {
+    const RTT: Duration = Duration::from_millis(400);
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let origin = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 600];
+            stream.read_exact(&mut request).await.unwrap();
+            stream.write_all(b"answer").await.unwrap();
+        }
+    });
+    let pair = Pair::start("--rtt 400ms", origin).await;
+    let mut took = Duration::MAX;
+    for _ in 0..2 {
+        let begin = std::time::Instant::now();
+        let mut client = pair.connect().await;
+        client.write_all(&[b'r'; 600]).await.unwrap();
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).await.unwrap();
+        took = begin.elapsed();
+    }
+    assert!(took >= RTT && took < RTT * 7 / 4, "with a cookie it took {took:?}");
+}
