@@ -24,6 +24,7 @@ mod output;
 mod script;
 mod serve;
 mod service;
+mod tfo_key;
 mod usage;
 mod whatif;
 
@@ -84,6 +85,8 @@ enum Command {
     Serve(serve::Args),
     /// Fetch a URL over our stack
     Get(get::Args),
+    /// Make Fast Open keys, and rotate them in the order that refuses nobody
+    TfoKey(tfo_key::Args),
     /// Print a shell completion script
     #[command(hide = true)]
     Completions(manual::Completions),
@@ -111,6 +114,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Backend(args) => backend::run(args, &common),
         Command::Serve(args) => serve::run(args, &common),
         Command::Get(args) => get::run(args, &common),
+        Command::TfoKey(args) => tfo_key::run(args, &common),
         Command::Completions(args) => manual::completions(args, Cli::command()),
         Command::Man(args) => manual::man(args, Cli::command()),
     }
