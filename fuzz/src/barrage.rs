@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_tcp::connection::State;
+use brisk_tcp::fast_open::FastOpenListen;
 use brisk_tcp::stack::{Refusal, Rx, StackStats};
 use brisk_tcp::{ConnId, ListenerId};
 use brisk_wire::{
@@ -169,7 +170,10 @@ impl Barrage {
             ..StackConfig::default()
         };
         let mut host = Watched::new(config, seed, BUFFER.max, Instant::from_millis(1_000_000));
-        let listen = ListenConfig { tcp: tcp(), backlog: 16, max_half_open: 64, ..ListenConfig::default() };
+        // Data on a SYN concerns the listener alone.
+        let fast_open = (situation == Situation::Listen).then(FastOpenListen::default);
+        let listen =
+            ListenConfig { tcp: tcp(), backlog: 16, max_half_open: 64, fast_open, ..ListenConfig::default() };
         let listener = host.stack.listen(SocketAddr::new(LOCAL, 80), listen).expect("the port is free");
         Barrage {
             situation,
@@ -370,9 +374,15 @@ impl Barrage {
         }
         if self.situation == Situation::Listen && decisions.one_in(4) {
             let remote = SocketAddr::new(REMOTE, 1024 + decisions.short() % 60_000);
-            self.flow = Flow::new(self.flow.local, remote, decisions.word());
+            let fast_open = self.flow.fast_open;
+            self.flow = Flow { fast_open, ..Flow::new(self.flow.local, remote, decisions.word()) };
         }
-        let rx = forge::packet(&mut decisions, &mut self.flow, &mut self.packet);
+        let rx = if self.situation == Situation::Listen && decisions.one_in(2) {
+            forge::handshake(&mut decisions, &mut self.flow, &mut self.packet);
+            Rx::default()
+        } else {
+            forge::packet(&mut decisions, &mut self.flow, &mut self.packet)
+        };
         if self.lasting && self.would_end() {
             // Something right takes its place: an acknowledgement of the past.
             let tcp = TcpHeader { ack: self.flow.snd_una, ..self.flow.next() };

@@ -178,8 +178,8 @@ fn decisions_len(span: u32) -> u32 {
     (span / 8).clamp(1, 1448)
 }
 
-/// A SYN or SYN-ACK.
-fn handshake(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8>) {
+/// Writes a SYN, or a SYN-ACK, into `packet`.
+pub fn handshake(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8>) {
     let mut tcp = TcpHeader {
         seq: flow.irs,
         ack: flow.snd_nxt,

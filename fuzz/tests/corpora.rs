@@ -101,12 +101,12 @@ fn any_text_is_a_script_or_an_error() {
 
 #[test]
 fn a_stack_withstands_any_peer_and_any_program() {
-    fuzz("connection", 30_000);
+    fuzz("connection", 60_000);
 }
 
 #[test]
 fn two_stacks_agree_over_any_path() {
-    fuzz("pair", 10_000);
+    fuzz("pair", 20_000);
 }
 
 #[test]
