@@ -65,9 +65,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             ("hop", Value::Text(hop_name(&attached).into())),
         ];
         log.line(Level::Info, "started", &fields);
-        backend.run(stop.ordered()).await;
+        backend.run(stop.clone().ordered()).await;
         service::last_words(&endpoint, &log).await;
-        Ok(())
+        stop.verdict()
     })
 }
 

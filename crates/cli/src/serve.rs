@@ -113,7 +113,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         while acceptors.join_next().await.is_some() {}
         // What is lost after this was not acknowledged in time; the peer times out.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
-        Ok(())
+        server.stop.verdict()
     })
 }
 

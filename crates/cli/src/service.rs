@@ -73,6 +73,14 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
+    /// What to answer at the end of a service: without an order it ends only if it has lost its device.
+    pub(crate) fn verdict(&self) -> Result<(), Failure> {
+        match *self.0.borrow() {
+            true => Ok(()),
+            false => Err(Failure::failed("the device is gone; look who deleted it, and start again")),
+        }
+    }
+
     /// Resolves when the order is given.
     pub(crate) async fn ordered(mut self) {
         // The sender lives as long as the runtime; without it nobody can give the order any more.
