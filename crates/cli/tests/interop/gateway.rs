@@ -58,7 +58,7 @@ fn curl_gets_from_nginx_through_the_pair_what_nginx_has() {
         fetches(curl.args(["-sSf", "-m", "60", "http://127.0.0.1:8080/short"]), &short, 1);
     });
     let mut curl = link.near.command("curl");
-    fetches(curl.args(["-sSf", "-m", "1200", "http://127.0.0.1:8080/bulk"]), &bulk, 1);
+    fetches(curl.args(["-sSf", "-m", Scale::chosen().patience, "http://127.0.0.1:8080/bulk"]), &bulk, 1);
     let access = pair.stop();
     assert_eq!(access.len() as u32, scale.lossy_fetches + 1);
     let broken: Vec<&String> = access.iter().filter(|line| !line.contains("reason=closed")).collect();

@@ -33,7 +33,12 @@ fn get_fetches_small_and_large_files_unchanged() {
     for host in KERNEL {
         for file in [&pages.path("small"), &bulk] {
             let name = file.file_name().expect("a name").display();
-            let mut get = namespace.brisk(&["get", &format!("http://{host}/{name}"), "--timeout", "20m"]);
+            let mut get = namespace.brisk(&[
+                "get",
+                &format!("http://{host}/{name}"),
+                "--timeout",
+                &format!("{}s", Scale::chosen().patience),
+            ]);
             fetches(get.args(DEVICE), file, 1);
         }
     }

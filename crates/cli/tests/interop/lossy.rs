@@ -30,7 +30,7 @@ fn serve_delivers_short_and_long_files_unchanged() {
     });
     for host in hosts {
         let url = format!("http://{host}/bulk");
-        fetches(link.near.command("curl").args(["-sSfg", "-m", "1200", &url]), &bulk, 1);
+        fetches(link.near.command("curl").args(["-sSfg", "-m", Scale::chosen().patience, &url]), &bulk, 1);
     }
     let counted = link.stop();
     assert!(counted["down"]["dropped_loss"].as_u64() > Some(100), "the link did lose packets: {counted}");
@@ -44,8 +44,14 @@ fn get_receives_short_and_long_files_unchanged() {
     link.route_beyond_near(&["10.8.0.0/24", "fd08::/64", "10.9.0.0/24", "fd09::/64"]);
     let _nginx = nginx::serve(&link.far, &pages);
     let get = |namespace: &Namespace, file: &str, device: &[&str], repeat: u32, url: &str| {
-        let words =
-            ["get", &format!("http://{url}/{file}"), "--timeout", "20m", "--repeat", &repeat.to_string()];
+        let words = [
+            "get",
+            &format!("http://{url}/{file}"),
+            "--timeout",
+            &format!("{}s", Scale::chosen().patience),
+            "--repeat",
+            &repeat.to_string(),
+        ];
         let mut command = namespace.brisk(&words);
         command.args(device);
         command

@@ -62,8 +62,13 @@ impl Process {
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.
-    pub(crate) fn stop(mut self) -> Ended {
+    pub(crate) fn stop(self) -> Ended {
         self.signal("-TERM");
+        self.ended()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(mut self) -> Ended {
         let ended = format!("{} ends", self.name);
         let status = eventually(&ended, || self.child.try_wait().expect("it is our child")).code();
         self.listening.drain(..).for_each(|thread| thread.join().expect("listening does not fail"));

@@ -12,6 +12,8 @@ pub(crate) struct Scale {
     pub(crate) lossy_fetches: u32,
     /// Connections one after the other over a path without loss.
     pub(crate) sequential: u32,
+    /// Seconds after which a transfer is given up.
+    pub(crate) patience: &'static str,
 }
 
 pub(crate) const SCALE_VARIABLE: &str = "BRISK_INTEROP_SCALE";
@@ -26,6 +28,7 @@ impl Scale {
                 gateway_bulk: 200_000_000,
                 lossy_fetches: 1_000,
                 sequential: 20_000,
+                patience: "1200",
             },
             Ok("") | Err(_) => Scale {
                 clean_bulk: 20_000_000,
@@ -33,6 +36,7 @@ impl Scale {
                 gateway_bulk: 5_000_000,
                 lossy_fetches: 200,
                 sequential: 500,
+                patience: "60",
             },
             Ok(other) => panic!("{SCALE_VARIABLE}={other}: write full, or leave it out"),
         }

@@ -45,7 +45,7 @@ fn curl_gets_small_and_large_files_unchanged() {
         for file in [&pages.path("small"), &bulk] {
             let name = file.file_name().expect("a name").display();
             let url = format!("http://{host}/{name}");
-            fetches(namespace.command("curl").args(["-sSfg", "-m", "1200", &url]), file, 1);
+            fetches(namespace.command("curl").args(["-sSfg", "-m", Scale::chosen().patience, &url]), file, 1);
         }
     }
     let ended = server.stop();
@@ -73,7 +73,7 @@ pub(crate) fn curl_many(
     to: impl Fn(u32) -> PathBuf,
 ) -> String {
     let mut curl = namespace.command("curl");
-    curl.args(["-sSfg", "-m", "1200"]).args(words);
+    curl.args(["-sSfg", "-m", Scale::chosen().patience]).args(words);
     for i in 0..times {
         curl.arg("-o").arg(to(i)).arg(url);
     }
@@ -167,4 +167,14 @@ fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
         let url = format!("http://{host}/bulk");
         fetches(namespace.command("curl").args(["-sSfg", "-m", "60", &url]), &bulk, 1);
     }
+}
+
+#[test]
+fn without_its_device_the_program_ends_and_says_why() {
+    require!();
+    let (namespace, _pages, server) = stage();
+    namespace.ip(&["link", "delete", "brisk1"]);
+    let ended = server.ended();
+    assert_eq!(ended.status, Some(1), "{}", ended.said);
+    assert!(ended.said.contains("brisk: the device is gone"), "{}", ended.said);
 }
