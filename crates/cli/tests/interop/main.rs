@@ -9,6 +9,7 @@
 //! | `peers` | both roles and kernels with parts of TCP switched off |
 //! | `stalls` | both roles, readers that do not read and paths that do not carry |
 //! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
+//! | `mtu` | `brisk serve` to curl over a path that is narrower than both ends think |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
 //!
@@ -26,6 +27,7 @@ mod get;
 mod kernel;
 mod link;
 mod lossy;
+mod mtu;
 mod namespace;
 mod nginx;
 mod pages;

@@ -1,0 +1,43 @@
+//! A path narrower than both ends think: with the ICMP errors that say so, and without them.
+
+use std::time::{Duration, Instant};
+
+use crate::link::Link;
+use crate::pages::{Pages, fetches};
+use crate::process::run;
+use crate::serve;
+
+const NARROW: &[&str] = &["--rtt", "20ms", "--mtu", "1400"];
+
+/// Fetches from `brisk serve` over the narrow link, once per family, each within `limit`.
+fn fetch_within(limit: Duration, link: &Link) {
+    let pages = Pages::new();
+    let page = pages.write("page", 1_000_000);
+    link.route_beyond_far(&["10.7.0.0/24", "fd07::/64"]);
+    let _server = serve::serve(&link.far, &pages);
+    for host in ["10.7.0.2", "[fd07::2]"] {
+        let (began, url) = (Instant::now(), format!("http://{host}/page"));
+        fetches(link.near.command("curl").args(["-sSfg", "-m", "30", &url]), &page, 1);
+        assert!(began.elapsed() < limit, "{url} took {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn what_a_router_says_about_its_mtu_is_heeded() {
+    require!("curl");
+    let link = Link::start(NARROW);
+    // Less than three timeouts: it was told, and did not find out by itself.
+    fetch_within(Duration::from_secs(3), &link);
+    assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
+}
+
+#[test]
+fn a_black_hole_is_found_without_being_told() {
+    require!("curl", "nft");
+    let link = Link::start(NARROW);
+    let rules = "table inet silence { chain forward { type filter hook forward priority 0; \
+                 icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
+    run(link.far.command("nft").arg(rules));
+    fetch_within(Duration::from_secs(20), &link);
+    assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
+}
