@@ -193,3 +193,18 @@ fn every_subcommand_shows_an_example_that_starts_with_its_name() {
         assert_eq!(output(&["help", command]), help);
     }
 }
+
+#[test]
+fn the_table_shows_the_ends_of_every_interval_whole() {
+    let words = ["whatif", "--rtt", "300ms", "--loss", "10%", "--flow", "100kB", "-n", "50"];
+    let table = output(&words);
+    let shown: Vec<&str> = table.split_whitespace().flat_map(|word| word.split("..")).collect();
+    let report: Value = serde_json::from_str(&output(&[&words[..], &["--json"]].concat())).expect("JSON");
+    for arm in report["arms"].as_array().expect("a list") {
+        for end in arm["ci95"].as_object().expect("an object").values().filter_map(Value::as_array).flatten()
+        {
+            let end = format!("{:.0}", end.as_f64().expect("a number"));
+            assert!(shown.contains(&end.as_str()), "{end} is not in\n{table}");
+        }
+    }
+}

@@ -8,6 +8,9 @@ use crate::statistics::Interval;
 /// Columns of the terminal that the text is for.
 const WIDTH: u16 = 80;
 
+/// The cells of an arm.
+type Row = [String; 10];
+
 const HEADINGS: [&str; 10] =
     ["arm", "mean ms", "p50 ms", "p90 ms", "p99 ms", "p50\nin RTT", "p99\nin RTT", "wire", "hit", "timeouts"];
 
@@ -27,10 +30,14 @@ pub(super) fn text(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     table.set_header(HEADINGS);
-    for (index, arm) in report.arms.iter().enumerate() {
-        let name = if numbered { (index + 1).to_string() } else { arm.name.clone() };
-        table.add_row(row(name, arm));
-    }
+    let rows = |interval: &str| -> Vec<Row> {
+        let name =
+            |index: usize, arm: &ArmReport| if numbered { (index + 1).to_string() } else { arm.name.clone() };
+        report.arms.iter().enumerate().map(|(index, arm)| row(name(index, arm), arm, interval)).collect()
+    };
+    let on_a_line = rows("..");
+    // The table would break a long interval anywhere, and half a number reads like a number.
+    table.add_rows(if width(&on_a_line) <= usize::from(WIDTH) { on_a_line } else { rows("..\n") });
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
         if column.index > 0 {
@@ -91,14 +98,25 @@ fn wrapped(line: &str) -> String {
     text
 }
 
-fn row(name: String, arm: &ArmReport) -> [String; 10] {
+/// Columns that the rows need if nothing in them is broken, with a blank behind each.
+fn width(rows: &[Row]) -> usize {
+    let longest = |cell: &str| cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let column = |(index, heading): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| longest(cell));
+        cells.max().unwrap_or(0).max(longest(heading)) + 1
+    };
+    HEADINGS.iter().enumerate().map(column).sum()
+}
+
+/// `between` stands between the ends of an interval.
+fn row(name: String, arm: &ArmReport, between: &str) -> Row {
     let ArmReport { n, ms, ci95, rtts, wire_ratio, timeouts, hit, .. } = arm;
     [
         name,
-        with_interval(ms.mean, ci95.mean),
-        with_interval(ms.p50, ci95.p50),
-        with_interval(ms.p90, ci95.p90),
-        with_interval(ms.p99, ci95.p99),
+        with_interval(ms.mean, ci95.mean, between),
+        with_interval(ms.p50, ci95.p50, between),
+        with_interval(ms.p90, ci95.p90, between),
+        with_interval(ms.p99, ci95.p99, between),
         number(rtts.p50, 2),
         number(rtts.p99, 2),
         number(*wire_ratio, 2),
@@ -107,11 +125,11 @@ fn row(name: String, arm: &ArmReport) -> [String; 10] {
     ]
 }
 
-fn with_interval(value: f64, [low, high]: Interval) -> String {
+fn with_interval(value: f64, [low, high]: Interval, between: &str) -> String {
     if value.is_nan() {
         return "-".to_owned();
     }
-    format!("{}\n{}..{}", milliseconds(value, 1), milliseconds(low, 0), milliseconds(high, 0))
+    format!("{}\n{}{between}{}", milliseconds(value, 1), milliseconds(low, 0), milliseconds(high, 0))
 }
 
 fn number(value: f64, digits: usize) -> String {
