@@ -2,15 +2,17 @@
 //!
 //! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the
 //! value of the Corrective authors' published patches. On SYN and SYN-ACK one byte negotiates; on other segments the
-//! first byte is a set of flags, and three longer forms carry lengths:
+//! first byte is a set of flags, and four longer forms carry lengths:
 //!
 //! | form | Length | after the ExID | when |
 //! |---|---|---|---|
 //! | capability | 5 | the capability byte | SYN, SYN-ACK |
+//! | part | 8 | flags `COPY`, offset (24 bits) | a SYN with a further part of its data |
 //! | short | 5 | flags | neither `ENC` nor `R_FAIL` |
 //! | fail | 8 | flags, lost_len (24 bits) | `R_FAIL` |
 //! | enc-F1 | 8 | flags, enc_len (24 bits) | `ENC`, profile F1 (the prototype's) |
 //! | enc-F2 | 15 | flags, enc_len (24), start_off (24), crc32c (32) | `ENC`, profile F2 |
+//! | enc-RS | 16 | as enc-F2, then parity (4 bits), parities (4) | `ENC`, profile F2, encoding type 3 |
 //!
 //! An option that says `ENC` but is not well formed must never lead to its payload being taken as
 //! data, so a malformed option is reported apart from an absent one: see [`Reading::Malformed`].
@@ -55,6 +57,11 @@ pub const ENCODING_NONE: u8 = 0;
 pub const ENCODING_XOR: u8 = 1;
 /// Encoding type: XOR over every other block, two interleaved groups.
 pub const ENCODING_XOR_INTERLEAVED: u8 = 2;
+/// Encoding type: Reed-Solomon over all blocks, up to [`PARITIES_MAX`] parities (`docs/corrective.md`).
+pub const ENCODING_REED_SOLOMON: u8 = 3;
+
+/// Most parities of one group with [`ENCODING_REED_SOLOMON`].
+pub const PARITIES_MAX: u8 = 8;
 
 /// The `lost_len` that means STOP: send no more `ENC` on this connection.
 pub const STOP: u32 = 0xff_ffff;
@@ -64,7 +71,7 @@ pub const MAX_LEN: u32 = 0xff_ffff;
 /// The encoding type that a capability byte names. Reserved types read as none.
 pub const fn encoding_type(capability: u8) -> u8 {
     match capability & CAP_ENCODING_MASK {
-        kind @ (ENCODING_XOR | ENCODING_XOR_INTERLEAVED) => kind,
+        kind @ (ENCODING_XOR | ENCODING_XOR_INTERLEAVED | ENCODING_REED_SOLOMON) => kind,
         _ => ENCODING_NONE,
     }
 }
@@ -74,6 +81,11 @@ pub const fn encoding_type(capability: u8) -> u8 {
 pub enum Gentle {
     /// On SYN and SYN-ACK: the capability byte, see the `CAP_*` constants.
     Capability(u8),
+    /// On a SYN that repeats another with further data (Fast Open): where that begins.
+    Part {
+        /// Bytes of data before it, at least 1.
+        offset: u32,
+    },
     /// Flags alone.
     Short {
         /// Neither [`ENC`] nor [`R_FAIL`].
@@ -104,6 +116,21 @@ pub enum Gentle {
         /// CRC-32C over the encoded stream bytes in stream order, FIN not included.
         crc32c: u32,
     },
+    /// The payload is one of several parities, profile F2 with encoding type 3.
+    EncRs {
+        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        flags: u8,
+        /// Bytes from the first to the last encoded byte, at least 1.
+        enc_len: u32,
+        /// The encoded range starts at SEG.SEQ + `start_off`.
+        start_off: u32,
+        /// CRC-32C over the encoded stream bytes in stream order, FIN not included.
+        crc32c: u32,
+        /// Which parity of the group this is, from 0; below `parities`.
+        parity: u8,
+        /// Parities of the group, 1 to [`PARITIES_MAX`].
+        parities: u8,
+    },
 }
 
 /// What the value bytes of an option (after the ExID) turned out to be.
@@ -128,27 +155,32 @@ impl Gentle {
     /// The flags byte of a segment after the handshake; `None` for a capability.
     pub const fn flags(&self) -> Option<u8> {
         match *self {
-            Gentle::Capability(_) => None,
+            Gentle::Capability(_) | Gentle::Part { .. } => None,
             Gentle::Short { flags }
             | Gentle::Fail { flags, .. }
             | Gentle::EncF1 { flags, .. }
-            | Gentle::EncF2 { flags, .. } => Some(flags),
+            | Gentle::EncF2 { flags, .. }
+            | Gentle::EncRs { flags, .. } => Some(flags),
         }
     }
 
-    /// Whether the payload of the segment is a XOR rather than stream data.
+    /// Whether the payload of the segment is a parity rather than stream data.
     pub const fn is_encoded(&self) -> bool {
         match self {
-            Gentle::EncF1 { .. } | Gentle::EncF2 { .. } => true,
-            Gentle::Capability(_) | Gentle::Short { .. } | Gentle::Fail { .. } => false,
+            Gentle::EncF1 { .. } | Gentle::EncF2 { .. } | Gentle::EncRs { .. } => true,
+            Gentle::Capability(_) | Gentle::Part { .. } | Gentle::Short { .. } | Gentle::Fail { .. } => false,
         }
     }
 
-    /// The value bytes as they follow the ExID: 1, 4 or 11 of them.
-    pub fn value(&self) -> ArrayVec<u8, 11> {
+    /// The value bytes as they follow the ExID: 1, 4, 11 or 12 of them.
+    pub fn value(&self) -> ArrayVec<u8, 12> {
         let mut out = ArrayVec::new();
         match *self {
             Gentle::Capability(byte) | Gentle::Short { flags: byte } => out.push(byte),
+            Gentle::Part { offset } => {
+                out.push(COPY);
+                out.extend(u24(offset));
+            }
             Gentle::Fail { flags, lost_len: len } | Gentle::EncF1 { flags, enc_len: len } => {
                 out.push(flags);
                 out.extend(u24(len));
@@ -159,6 +191,13 @@ impl Gentle {
                 out.extend(u24(start_off));
                 out.extend(crc32c.to_be_bytes());
             }
+            Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities } => {
+                out.push(flags);
+                out.extend(u24(enc_len));
+                out.extend(u24(start_off));
+                out.extend(crc32c.to_be_bytes());
+                out.push(parity << 4 | parities & 0x0f);
+            }
         }
         out
     }
@@ -168,6 +207,9 @@ fn read_capability(value: &[u8]) -> Reading {
     match *value {
         [byte] if matches!(byte & CAP_VERSION_MASK, CAP_VERSION_F1 | CAP_VERSION_F2) => {
             Reading::Option(Gentle::Capability(byte))
+        }
+        [COPY, a, b, c] if [a, b, c] != [0; 3] => {
+            Reading::Option(Gentle::Part { offset: from_u24([a, b, c]) })
         }
         // Reserved versions and other lengths: no payload depends on them yet.
         _ => Reading::Ignore,
@@ -187,14 +229,34 @@ fn read_flags(value: &[u8]) -> Reading {
             start_off: from_u24([d, e, f]),
             crc32c: u32::from_be_bytes([g, h, i, j]),
         }),
+        [flags, a, b, c, d, e, f, g, h, i, j, of] if encoded && !failed && is_parity_of(of) => {
+            Some(Gentle::EncRs {
+                flags,
+                enc_len: from_u24([a, b, c]),
+                start_off: from_u24([d, e, f]),
+                crc32c: u32::from_be_bytes([g, h, i, j]),
+                parity: of >> 4,
+                parities: of & 0x0f,
+            })
+        }
         _ => None,
     };
     match option {
-        Some(Gentle::EncF1 { enc_len: 0, .. } | Gentle::EncF2 { enc_len: 0, .. }) => Reading::Malformed,
+        Some(
+            Gentle::EncF1 { enc_len: 0, .. }
+            | Gentle::EncF2 { enc_len: 0, .. }
+            | Gentle::EncRs { enc_len: 0, .. },
+        ) => Reading::Malformed,
         Some(option) => Reading::Option(option),
         None if encoded || !matches!(value.len(), 1 | 4 | 11) => Reading::Malformed,
         None => Reading::Ignore,
     }
+}
+
+/// True if the last byte of the form enc-RS names one of up to [`PARITIES_MAX`] parities.
+fn is_parity_of(byte: u8) -> bool {
+    let (parity, parities) = (byte >> 4, byte & 0x0f);
+    parity < parities && parities <= PARITIES_MAX
 }
 
 /// The three bytes of a 24-bit integer; larger values are cut to the largest.
@@ -224,13 +286,14 @@ mod tests {
     #[test]
     fn reserved_encoding_types_read_as_none() {
         let types: std::vec::Vec<u8> = (0x50..0x60).map(encoding_type).collect();
-        assert_eq!(types[..4], [ENCODING_NONE, ENCODING_XOR, ENCODING_XOR_INTERLEAVED, ENCODING_NONE]);
-        assert!(types[3..].iter().all(|kind| *kind == ENCODING_NONE));
+        let known = [ENCODING_NONE, ENCODING_XOR, ENCODING_XOR_INTERLEAVED, ENCODING_REED_SOLOMON];
+        assert_eq!(types[..4], known);
+        assert!(types[4..].iter().all(|kind| *kind == ENCODING_NONE));
     }
 
     #[test]
     fn illegal_forms_drop_the_segment_if_the_payload_may_be_encoded() {
-        let malformed: [&[u8]; 8] = [
+        let malformed: [&[u8]; 13] = [
             &[ENC],                               // no length
             &[ENC | R_FAIL, 0, 0, 9],             // never set together
             &[ENC, 0, 0, 0],                      // encodes nothing
@@ -239,6 +302,11 @@ mod tests {
             &[R_SUCC, 0],                         // length of no form, even without ENC
             &[],                                  // not even flags
             &[ENC | R_FAIL, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x11], // the second of one parity
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x00], // of no parities
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x09], // of more than there are
+            &[ENC, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01], // encodes nothing
+            &[ENC | R_FAIL, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x01],
         ];
         for value in malformed {
             assert_eq!(Gentle::read(value, false), Reading::Malformed, "{value:02x?}");
@@ -253,9 +321,36 @@ mod tests {
     }
 
     #[test]
+    fn a_syn_may_carry_a_further_part_of_its_data() {
+        let part = Gentle::Part { offset: 1420 };
+        assert_eq!(part.value().as_slice(), [COPY, 0, 0x05, 0x8c]);
+        assert_eq!(Gentle::read(&part.value(), true), Reading::Option(part));
+        for none in [&[COPY, 0, 0, 0][..], &[COPY | ENC, 0, 0, 9], &[COPY, 0, 0]] {
+            assert_eq!(Gentle::read(none, true), Reading::Ignore, "{none:02x?}");
+        }
+        assert_eq!(Gentle::read(&part.value(), false), Reading::Ignore, "only on a SYN");
+    }
+
+    #[test]
     fn lengths_beyond_24_bits_are_cut_to_the_largest() {
         let option = Gentle::Fail { flags: R_FAIL, lost_len: u32::MAX };
         assert_eq!(option.value().as_slice(), [R_FAIL, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn the_parity_of_several_says_which_and_of_how_many() {
+        let bytes = [ENC, 0, 0x0b, 0xb8, 0, 0x03, 0xe8, 0x01, 0x35, 0x94, 0x94, 0x23];
+        let option = Gentle::EncRs {
+            flags: ENC,
+            enc_len: 3000,
+            start_off: 1000,
+            crc32c: 0x0135_9494,
+            parity: 2,
+            parities: 3,
+        };
+        assert_eq!(Gentle::read(&bytes, false), Reading::Option(option));
+        assert_eq!(option.value().as_slice(), bytes);
+        assert!(option.is_encoded());
     }
 
     #[test]

@@ -210,12 +210,16 @@ pub(crate) mod arbitrary {
         }
         let (len, enc_len) = (0..=gentle::MAX_LEN, 1..=gentle::MAX_LEN);
         let plain = any::<u8>().prop_map(|flags| flags & !(gentle::ENC | gentle::R_FAIL));
-        (plain, len.clone(), enc_len, len, any::<u32>(), 0..4)
-            .prop_map(|(flags, lost_len, enc_len, start_off, crc32c, form)| match form {
+        let parities = (1..=gentle::PARITIES_MAX).prop_flat_map(|count| (0..count, Just(count)));
+        (plain, len.clone(), enc_len, len, any::<u32>(), 0..5, parities)
+            .prop_map(|(flags, lost_len, enc_len, start_off, crc32c, form, (parity, parities))| match form {
                 0 => Gentle::Short { flags },
                 1 => Gentle::Fail { flags: flags | gentle::R_FAIL, lost_len },
                 2 => Gentle::EncF1 { flags: flags | gentle::ENC, enc_len },
-                _ => Gentle::EncF2 { flags: flags | gentle::ENC, enc_len, start_off, crc32c },
+                3 => Gentle::EncF2 { flags: flags | gentle::ENC, enc_len, start_off, crc32c },
+                _ => {
+                    Gentle::EncRs { flags: flags | gentle::ENC, enc_len, start_off, crc32c, parity, parities }
+                }
             })
             .boxed()
     }
