@@ -10,6 +10,7 @@
 //! | [`options`] | a TCP option area | as above, for the options; the encoder stays within 40 bytes |
 //! | [`link`] | text of the link grammar | what reads prints as text that reads as itself; the link runs |
 //! | [`script`] | text of a packet script | reading and running it end, with a verdict or an error |
+//! | [`parity`] | parity segments at the decoder of Corrective | a repair brings what was missing, and the true bytes |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
@@ -36,6 +37,7 @@ pub mod link;
 pub mod mutate;
 pub mod options;
 pub mod pair;
+pub mod parity;
 pub mod script;
 pub mod seeds;
 pub mod segment;
@@ -51,11 +53,12 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
     Target { name: "script", run: script::run },
+    Target { name: "parity", run: parity::run },
     Target { name: "connection", run: connection::run },
     Target { name: "pair", run: pair::run },
 ];

@@ -18,6 +18,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "options" => named(options()),
         "link" => link(),
         "script" => script(),
+        "parity" => named(parity()),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -97,8 +98,58 @@ fn options() -> Vec<(&'static str, Vec<u8>)> {
                 options.gentle = Some(brisk_wire::Gentle::EncF1 { flags: 0x10, enc_len: 1448 });
             }),
         ),
+        (
+            "parities",
+            area(false, |options| {
+                options.gentle = Some(brisk_wire::Gentle::EncRs {
+                    flags: 0x10,
+                    enc_len: 3000,
+                    start_off: 1000,
+                    crc32c: 0xa40b_2119,
+                    parity: 1,
+                    parities: 3,
+                });
+            }),
+        ),
         ("broken", vec![0, 8, 10, 1, 2, 5, 3, 0, 254, 1, 2, 0, 34]),
         ("other-profile", vec![2, 0xab, 0xcd, 99, 99, 6, 0xab, 0xcd, 0x80, 1]),
+    ]
+}
+
+/// Decisions as [`crate::parity::run`] reads them: code, first number, rule; then steps.
+fn parity() -> Vec<(&'static str, Vec<u8>)> {
+    let arrive = |from: u16, len: u8| [&[1, 0][..], &from.to_le_bytes(), &[len - 1]].concat();
+    // A group of `len` bytes from `from` in blocks of 100, its `part`, of `rows` parities number `row`.
+    let sent = |from: u16, len: u16, rest: &[u8]| {
+        [&[1, 2][..], &from.to_le_bytes(), &[99], &(len - 1).to_le_bytes(), rest].concat()
+    };
+    vec![
+        (
+            "xor",
+            [&[0, 0, 0][..], &arrive(0, 100), &arrive(200, 100), &sent(0, 300, &[0, 0, 0, 1, 1])].concat(),
+        ),
+        (
+            "interleaved",
+            [
+                &[1, 2, 0][..],
+                &arrive(0, 100),
+                &arrive(300, 100),
+                &sent(0, 400, &[0, 0, 0, 1, 1]),
+                &sent(0, 400, &[1, 0, 0, 1, 1]),
+            ]
+            .concat(),
+        ),
+        (
+            "reed-solomon",
+            [
+                &[2, 0, 0][..],
+                &arrive(0, 200),
+                &sent(0, 400, &[0, 1, 0, 0, 1, 1]),
+                &sent(0, 400, &[0, 1, 1, 0, 1, 1]),
+            ]
+            .concat(),
+        ),
+        ("rewritten", [&[0, 0, 0][..], &arrive(0, 100), &sent(0, 200, &[0, 0, 0, 0, 1, 0, 0, 7])].concat()),
     ]
 }
 

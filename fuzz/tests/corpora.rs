@@ -100,6 +100,11 @@ fn any_text_is_a_script_or_an_error() {
 }
 
 #[test]
+fn any_parity_segment_repairs_what_was_missing_or_nothing() {
+    fuzz("parity", 100_000);
+}
+
+#[test]
 fn a_stack_withstands_any_peer_and_any_program() {
     fuzz("connection", 60_000);
 }

@@ -9,8 +9,20 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
 use crate::error::ConfigError;
-use crate::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ServerLimits};
+use crate::fast_open::{
+    ClientMemory, FastOpenConnect, FastOpenListen, FastOpenSwitches, KeySource, LastAckHold, ServerLimits,
+};
+use crate::path::PathMemoryConfig;
 use crate::time::Duration;
+
+mod gentle;
+mod planner;
+
+pub use gentle::{
+    CopyMark, CopyReport, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile,
+    FecRule, ProactiveConfig,
+};
+pub use planner::PlannerConfig;
 
 /// What holds for a whole stack.
 #[derive(Clone, Debug)]
@@ -30,6 +42,9 @@ pub struct StackConfig {
     /// arrives; beyond it a connection takes only the next segment, and only while its application has
     /// nothing to read. Default 1 GiB.
     pub max_buffer_bytes: usize,
+    /// Bytes that all connections together may keep of what they have received, to repair losses from it.
+    /// 0: Corrective is not agreed to. Default 64 MiB.
+    pub fec_mem_total: usize,
     /// Ports that active opens choose from (RFC 6056). Default 32768..=60999.
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
@@ -46,11 +61,15 @@ pub struct StackConfig {
     /// Fast Open: what is remembered and how much may be pending. It is used by the connections and
     /// listeners that ask for it.
     pub fast_open: FastOpenConfig,
+    /// What is remembered of paths from one connection to the next.
+    pub path: PathMemoryConfig,
 }
 
 /// Fast Open, as far as it concerns a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
+    /// What connections and listeners may use at all.
+    pub switches: FastOpenSwitches,
     /// The client's memory.
     pub memory: ClientMemory,
     /// The bounds of the server.
@@ -66,6 +85,7 @@ pub struct FastOpenConfig {
 impl Default for FastOpenConfig {
     fn default() -> Self {
         FastOpenConfig {
+            switches: FastOpenSwitches::default(),
             memory: ClientMemory::default(),
             limits: ServerLimits::default(),
             keys: None,
@@ -84,6 +104,7 @@ impl Default for StackConfig {
             max_super_segment: 0,
             max_connections: 65_536,
             max_buffer_bytes: 1 << 30,
+            fec_mem_total: 64 << 20,
             ephemeral_ports: 32_768..=60_999,
             msl: Duration::from_secs(30),
             granularity: Duration::from_micros(1),
@@ -91,6 +112,7 @@ impl Default for StackConfig {
             observe: false,
             option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
+            path: PathMemoryConfig::default(),
         }
     }
 }
@@ -114,7 +136,9 @@ impl StackConfig {
         if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
             return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
         }
-        Ok(())
+        self.fast_open.memory.validate()?;
+        self.fast_open.limits.validate()?;
+        self.path.validate()
     }
 }
 
@@ -275,6 +299,9 @@ pub struct TcpConfig {
     pub max_segment: Option<u16>,
     /// What becomes of urgent data.
     pub urgent: UrgentPolicy,
+    /// PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
+    /// segmentation offload, beside the ends of writes. Default off.
+    pub push_bursts: bool,
     /// IP hop limit. Default 64.
     pub hop_limit: u8,
     /// DSCP of what is sent. 0..=63, default 0.
@@ -283,8 +310,15 @@ pub struct TcpConfig {
     pub thin_stream: Option<ThinStreamConfig>,
     /// Who decides that a segment is lost. Default `Rack`.
     pub loss_detection: LossDetection,
-    /// Redundancy that copies and parity may add, percent of the bytes sent. Default 0.
-    pub redundancy_percent: u32,
+    /// Redundancy that copies and parity may add, percent of the bytes sent. Default `None`: what bounds
+    /// each mechanism of itself.
+    pub redundancy_percent: Option<u32>,
+    /// Begin a connection over a known path from what is remembered of it. Default `None`.
+    pub path_start: Option<PathStart>,
+    /// Timers of SYN and SYN-ACK that know how long the path is. Default `None`: one second, doubling.
+    pub handshake_timers: Option<HandshakeTimers>,
+    /// Send every SYN and SYN-ACK twice. Default `None`.
+    pub handshake_copies: Option<HandshakeCopies>,
     /// The mechanisms beyond plain TCP.
     pub mechanisms: MechanismConfig,
 }
@@ -315,11 +349,15 @@ impl Default for TcpConfig {
             mtu_probing: MtuProbing::OnBlackHole,
             max_segment: None,
             urgent: UrgentPolicy::OutOfBand,
+            push_bursts: false,
             hop_limit: 64,
             dscp: 0,
             thin_stream: None,
             loss_detection: LossDetection::Rack,
-            redundancy_percent: 0,
+            redundancy_percent: None,
+            path_start: None,
+            handshake_timers: None,
+            handshake_copies: None,
             mechanisms: MechanismConfig::default(),
         }
     }
@@ -330,8 +368,8 @@ impl TcpConfig {
     /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
     pub fn of_2012() -> Self {
         TcpConfig {
-            loss_detection: LossDetection::Rfc6675(Rfc6675Config::default()),
-            mechanisms: MechanismConfig { reactive: Reactive::Off },
+            loss_detection: LossDetection::Rfc6675(Rfc6675Config::of_2012()),
+            mechanisms: MechanismConfig { reactive: Reactive::Off, ..MechanismConfig::default() },
             ..TcpConfig::default()
         }
     }
@@ -339,11 +377,11 @@ impl TcpConfig {
     /// [`TcpConfig::of_2012`] with Reactive as the paper has it.
     pub fn of_2012_with_reactive() -> Self {
         let detection =
-            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::default() };
+            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::of_2012() };
         let reactive = Reactive::Paper(PaperConfig::default());
         TcpConfig {
             loss_detection: LossDetection::Rfc6675(detection),
-            mechanisms: MechanismConfig { reactive },
+            mechanisms: MechanismConfig { reactive, ..MechanismConfig::default() },
             ..TcpConfig::default()
         }
     }
@@ -362,6 +400,15 @@ impl TcpConfig {
         }
         if let Some(thin) = self.thin_stream.filter(|thin| thin.linear_timeouts > 15) {
             return refuse("linear_timeouts", thin.linear_timeouts.to_string(), "0 to 15");
+        }
+        if let Some(start) = self.path_start.filter(|start| !(1..=64).contains(&start.max_window)) {
+            return refuse("max_window", start.max_window.to_string(), "1 to 64 segments");
+        }
+        if let Some(timers) = self.handshake_timers {
+            timers.validate()?;
+        }
+        if let Some(gap) = self.handshake_copies.map(|copies| copies.gap).filter(|gap| gap.as_secs() > 0) {
+            return refuse("gap", alloc::format!("{gap:?}"), "0 to 999 ms");
         }
         self.mechanisms.validate()?;
         if self.dscp > 63 {
@@ -391,6 +438,64 @@ impl TcpConfig {
     }
 }
 
+/// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, the
+/// slow-start threshold, and a window that may be larger than [`TcpConfig::initial_window`]. What of that
+/// window goes beyond the initial one is spread over a round trip, and given up at the first sign of loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathStart {
+    /// Largest initial window, segments; no larger than what was in use on the path. 1..=64, default 64.
+    pub max_window: u32,
+}
+
+impl Default for PathStart {
+    fn default() -> Self {
+        PathStart { max_window: 64 }
+    }
+}
+
+/// The first retransmissions of a SYN or SYN-ACK over a path whose round-trip time is remembered. They do
+/// not count as retries; behind them the ordinary schedule begins, which is all there is on an unknown path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandshakeTimers {
+    /// Percent of the remembered round-trip time. 100..=300, default 150.
+    pub percent: u16,
+    /// But at least this. 0..=1 s, default 50 ms.
+    pub floor: Duration,
+    /// How many, at equal distances. 1..=10, default 3.
+    pub retries: u32,
+}
+
+impl Default for HandshakeTimers {
+    fn default() -> Self {
+        HandshakeTimers { percent: 150, floor: Duration::from_millis(50), retries: 3 }
+    }
+}
+
+/// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
+/// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that no request is
+/// delivered twice for it. With [`TcpConfig::redundancy_percent`] only as far as the allowance goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HandshakeCopies {
+    /// How long after the original. 0..=999 ms, default 0.
+    pub gap: Duration,
+}
+
+impl HandshakeTimers {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        if !(100..=300).contains(&self.percent) {
+            return refuse("percent", self.percent.to_string(), "100 to 300");
+        }
+        if self.floor > Duration::from_secs(1) {
+            return refuse("floor", alloc::format!("{:?}", self.floor), "0 to 1 s");
+        }
+        if !(1..=10).contains(&self.retries) {
+            return refuse("retries", self.retries.to_string(), "1 to 10");
+        }
+        Ok(())
+    }
+}
+
 /// The mechanisms of a connection beyond plain TCP.
 ///
 /// They register here, one field each, and in [`crate::mechanism::enabled`], one line each.
@@ -398,12 +503,21 @@ impl TcpConfig {
 pub struct MechanismConfig {
     /// Probes that turn the timeout of a lost tail into a fast recovery. Default `RackTlp`.
     pub reactive: Reactive,
+    /// Parity beside the data, if the peer agrees. Default `None`.
+    pub corrective: Option<CorrectiveConfig>,
+    /// Data sent twice, if the peer agrees. Default `None`.
+    pub proactive: Option<ProactiveConfig>,
+    /// Who decides, flight by flight, how parity and copies are used. Default `None`: their own settings.
+    pub planner: Option<PlannerConfig>,
 }
 
 impl MechanismConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
+        self.corrective.map_or(Ok(()), |corrective| corrective.validate())?;
+        self.proactive.map_or(Ok(()), |proactive| proactive.validate())?;
+        self.planner.map_or(Ok(()), |planner| planner.validate())?;
         let (key, delay) = match self.reactive {
             Reactive::Off => return Ok(()),
             Reactive::Paper(paper) if !(1..=2).contains(&paper.max_probes) => {
@@ -507,7 +621,7 @@ pub struct Rfc6675Config {
     /// Early retransmit waits for `srtt` divided by this; 0: it does not wait. Linux from 3.5 on: 4.
     /// Default 0.
     pub er_delay_divisor: u32,
-    /// The proportional rate reduction of the time.
+    /// The proportional rate reduction. Default `Rfc9937`, as everywhere; the TCP of 2012 had the older one.
     pub prr: PrrBound,
 }
 
@@ -517,8 +631,15 @@ impl Default for Rfc6675Config {
             fack: true,
             early_retransmit: EarlyRetransmit::Rfc5827,
             er_delay_divisor: 0,
-            prr: PrrBound::Rfc6937,
+            prr: PrrBound::Rfc9937,
         }
+    }
+}
+
+impl Rfc6675Config {
+    /// Everything as it was in 2012, proportional rate reduction included.
+    pub fn of_2012() -> Self {
+        Rfc6675Config { prr: PrrBound::Rfc6937, ..Rfc6675Config::default() }
     }
 }
 
@@ -556,6 +677,14 @@ pub struct ConnectConfig {
     pub fast_open: Option<FastOpenConnect>,
 }
 
+impl ConnectConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.tcp.validate()?;
+        self.fast_open.as_ref().map_or(Ok(()), FastOpenConnect::validate)
+    }
+}
+
 /// When a listener answers with a SYN cookie instead of keeping a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SynCookies {
@@ -581,6 +710,14 @@ pub struct ListenConfig {
     pub syn_cookies: SynCookies,
     /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
     pub fast_open: Option<FastOpenListen>,
+}
+
+impl ListenConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.tcp.validate()?;
+        self.fast_open.as_ref().map_or(Ok(()), FastOpenListen::validate)
+    }
 }
 
 impl Default for ListenConfig {

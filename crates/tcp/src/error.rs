@@ -96,6 +96,14 @@ pub enum ConnectError {
     /// `max_connections` is reached.
     #[error("the stack holds its maximum of {0} connections")]
     TooMany(usize),
+    /// A value of the configuration is out of its range.
+    #[error("{key} is out of range; use {range}")]
+    BadConfig {
+        /// The configuration key.
+        key: &'static str,
+        /// What is allowed.
+        range: &'static str,
+    },
     /// The destination cannot be connected to (port 0, unspecified or multicast address).
     #[error("{0} is not an address that one can connect to")]
     BadDestination(SocketAddr),
@@ -113,6 +121,26 @@ pub enum ListenError {
     /// Port 0 was given and every port is taken.
     #[error("no free port to listen on")]
     NoPort,
+    /// A value of the configuration is out of its range.
+    #[error("{key} is out of range; use {range}")]
+    BadConfig {
+        /// The configuration key.
+        key: &'static str,
+        /// What is allowed.
+        range: &'static str,
+    },
+}
+
+impl From<ConfigError> for ConnectError {
+    fn from(ConfigError { key, range, value: _ }: ConfigError) -> Self {
+        ConnectError::BadConfig { key, range }
+    }
+}
+
+impl From<ConfigError> for ListenError {
+    fn from(ConfigError { key, range, value: _ }: ConfigError) -> Self {
+        ListenError::BadConfig { key, range }
+    }
 }
 
 /// Why a read failed. End of stream is not an error: it is `Ok(0)`.

@@ -1,6 +1,9 @@
 //! What the stack tells: [`Event`] to the application, [`Probe`] to observers.
 
 use crate::error::CloseReason;
+use crate::mechanism::corrective::decoder::Failure;
+use crate::mechanism::plan::{Flight, Losses, Plan};
+use crate::mechanism::{CopiesOff, ParityOff};
 use crate::outcome::{CongestionState, LossCause, Origin, Repair};
 use crate::seq_ranges::SeqRange;
 use crate::stack::{ConnId, ListenerId};
@@ -63,6 +66,46 @@ pub enum Probe {
     MaskedLoss {
         /// What repaired it.
         by: Repair,
+    },
+    /// Originals were lost whose copies had delivered the data: found here, as the receiver.
+    CopyUsed {
+        /// How many.
+        segments: u32,
+    },
+    /// The planner decided about a flight.
+    Planned {
+        /// What is about to be sent.
+        flight: Flight,
+        /// What is expected of the path.
+        losses: Losses,
+        /// What was decided, and why.
+        plan: Plan,
+    },
+    /// No copies are sent any more.
+    CopiesOff {
+        /// Why.
+        why: CopiesOff,
+    },
+    /// Parity brought lost data back.
+    Repaired {
+        /// What the parity covered.
+        range: SeqRange,
+        /// Runs of bytes that had been missing.
+        runs: u32,
+    },
+    /// Parity could not bring back what was missing.
+    RepairFailed {
+        /// Bytes from RCV.NXT to the end of what it covered.
+        lost_len: u32,
+        /// Why.
+        why: Failure,
+    },
+    /// Parity ended in one direction, for good.
+    ParityOff {
+        /// It is no longer sent; else no longer taken.
+        sending: bool,
+        /// Why.
+        why: ParityOff,
     },
     /// The retransmission timer fired.
     Timeout {

@@ -13,6 +13,7 @@
 //! | [`connection`] | one connection: states, and the wiring of the parts |
 //! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
 //! | [`congestion`] | CUBIC with HyStart++, Reno, a fixed window |
+//! | [`path`] | what is remembered of a path from one connection to the next |
 //! | [`mechanism`], [`outcome`] | the seam of the aggressive mechanisms, and the values that travel |
 //!
 //! Two stacks, a request and a response:
@@ -77,12 +78,15 @@ pub mod connection;
 pub mod error;
 pub mod event;
 pub mod fast_open;
+pub(crate) mod lru;
 pub mod mechanism;
 pub mod outcome;
+pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub mod seq_ranges;
 pub mod stack;
+pub mod stored;
 pub mod time;
 
 pub use config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};

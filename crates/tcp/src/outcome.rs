@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Options, SeqNum};
 
+use crate::mechanism::ParityPlan;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -107,6 +108,9 @@ pub enum DsackOf {
     Duplicate,
     /// A range that was never sent twice: the network duplicated it. No undo follows from it.
     NeverSentTwice,
+    /// A range that was retransmitted although redundancy repaired it: the original was lost all the same,
+    /// so no undo follows.
+    Repaired,
 }
 
 /// A DSACK report.
@@ -156,6 +160,20 @@ pub struct AckOutcome {
     pub ece: bool,
     /// A SACK block that was reported before has vanished from SND.UNA on: the receiver reneged.
     pub reneged: bool,
+    /// A loss repaired by redundancy is reported for the first time: what is delivered now may have come
+    /// with something that was sent later, so times prove nothing.
+    pub repaired: bool,
+    /// The peer reports a repair, for the first time or again: what is delivered late may have been rebuilt
+    /// rather than overtaken.
+    pub reports_repair: bool,
+}
+
+impl AckOutcome {
+    /// The acknowledgement reports a repair: it gives no round-trip sample.
+    pub(crate) fn withhold_times(&mut self) {
+        self.repaired = true;
+        (self.rtt, self.echoed_rtt) = (None, None);
+    }
 }
 
 /// Who declared data lost.
@@ -258,17 +276,8 @@ pub struct Sent {
 pub enum Ask {
     /// Send up to one segment of new data, else the last segment again.
     Probe,
-    /// Send this range again as a copy.
-    Copy(SeqRange),
-    /// Send this payload at this sequence number with this option: a parity segment.
-    Parity {
-        /// SEG.SEQ of the parity segment, left of the window in profile F2.
-        seq: SeqNum,
-        /// The parity bytes.
-        payload: Vec<u8>,
-        /// The option that describes them.
-        option: brisk_wire::Gentle,
-    },
+    /// Compute this parity from the send queue and send it.
+    Parity(ParityPlan),
     /// Send an acknowledgement now; with an option if there is one.
     Ack(Option<brisk_wire::Gentle>),
     /// Declare this range lost.

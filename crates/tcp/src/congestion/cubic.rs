@@ -262,6 +262,10 @@ impl CongestionController for Cubic {
         self.cwnd = cwnd.max(self.mss);
     }
 
+    fn set_ssthresh(&mut self, ssthresh: u32) {
+        self.curve.ssthresh = ssthresh.max(2 * self.mss);
+    }
+
     fn on_idle(&mut self, _now: Instant, restart: u32) {
         let restart = restart.max(self.mss);
         if restart < self.cwnd {

@@ -42,6 +42,8 @@ impl CongestionController for Fixed {
 
     fn set_cwnd(&mut self, _cwnd: u32) {}
 
+    fn set_ssthresh(&mut self, _ssthresh: u32) {}
+
     fn on_idle(&mut self, _now: Instant, _restart: u32) {}
 
     fn undo(&mut self, _now: Instant) {}

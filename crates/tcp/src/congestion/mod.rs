@@ -55,6 +55,8 @@ pub trait CongestionController: Debug + Send {
     fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool);
     /// PRR or the end of recovery sets the window.
     fn set_cwnd(&mut self, cwnd: u32);
+    /// Sets the slow-start threshold: what is remembered of the path, or a limit that follows from it.
+    fn set_ssthresh(&mut self, ssthresh: u32);
     /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): at most `restart` bytes.
     fn on_idle(&mut self, now: Instant, restart: u32);
     /// The reduction was a mistake: restore what was in force before it.

@@ -1,24 +1,35 @@
 //! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
 
-use brisk_wire::SeqNum;
-
 use crate::connection::Connection;
 use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::event::Probe;
+use crate::mechanism::ParityPlan;
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 impl Connection {
     pub(crate) fn account(&mut self, choice: &Choice, built: Built, packet_len: usize, now: Instant) {
         match choice {
             Choice::Control(control) => self.account_control(*control),
             Choice::Syn => self.account_syn(now),
+            Choice::PlainSyn => self.account_plain_syn(now),
+            Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, now),
-            Choice::Parity { seq, payload, .. } => self.account_redundant(*seq, payload.len() as u32, now),
-            Choice::Ack(_) => self.account_ack(),
+            Choice::HandshakeCopy => self.counters.syn_copies += 1,
+            Choice::Copy(range) => self.account_copy(*range, now),
+            Choice::Parity(plan) => self.account_parity(plan, now),
+            Choice::Companion => {
+                self.note_bare_ack();
+                self.account_ack();
+            }
+            Choice::Ack(_) => {
+                self.note_bare_ack();
+                self.account_ack();
+                self.consider_ack_copy(now);
+            }
         }
         self.count_packet(built, packet_len);
         self.spend_allowance(packet_len);
@@ -48,7 +59,9 @@ impl Connection {
         self.tx.handshake.sent += 1;
         self.counters.handshake_retransmits += u64::from(again);
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
-        let wait = self.on_syn_sent(data, now).unwrap_or(self.tx.rtt.rto_base());
+        self.tx.handshake.last_sent = Some(now);
+        let later = if again { Duration::ZERO } else { self.start_copy(now) };
+        let wait = self.on_syn_sent(data).map_or(self.timer_base(), |wait| wait + later);
         self.tx.rto.arm(now, wait);
     }
 
@@ -97,36 +110,38 @@ impl Connection {
         self.rx.ack.on_data_sent(now);
         self.account_ack();
         self.probe(Probe::Sent { range: data.range, origin: data.origin });
+        let copied = self.consider_copy(data, now);
+        if fresh {
+            self.encode(data, copied, now);
+        }
         self.tell_mechanisms(&sent, data, now);
     }
 
-    fn account_redundant(&mut self, seq: SeqNum, len: u32, now: Instant) {
-        self.tx.pacer.on_sent(len, now);
-        self.tx.redundancy_left = self.tx.redundancy_left.saturating_sub(len);
-        self.counters.redundant_bytes += u64::from(len);
+    fn account_parity(&mut self, plan: &ParityPlan, now: Instant) {
+        let wire = plan.wire();
+        self.tx.pacer.on_sent(wire.len(), now);
+        self.tx.spend_redundancy(wire.len());
+        self.counters.redundant_bytes += u64::from(wire.len());
+        self.note_parity_sent(plan, now);
         self.account_ack();
-        self.probe(Probe::Sent { range: SeqRange::with_len(seq, len), origin: Origin::Parity });
+        self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
     }
 
     fn count_data(&mut self, data: &Data) {
         let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
         let len = data.payload_len();
+        self.counters.data_segments_out += segments;
         match data.origin {
             Origin::New => {
                 // The allowance grows with what is sent for the first time.
-                let earned = u64::from(len) * u64::from(self.config.redundancy_percent) / 100;
-                self.tx.redundancy_left = self.tx.redundancy_left.saturating_add(earned as u32);
+                self.tx.earn_redundancy(len, self.config.redundancy_percent);
             }
             Origin::Retransmit => {
                 self.counters.retransmits += segments;
                 self.counters.retransmitted_bytes += u64::from(len);
             }
             Origin::TailLossProbe => self.counters.probes += 1,
-            Origin::Duplicate => {
-                self.tx.redundancy_left = self.tx.redundancy_left.saturating_sub(len);
-                self.counters.redundant_bytes += u64::from(len);
-            }
-            Origin::Ack | Origin::Parity => {}
+            Origin::Ack | Origin::Duplicate | Origin::Parity => {}
         }
     }
 

@@ -118,7 +118,7 @@ impl Connection {
     pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
         let (next, end) = (self.rx.rcv_nxt(), segment.end());
         let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
-        self.rx.queue.readable() + beyond <= self.rx.queue.memory()
+        self.rx.queue.retained() + self.rx.queue.readable() + beyond <= self.rx.queue.memory()
     }
 
     /// Takes the urgent byte, if one has arrived out of band.
@@ -179,6 +179,11 @@ impl Connection {
             self.outbox.push(Control::Abort);
             self.end(CloseReason::ListenerClosed);
         }
+    }
+
+    /// Changes the DSCP of what is sent from now on.
+    pub(crate) fn set_dscp(&mut self, dscp: u8) {
+        Arc::make_mut(&mut self.config).dscp = dscp & 63;
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.

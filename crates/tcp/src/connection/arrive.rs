@@ -32,7 +32,7 @@ const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// What a step says to the ones after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// Go on with the next step.
     Continue,
     /// The segment has been dealt with.
@@ -53,8 +53,13 @@ impl Connection {
     }
 
     pub(crate) fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        if self.take_apart(segment, now, env) {
+            return;
+        }
         let steps = [
+            Connection::check_gentle,
             Connection::check_repeated_syn,
+            Connection::check_copy,
             Connection::check_sequence,
             Connection::check_reset,
             Connection::check_syn,
@@ -92,7 +97,9 @@ impl Connection {
         let plain_syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::RST);
         if self.state == State::SynReceived && plain_syn && segment.seq == self.irs {
             if !segment.flags.contains(Flags::ACK) {
-                self.on_repeated_syn();
+                if !self.take_syn_part(segment, now) && !self.is_second_instance(now) {
+                    self.on_repeated_syn(segment, now);
+                }
                 return Verdict::Done;
             }
             // Simultaneous open: the SYN-ACK acknowledges our SYN; its own SYN is known already.
@@ -130,13 +137,17 @@ impl Connection {
                 return Verdict::Continue;
             }
         }
+        if segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs {
+            self.judge_repeated_syn_ack();
+        }
         if !reset {
             self.answer_unacceptable(segment, now);
         }
         Verdict::Done
     }
 
-    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, with a DSACK if the segment repeated old data.
+    /// RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment should be sent
+    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data.
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
         let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
@@ -154,7 +165,12 @@ impl Connection {
             }
             self.rx.last_out_of_window_ack = Some(now);
         }
-        self.rx.ack.force();
+        // Before the handshake is complete nothing else would carry it.
+        if self.state == State::SynReceived {
+            self.outbox.push(Control::ChallengeAck);
+        } else {
+            self.rx.ack.force();
+        }
     }
 
     /// Second: the RST bit (RFC 5961 section 3.2).
@@ -191,6 +207,7 @@ impl Connection {
     /// Fifth: the ACK bit (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
     fn check_ack(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
         if !segment.flags.contains(Flags::ACK) {
+            self.take_after_syn(segment, now);
             return Verdict::Done;
         }
         let una = self.tx.scoreboard.una();
@@ -202,6 +219,7 @@ impl Connection {
                 self.rewind_syn_data(segment.ack);
                 self.judge_syn_ack_delivery(segment, now);
                 self.establish(segment.options, now);
+                self.own_up_to_parts();
                 return Verdict::Continue;
             }
             self.outbox.push(Control::Reset(segment.ack));
@@ -245,10 +263,11 @@ impl Connection {
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
     /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let news = self.read_gentle_signals(segment, now);
         let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window).is_change();
         self.tx.window.on_probe_answered();
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
-        let ack = self.tx.scoreboard.on_ack(
+        let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
             &segment.options.sack,
             AckInfo {
@@ -260,18 +279,24 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
+        self.judge_parity(&news, &mut ack, now);
+        self.counters.delivered_segments += ack.delivered.len() as u64;
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
-        let loss = self.detect_loss(&ack, now);
+        let mut loss = self.detect_loss(&ack, now);
+        self.mark_unrepaired(&news, &ack, &mut loss);
         self.recover(&ack, &loss, now);
         self.note_progress(&ack, now);
         self.note_probes(&ack);
+        self.note_copy_reported(ack.dsack, now);
+        self.charge_copies();
         for index in 0..self.mechanisms.len() {
             let view = self.view();
             if let Some(signal) = self.mechanisms[index].on_acked(&ack, &view, now) {
                 self.answer_masked_loss(signal, ack.undelivered_before, now);
             }
         }
+        self.answer_gentle_signals(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
     }
 
@@ -295,13 +320,14 @@ impl Connection {
     }
 
     /// A loss that redundancy repaired is still congestion: one reduction per window, never undone.
-    fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
+    pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let episode = self.tx.recovery.on_masked_loss(ack, self.tx.scoreboard.nxt());
         if episode != Episode::Entered {
             return;
         }
         self.counters.masked_losses += 1;
+        self.plan_with_loss();
         self.probe(Probe::MaskedLoss { by });
         self.begin_reduction(episode, recover_fs, now);
         let at_once = match reaction {
@@ -324,10 +350,13 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
+            self.plan_with_rtt(rtt);
             let srtt = self.tx.rtt.srtt().unwrap_or(rtt);
             self.probe(Probe::RttSample { rtt, srtt });
         }
         self.counters.dsacks += u64::from(ack.dsack.is_some());
+        let again = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::Retransmit);
+        self.counters.retransmits_spurious += u64::from(again);
     }
 
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
@@ -368,6 +397,7 @@ impl Connection {
             (false, true) => LossCause::DupAcks,
             (false, false) => return LossOutcome::default(),
         };
+        self.counters.loss_runs += 1;
         let newly_lost = self.tx.scoreboard.mark_head_lost(self.tx.mss());
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
@@ -384,11 +414,16 @@ impl Connection {
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
             return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
         }
+        self.count_loss_runs(&verdict.lost);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 
     pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
         if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
+            let too_big = by == LossCause::TooBig;
+            let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
+            self.counters.segments_lost += u64::from(segments);
+            self.plan_with_loss();
             self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
             self.counters.fack_losses += u64::from(by == LossCause::Fack);
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
@@ -457,6 +492,7 @@ impl Connection {
             return;
         }
         let ssthresh = self.tx.congestion.on_congestion(now);
+        let ssthresh = self.retreat(ssthresh);
         self.tx.prr.enter(ssthresh, recover_fs);
         self.counters.reductions += 1;
         self.counters.recoveries += u64::from(self.tx.recovery.state() == CongestionState::Recovery);
@@ -508,6 +544,7 @@ impl Connection {
             return;
         }
         let una = self.tx.scoreboard.una();
+        self.confirm_path();
         self.tx.update_pacing(now);
         let before = self.tx.queue.len();
         self.tx.queue.advance(una);
@@ -601,7 +638,11 @@ impl Connection {
         let (range, payload, fin) = self.rx.trim(segment);
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
+        if !matches!(arrival.kind, ArrivalKind::Duplicate | ArrivalKind::Empty) {
+            self.note_taken(segment, now);
+        }
         self.note_arrival(&arrival, segment, now);
+        self.repair_with_more(now);
     }
 
     /// What the arrival of data means for acknowledgement, SACK, window and state.
@@ -611,6 +652,7 @@ impl Connection {
         self.rx.window.on_data(rcv_nxt, now);
         let received = Received {
             segment_size: segment.segment_size as u32,
+            half_closes: matches!(self.state, State::Established | State::SynReceived),
             push: segment.flags.contains(Flags::PSH),
             rcv_nxt,
             rcv_wnd: self.rx.rcv_wnd(),
@@ -630,6 +672,7 @@ impl Connection {
         let early_fin = segment.flags.contains(Flags::FIN) && arrival.kind == ArrivalKind::OutOfOrder;
         self.judge_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         if arrival.fin_reached {
+            self.end_history();
             self.advance_state(Input::Fin, now);
         }
     }

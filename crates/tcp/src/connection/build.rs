@@ -1,5 +1,6 @@
 //! Writes the segment that was chosen. Nothing is decided here.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
@@ -8,7 +9,8 @@ use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
-use crate::mechanism::Offer;
+use crate::mechanism::corrective::code::{checksum, parity, placed};
+use crate::mechanism::{Offer, ParityPlan};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
@@ -30,6 +32,9 @@ impl Connection {
                 return None;
             };
             let built = self.build(&choice, now, env, out);
+            if choice == Choice::Syn {
+                self.consider_handshake_copy(out);
+            }
             self.account(&choice, built, out.len(), now);
             // A packet that cannot be built (no room for the header) is gone like a lost one.
             if !out.is_empty() {
@@ -42,13 +47,23 @@ impl Connection {
         match choice {
             Choice::Control(control) => self.build_control(*control, now, env, out),
             Choice::Syn => self.build_syn(now, env, out),
+            Choice::PlainSyn => {
+                self.build_plain_syn(now, env, out);
+                Built { segment_size: None, origin: Origin::Duplicate }
+            }
+            Choice::AfterSyn(range) => {
+                self.build_after_syn(*range, now, env, out);
+                Built { segment_size: None, origin: Origin::New }
+            }
             Choice::Data(data) => self.build_data(data, now, env, out),
-            Choice::Parity { seq, payload, option } => {
-                let mut header = self.header(*seq, Flags::ACK, now);
-                header.options.sack = SackBlocks::default();
-                header.options.gentle = Some(*option);
-                self.emit(&header, Ecn::NotEct, &[payload], env, out);
-                Built { segment_size: None, origin: Origin::Parity }
+            Choice::HandshakeCopy => self.build_handshake_copy(out),
+            Choice::Copy(_) => self.build_copy(env, out),
+            Choice::Parity(plan) => self.build_parity(plan, now, env, out),
+            Choice::Companion => {
+                let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK, now);
+                header.options.gentle = None;
+                self.emit(&header, Ecn::NotEct, &[], env, out);
+                Built { segment_size: None, origin: Origin::Ack }
             }
             Choice::Ack(option) => self.build_ack(*option, now, env, out),
         }
@@ -78,6 +93,7 @@ impl Connection {
         let data = self.syn_data();
         let offer = if answer { Offer::SynAck(&Options::default()) } else { Offer::Syn };
         self.offer_mechanisms(offer, &mut options);
+        options.gentle = self.syn_gentle_option(&options, env.option_profile);
         let mut flags = Flags::SYN;
         if answer {
             flags |= Flags::ACK | self.ecn.syn_ack_flags();
@@ -91,7 +107,7 @@ impl Connection {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq: self.secrets.iss,
-            ack: if answer { self.rx.rcv_nxt() } else { SeqNum(0) },
+            ack: if answer { self.acknowledged() } else { SeqNum(0) },
             flags,
             // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST
             // NOT be scaled."
@@ -114,6 +130,9 @@ impl Connection {
         if self.tx.queue.push_at(payload_range) {
             flags |= Flags::PSH;
         }
+        if self.config.push_bursts && data.origin == Origin::New && self.tx.ends_burst(payload_range, now) {
+            flags |= Flags::PSH;
+        }
         // A probe that carries new data is data like any other (RFC 3168 section 6.1.5 speaks of
         // retransmissions).
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
@@ -123,16 +142,34 @@ impl Connection {
             header.flags |= Flags::URG;
             header.urgent = pointer;
         }
+        self.gentle_sent(header.options.gentle, now);
+        self.keep_header(&header);
         let (first, second) = self.tx.queue.slices(payload_range);
         let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
         self.emit(&header, ecn, &[first, second], env, out);
         Built { segment_size, origin: data.origin }
     }
 
+    /// The parity is computed from the send queue straight into the packet's payload.
+    fn build_parity(&mut self, plan: &ParityPlan, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let mut header = self.header(plan.seq, Flags::ACK, now);
+        header.options.sack = SackBlocks::default();
+        let range = plan.layout.range();
+        let bytes = placed(range.start, self.tx.queue.slices(range));
+        let mut payload = vec![0; plan.layout.payload_len()];
+        parity(&plan.layout, plan.row, bytes.into_iter(), &mut payload);
+        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, bytes.into_iter());
+        header.options.gentle = Some(self.parity_option(plan, crc32c, header.options.gentle));
+        self.emit(&header, Ecn::NotEct, &[&payload], env, out);
+        Built { segment_size: None, origin: Origin::Parity }
+    }
+
     fn build_ack(&mut self, option: Option<Gentle>, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
         let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now);
-        header.options.gentle = option;
+        header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
+        self.gentle_sent(header.options.gentle, now);
+        self.keep_header(&header);
         self.emit(&header, Ecn::NotEct, &[], env, out);
         Built { segment_size: None, origin: Origin::Ack }
     }
@@ -141,15 +178,20 @@ impl Connection {
     fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
         let options = Options {
             timestamps: self.negotiated.timestamps.then(|| self.rx.timestamps.option(now)),
-            sack: self.rx.sack.blocks(self.sack_room()),
+            sack: self.rx.sack.blocks(if self.acknowledged() == self.rx.rcv_nxt() {
+                self.sack_room()
+            } else {
+                0
+            }),
             fast_open: self.fast_open_option(),
+            gentle: self.gentle_option(),
             ..Options::default()
         };
         TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq,
-            ack: self.rx.rcv_nxt(),
+            ack: self.acknowledged(),
             flags,
             window: self.rx.advertise(),
             urgent: 0,
@@ -159,14 +201,22 @@ impl Connection {
 
     /// SACK blocks that fit beside the other options (RFC 2018 section 3); none without SACK.
     pub(crate) fn sack_room(&self) -> usize {
+        let beside_flags = usize::from(self.gentle_option_len() > 0);
         match (self.negotiated.sack, self.negotiated.timestamps) {
             (false, _) => 0,
-            (true, true) => 3,
-            (true, false) => 4,
+            (true, true) => 3 - beside_flags,
+            (true, false) => 4 - beside_flags,
         }
     }
 
-    fn emit(&self, header: &TcpHeader, ecn: Ecn, payload: &[&[u8]], env: &Env<'_>, out: &mut Vec<u8>) {
+    pub(super) fn emit(
+        &self,
+        header: &TcpHeader,
+        ecn: Ecn,
+        payload: &[&[u8]],
+        env: &Env<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
         ip.hop_limit = self.config.hop_limit;
         ip.dscp = self.config.dscp;

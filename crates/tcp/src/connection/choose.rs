@@ -1,15 +1,15 @@
 //! What to send next. Nothing is built or accounted here.
 //!
-//! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, new data,
-//! an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
+//! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, parity, new
+//! data, an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
 
-use alloc::vec::Vec;
-
-use brisk_wire::{Gentle, SeqNum};
+use brisk_wire::Gentle;
 
 use crate::connection::control::Control;
+use crate::connection::plain_copy::PlainCopy;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
+use crate::mechanism::ParityPlan;
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
 use crate::seq_ranges::SeqRange;
@@ -22,10 +22,20 @@ pub(crate) enum Choice {
     Control(Control),
     /// The SYN, or the SYN-ACK.
     Syn,
+    /// A copy of the SYN without data, or of the SYN-ACK.
+    PlainSyn,
+    /// Data that follows the SYN before its answer.
+    AfterSyn(SeqRange),
     /// Data, a FIN, or both.
     Data(Data),
+    /// The SYN or SYN-ACK once more, as it was.
+    HandshakeCopy,
+    /// The next of the copies that wait, of this range.
+    Copy(SeqRange),
     /// A parity segment.
-    Parity { seq: SeqNum, payload: Vec<u8>, option: Gentle },
+    Parity(ParityPlan),
+    /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
+    Companion,
     /// An acknowledgement alone.
     Ack(Option<Gentle>),
 }
@@ -68,10 +78,14 @@ impl Connection {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));
         }
+        if let Some(copy) = self.choose_handshake_copy() {
+            return Some(copy);
+        }
         match self.state {
             State::Closed => return None,
             State::SynSent | State::SynReceived if self.tx.handshake.due => return Some(Choice::Syn),
-            State::SynSent => return None,
+            State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::PlainSyn),
+            State::SynSent => return self.choose_plain_copy().or_else(|| self.choose_after_syn()),
             State::SynReceived => return self.choose_early(now, env),
             State::Established
             | State::FinWait1
@@ -82,12 +96,20 @@ impl Connection {
             | State::TimeWait => {}
         }
         self.tx.paced = false;
+        if self.owes_failure() {
+            return Some(Choice::Ack(None));
+        }
+        if let Some(copy) = self.choose_copy(now) {
+            return Some(copy);
+        }
         if self.state.sends() {
             let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
             let data = first
                 .or_else(|| self.choose_lost(now))
                 .or_else(|| self.choose_asked(now))
-                .or_else(|| self.choose_new(now, env));
+                .or_else(|| self.choose_parity(now))
+                .or_else(|| self.choose_new(now, env))
+                .or_else(|| self.choose_parity_behind_burst(now));
             if data.is_some() {
                 return data;
             }
@@ -123,18 +145,11 @@ impl Connection {
         None
     }
 
-    fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
+    pub(crate) fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
         let room = self.tx.room(now);
         match ask {
             Ask::Probe => self.choose_probe(&room),
-            Ask::Copy(range) => {
-                let sent =
-                    range.intersection(&SeqRange::new(self.tx.scoreboard.una(), self.tx.scoreboard.nxt()))?;
-                room.permits(Origin::Duplicate, sent.len()).then(|| self.again(sent, Origin::Duplicate))
-            }
-            Ask::Parity { seq, payload, option } => room
-                .permits(Origin::Parity, payload.len() as u32)
-                .then_some(Choice::Parity { seq, payload, option }),
+            Ask::Parity(plan) => self.grant_parity(plan, &room),
             Ask::Ack(option) => Some(Choice::Ack(option)),
             Ask::MarkLost(range) => {
                 self.tx.scoreboard.mark_lost(range);
@@ -180,6 +195,7 @@ impl Connection {
         if let Some(probe) = self.choose_mtu_probe(&room, now) {
             return Some(probe);
         }
+        self.plan_flight(&room);
         let mss = self.payload_limit();
         let most = self.longest_run(mss, env);
         match self.extent(&room, mss, most, now) {
@@ -226,7 +242,10 @@ impl Connection {
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
     /// with an urgent pointer travels alone, since the pointer is relative to its own header.
     fn longest_run(&self, mss: u32, env: &Env<'_>) -> u32 {
-        if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some() || self.has_allowance() {
+        if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
+            || self.has_allowance()
+            || self.sends_copies()
+        {
             return mss;
         }
         (env.super_segment / mss * mss).max(mss)
@@ -235,7 +254,10 @@ impl Connection {
     fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {
         let unsent = self.tx.unsent();
         let offered = unsent.min(room.peer);
-        let by_cwnd = if room.pipe == 0 { room.cwnd.max(mss) } else { room.cwnd.saturating_sub(room.pipe) };
+        let by_cwnd = match room.pipe {
+            0 => room.cwnd.max(mss),
+            pipe => room.cwnd.saturating_sub(pipe.saturating_add(self.tx.charged)),
+        };
         let allowed = by_cwnd.min(room.paced).min(most);
         if offered > allowed {
             let whole = allowed / mss * mss;
@@ -265,7 +287,7 @@ impl Connection {
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
     /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
     fn choose_mtu_probe(&mut self, room: &Room, now: Instant) -> Option<Choice> {
-        if self.payload_limit() < self.tx.mss() {
+        if self.payload_limit() + self.tx.reserved < self.tx.mss() {
             return None;
         }
         let size = self.tx.next_mtu_probe(now)?;
@@ -288,11 +310,12 @@ impl Connection {
         }
     }
 
-    /// Largest payload of a data segment now: SACK blocks of our own and a cookie take from it.
+    /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
         let blocks = self.rx.sack.blocks(self.sack_room()).len() as u32;
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
-        self.tx.mss().saturating_sub(sack + fast_open).max(1)
+        let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
+        self.tx.mss().saturating_sub(options).min(self.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }
 }

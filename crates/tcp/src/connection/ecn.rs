@@ -69,6 +69,11 @@ impl EcnState {
         begins
     }
 
+    /// Both ends agreed to use it.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
     /// True if this acknowledgement's ECE means congestion.
     pub(crate) fn is_echo(&self, flags: Flags) -> bool {
         self.active && flags.contains(Flags::ECE) && !flags.contains(Flags::SYN)

@@ -12,6 +12,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{Cookie, Ecn, FastOpen, Flags, Options, SeqNum};
 
 use crate::connection::choose::Choice;
+use crate::connection::plain_copy::PlainCopy;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Mode, Plan, Report};
@@ -27,16 +28,21 @@ const OPTION_SPACE: u32 = 40;
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
 const MAX_EARLY: usize = 16;
-const MAX_EARLY_BYTES: usize = 14_600;
+pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
+/// The option of a parity segment.
+const PARITY_OPTION: u32 = 16;
 /// Segments that ask for a one-time cookie, and segments that bring it.
 const ONE_TIME_REQUESTS: u8 = 5;
 const ONE_TIME_ANSWERS: u8 = 3;
+/// Repeated SYN-ACKs, and nothing else, that tell a black hole: with a server that follows RFC 6298, 3 s after
+/// the first. And those that end the connection: 15 s.
+const REPEATED_SYN_ACKS_TELL: u8 = 2;
+const REPEATED_SYN_ACKS_END: u8 = 4;
 /// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+pub(super) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// Fast Open on a connection; absent unless somebody asked for it.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is boxed as a whole")]
 pub(crate) enum Role {
     /// We sent the SYN.
     Client(Opening),
@@ -47,16 +53,18 @@ pub(crate) enum Role {
 /// The client's side.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    plan: Plan,
-    connect: FastOpenConnect,
+    pub(super) plan: Plan,
+    pub(super) connect: FastOpenConnect,
+    /// Segments that left behind the SYN.
+    pub(super) followed: u8,
+    /// A reset was the first answer.
+    pub(super) reset: bool,
     /// The SYN waits for the first write.
     deferred: bool,
     /// Bytes of data of the first SYN.
     data: u32,
     /// A plain SYN follows, or has followed, the first.
     plain: bool,
-    /// When it left.
-    plain_at: Option<Instant>,
     /// The plain SYN followed because the first was too large, which is no failure.
     too_big: bool,
     early: Vec<Early>,
@@ -64,6 +72,8 @@ pub(crate) struct Opening {
     class: Option<SynAckClass>,
     /// SND.UNA when the connection opened.
     una: SeqNum,
+    /// SYN-ACKs after the first.
+    repeated_syn_acks: u8,
     /// A FIN arrived out of order.
     fin_early: bool,
     /// It was reported that the path works, or that it does not.
@@ -100,6 +110,8 @@ pub(crate) struct Serve {
     pub(crate) allowance: Option<usize>,
     /// The client may ask for a one-time cookie.
     pub(crate) one_time: bool,
+    /// Bytes that may follow the SYN before the handshake is complete.
+    pub(crate) after_syn: u32,
 }
 
 /// The server's side.
@@ -109,6 +121,12 @@ pub(crate) struct Serving {
     /// The timer of the SYN-ACK has lowered the congestion window.
     reduced: bool,
     one_time: OneTime,
+    /// Bytes that may still follow the SYN.
+    pub(super) after_syn_left: u32,
+    /// The end of what the first SYN brought.
+    pub(super) first_end: SeqNum,
+    /// Further SYNs brought more, of which nothing is said yet.
+    pub(super) in_parts: bool,
 }
 
 /// How far the handing out of a one-time cookie has come.
@@ -128,13 +146,18 @@ impl Connection {
     pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.tx.handshake.due = !connect.defer;
+        if self.config.handshake_copies.is_none() {
+            self.tx.handshake.copy = PlainCopy::of(&plan, &connect);
+        }
         self.fast_open = Some(Box::new(Role::Client(Opening {
             plan,
             connect,
+            reset: false,
+            followed: 0,
+            repeated_syn_acks: 0,
             deferred: connect.defer,
             data: 0,
             plain: false,
-            plain_at: None,
             too_big: false,
             early: Vec::new(),
             early_bytes: 0,
@@ -169,12 +192,23 @@ impl Connection {
     /// A passive open of which the stack has judged the SYN: takes its data if it opens the connection.
     pub(crate) fn serve_fast_open(&mut self, serve: Serve, syn: &Arrived<'_>, now: Instant) {
         self.fast_open_outcome = serve.outcome;
-        self.fast_open =
-            Some(Box::new(Role::Server(Serving { serve, reduced: false, one_time: OneTime::Idle })));
+        self.fast_open = Some(Box::new(Role::Server(Serving {
+            serve,
+            reduced: false,
+            one_time: OneTime::Idle,
+            after_syn_left: serve.after_syn,
+            first_end: syn.seq + 1,
+            in_parts: false,
+        })));
         if serve.accepted && !syn.payload.is_empty() {
             let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
             self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
+            self.rx.ack.on_syn_data();
             self.syn_data_taken = true;
+            let first_end = self.rx.rcv_nxt();
+            if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() {
+                serving.first_end = first_end;
+            }
         }
     }
 }
@@ -188,8 +222,7 @@ impl Connection {
             Some(Role::Client(opening)) if self.state == State::SynSent && !opening.plain => {
                 match opening.plan.mode {
                     Mode::Data | Mode::DataNoCookie => {
-                        let room = u32::from(self.tx.advertised_mss()).saturating_sub(OPTION_SPACE);
-                        self.tx.queue.end().since(start).min(u32::from(opening.plan.data_limit)).min(room)
+                        self.tx.queue.end().since(start).min(self.syn_payload_limit(&opening.plan))
                     }
                     Mode::Request | Mode::CookieOnly => 0,
                 }
@@ -197,6 +230,22 @@ impl Connection {
             Some(Role::Client(_) | Role::Server(_)) | None => 0,
         };
         SeqRange::with_len(start, len)
+    }
+
+    /// Bytes that a SYN which waits for the first write would carry; `None` if it would carry none.
+    pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) if opening.deferred => match opening.plan.mode {
+                Mode::Data | Mode::DataNoCookie => Some(self.syn_payload_limit(&opening.plan)),
+                Mode::Request | Mode::CookieOnly => None,
+            },
+            Some(Role::Client(_) | Role::Server(_)) | None => None,
+        }
+    }
+
+    /// Payload bytes of a SYN, or of a segment that follows it at once.
+    pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
+        u32::from(self.tx.advertised_mss()).saturating_sub(OPTION_SPACE).min(u32::from(plan.data_limit))
     }
 
     /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
@@ -209,17 +258,25 @@ impl Connection {
         }
     }
 
+    /// The Fast Open option of the SYN-ACK, whether that has left or not.
+    pub(crate) fn served_option(&self) -> Option<FastOpen> {
+        match self.fast_open.as_deref()? {
+            Role::Client(_) => None,
+            Role::Server(serving) => serving.serve.option,
+        }
+    }
+
     /// The SYN left with this many bytes of data; answers after how long a plain one follows.
-    pub(crate) fn on_syn_sent(&mut self, data: u32, now: Instant) -> Option<Duration> {
+    pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return None };
         if opening.plain || self.state != State::SynSent {
-            opening.plain_at.get_or_insert(now);
             return None;
         }
         opening.data = data;
         let percent = u32::from(opening.connect.syn_rto_percent.clamp(100, 300));
         let wait = opening.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
-        Some(wait.map_or(SYN_TIMEOUT, |wait| wait.max(opening.connect.syn_rto_floor).min(SYN_TIMEOUT)))
+        let wait = wait.map_or(SYN_TIMEOUT, |wait| wait.max(opening.connect.syn_rto_floor).min(SYN_TIMEOUT));
+        Some(wait)
     }
 
     /// The first SYN was not answered in time: a plain one follows, and the ordinary schedule begins with
@@ -230,6 +287,7 @@ impl Connection {
             return false;
         }
         opening.plain = true;
+        self.tx.handshake.copy.cancel();
         opening.early = Vec::new();
         self.tx.rto.disarm();
         self.tx.handshake.due = true;
@@ -261,7 +319,8 @@ impl Connection {
     /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
     pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
-        let held = opening.connect.hold_early && opening.data > 0 && !opening.plain;
+        let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
+        let held = opening.connect.hold_early && opening.data > 0 && !opening.plain && !parity;
         let bytes = opening.early_bytes + segment.payload.len();
         if !held || opening.early.len() >= MAX_EARLY || bytes > MAX_EARLY_BYTES {
             return;
@@ -315,6 +374,11 @@ impl Connection {
             && opening.data > 0
             && self.tx.scoreboard.una() == self.secrets.iss
         {
+            // What followed a SYN whose data was taken is in flight like any other.
+            let taken = ack.since(self.secrets.iss + 1) >= opening.data;
+            if taken && opening.followed > 0 {
+                return;
+            }
             self.tx.scoreboard.rewind(ack);
         }
     }
@@ -333,15 +397,12 @@ impl Connection {
     /// Judges the SYN-ACK, once its acknowledgement has been processed.
     pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.secrets.iss + 1);
-        let rtt = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar());
+        let by_copy = self.answers_plain_copy(segment, now);
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
-        // An answer that echoes the first SYN after the plain one left says how long the path and a loss took.
-        let since_plain = opening.plain_at.map(|left| now.saturating_since(left) + TIMESTAMP_TICK);
-        let rtt = rtt.filter(|(srtt, _)| since_plain.is_none_or(|since| *srtt <= since));
         let sent = SynSent {
             request: opening.plan.mode == Mode::Request,
             data: opening.data,
-            plain: opening.plain && !opening.too_big,
+            plain: by_copy || opening.plain && !opening.too_big,
         };
         let option = segment.options.fast_open;
         let class = SynAckClass::of(&sent, acked, option.as_ref());
@@ -352,8 +413,7 @@ impl Connection {
             _ => class.outcome(),
         };
         let cookie = option.filter(|_| opening.plan.option.is_some());
-        let mss = segment.options.mss.filter(|&mss| mss > 0);
-        opening.report(Report::SynAck { class, mss, cookie, rtt });
+        opening.report(Report::SynAck { class, cookie });
     }
 
     /// The connection ends: a SYN that got no answer, or a path that broke.
@@ -392,6 +452,27 @@ impl Connection {
         let stuck = opening.una == self.tx.scoreboard.una() && self.tx.timeouts_in_row == 2;
         if stuck && opening.data > 0 && opening.class.is_some() {
             self.note_black_hole(BlackHoleSign::Timeouts);
+        }
+    }
+
+    /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
+    /// times and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
+    /// acknowledged, so no timer of ours would ever notice.
+    pub(crate) fn judge_repeated_syn_ack(&mut self) {
+        let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
+        if heard || opening.class != Some(SynAckClass::Accepted) {
+            return;
+        }
+        opening.repeated_syn_acks = opening.repeated_syn_acks.saturating_add(1);
+        let answers_to_parts = if opening.connect.in_parts() { opening.followed } else { 0 };
+        // A peer that is asked by two SYNs answers twice, and may send each answer twice as we do.
+        let copies = u8::from(self.config.handshake_copies.is_some());
+        let answers_to_copy = u8::from(self.tx.handshake.copy.has_left()) + copies + answers_to_parts;
+        match opening.repeated_syn_acks.saturating_sub(answers_to_copy) {
+            REPEATED_SYN_ACKS_TELL => self.note_black_hole(BlackHoleSign::RepeatedSynAck),
+            REPEATED_SYN_ACKS_END => self.give_up(CloseReason::TimedOut),
+            _ => {}
         }
     }
 
@@ -442,6 +523,11 @@ impl Connection {
 }
 
 impl Opening {
+    /// The SYN that is out carries data.
+    pub(super) fn carries_data(&self) -> bool {
+        self.data > 0 && !self.plain
+    }
+
     /// A connection has no more to tell than fits; what does not is dropped.
     fn report(&mut self, report: Report) {
         let _ = self.reports.try_push(report);
@@ -470,7 +556,14 @@ impl Connection {
                 return None;
             }
         }
-        self.choose_new(now, env).or_else(|| self.choose_ack(now))
+        let parity = self.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
+        let affordable = allowance.is_none_or(|allowance| parity as usize <= allowance);
+        let first = if affordable { self.choose_parity(now) } else { None };
+        first
+            .or_else(|| self.choose_copy(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| if affordable { self.choose_parity_behind_burst(now) } else { None })
+            .or_else(|| self.choose_ack(now))
     }
 
     /// True while every byte counts: segments leave one by one.

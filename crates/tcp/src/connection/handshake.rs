@@ -8,7 +8,7 @@ use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 use crate::config::TcpConfig;
 use crate::connection::control::{Control, Events};
 use crate::connection::keepalive::Keepalive;
-use crate::connection::sender::initial_window;
+use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Secrets};
 use crate::error::CloseReason;
@@ -17,6 +17,8 @@ use crate::outcome::Arrived;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
+/// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
@@ -57,6 +59,7 @@ impl Connection {
     ) -> Self {
         let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
+        connection.is_active = true;
         connection.tx.handshake.due = true;
         connection
     }
@@ -132,11 +135,11 @@ impl Connection {
             self.rx.timestamps.on_syn(value, now);
         }
         let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
-        let peer_mss = options.mss.filter(|&mss| mss > 0).unwrap_or(default);
-        self.tx.on_handshake(peer_mss, self.negotiated.timestamps);
+        self.peer_mss = options.mss.filter(|&mss| mss > 0);
+        self.tx.on_handshake(self.peer_mss.unwrap_or(default), self.negotiated.timestamps);
+        self.agree_on_gentle(syn);
         self.adopt_mss();
-        let initial = initial_window(self.config.initial_window, self.tx.mss());
-        self.tx.congestion.set_cwnd(initial);
+        self.start_window(now);
     }
 
     /// Tells the parts that depend on it how large a segment is now.
@@ -161,7 +164,7 @@ impl Connection {
         if segment.flags.contains(Flags::RST) {
             // "If the ACK was acceptable, then signal to the user 'error: connection reset' [...].
             // Otherwise (no ACK), drop the segment and return."
-            if has_ack {
+            if has_ack && !self.leaves_reset_to_copy() {
                 self.end(CloseReason::Refused);
             }
             return;
@@ -186,6 +189,7 @@ impl Connection {
         self.rx.ack.force();
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
+        self.doubt_handshake_rtt(now);
         self.judge_syn_ack(segment, now);
         self.establish(segment.options, now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
@@ -193,6 +197,14 @@ impl Connection {
             let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
             self.take_payload(&rest, now);
         }
+    }
+
+    /// A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the timer
+    /// of the second in it.
+    fn doubt_handshake_rtt(&mut self, now: Instant) {
+        let HandshakeTimer { sent, last_sent, .. } = self.tx.handshake;
+        let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
+        self.handshake_rtt_in_doubt = sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
     }
 
     /// A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor
@@ -227,9 +239,11 @@ impl Connection {
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".
-        if self.tx.handshake.sent > 1 + self.syns_before_plain() && self.tx.rtt.srtt().is_none() {
+        let before_standard = self.syns_before_plain() + self.tx.handshake.early;
+        if self.tx.handshake.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Duration::from_secs(3));
         }
+        self.trust_known_rtt();
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
         self.keepalive = self.config.keepalive.map(|config| Keepalive::new(config, now));
@@ -265,10 +279,5 @@ impl Connection {
                 mechanism.offer(on, options);
             }
         }
-    }
-
-    /// A SYN that repeats the one which opened this connection: the SYN-ACK was lost.
-    pub(crate) fn on_repeated_syn(&mut self) {
-        self.tx.handshake.due = true;
     }
 }

@@ -26,17 +26,27 @@ use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
 mod account;
+mod after_syn;
 mod application;
 mod arrive;
 mod build;
 mod choose;
 mod control;
 mod ecn;
+mod f1;
 mod fast_open;
+mod gentle;
 mod handshake;
 mod icmp;
+mod info;
 mod keepalive;
+mod parity;
+mod path;
+mod plain_copy;
+mod planner;
+mod proactive;
 mod receiver;
+mod repair;
 mod sender;
 mod state;
 mod stats;
@@ -46,18 +56,23 @@ mod urgent;
 #[cfg(test)]
 mod tests;
 
+pub use info::ConnInfo;
 pub use state::State;
-pub use stats::{ConnStats, Counters};
+pub use stats::{ConnStats, Counters, ParityCounters};
 
 pub(crate) use control::Events;
-pub(crate) use fast_open::Serve;
+pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use handshake::CookieParams;
+pub(crate) use proactive::is_marked;
 
 use control::{ChallengeLimit, Outbox};
 use ecn::EcnState;
 use fast_open::Role;
+use gentle::GentleLayer;
 use handshake::Negotiated;
 use keepalive::Keepalive;
+use path::OnPath;
+use planner::Planner;
 use receiver::Receiver;
 use sender::Sender;
 use urgent::Urgent;
@@ -78,6 +93,8 @@ pub(crate) struct Host {
     pub(crate) mtu: u16,
     /// Clock granularity of the driver: G of RFC 6298.
     pub(crate) granularity: Duration,
+    /// There is memory for repairs by parity.
+    pub(crate) repairs: bool,
 }
 
 /// What a connection is told by, and asks of, the stack around it.
@@ -105,6 +122,8 @@ pub(crate) struct TimeWaitState {
     pub(crate) ts_recent: Option<u32>,
     /// Offset of our timestamp clock.
     pub(crate) ts_offset: u32,
+    /// The peer may send copies, and takes no answer to them.
+    pub(crate) copies: bool,
 }
 
 /// One connection.
@@ -117,6 +136,13 @@ pub(crate) struct Connection {
     irs: SeqNum,
     state: State,
     opened: Instant,
+    /// We sent the first SYN.
+    is_active: bool,
+    path: OnPath,
+    /// MSS option of the peer.
+    peer_mss: Option<u16>,
+    /// The round trip of the handshake may have a lost SYN-ACK in it.
+    handshake_rtt_in_doubt: bool,
     established: Option<Instant>,
     negotiated: Negotiated,
     tx: Sender,
@@ -127,10 +153,13 @@ pub(crate) struct Connection {
     fast_open_outcome: FastOpenOutcome,
     /// Data of the peer's SYN was delivered: a copy of it would be a replay.
     syn_data_taken: bool,
+    /// Corrective and Proactive, as far as the handshake agrees on them.
+    gentle: GentleLayer,
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
     mechanisms: Vec<Box<dyn Mechanism>>,
+    planner: Option<Box<Planner>>,
     outbox: Outbox,
     challenge_limit: ChallengeLimit,
     events: Events,
@@ -151,6 +180,10 @@ impl Connection {
             irs: SeqNum(0),
             state: State::Closed,
             opened: now,
+            is_active: false,
+            path: OnPath::default(),
+            peer_mss: None,
+            handshake_rtt_in_doubt: false,
             established: None,
             negotiated: Negotiated::default(),
             tx,
@@ -160,10 +193,12 @@ impl Connection {
             fast_open: None,
             fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
             syn_data_taken: false,
+            gentle: GentleLayer::new(config, host.repairs),
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,
             mechanisms: mechanism::enabled(&config.mechanisms),
+            planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
             outbox: Outbox::default(),
             challenge_limit: ChallengeLimit::default(),
             events: Events::default(),
@@ -211,6 +246,11 @@ impl Connection {
         }
     }
 
+    /// What is to be sent should not wait for the rest of a batch of arrivals.
+    pub(crate) fn is_pressing(&self) -> bool {
+        self.tx.is_pressing() || self.rx.ack.is_pressing(self.rx.assembler.rcv_nxt())
+    }
+
     /// What must be remembered in TIME-WAIT; `None` in every other state.
     pub(crate) fn time_wait(&self) -> Option<TimeWaitState> {
         (self.state == State::TimeWait).then(|| self.numbers())
@@ -223,6 +263,7 @@ impl Connection {
             window: (self.rx.rcv_wnd() >> self.rx.window.shift()).min(u32::from(u16::MAX)) as u16,
             ts_recent: self.rx.timestamps.recent().filter(|_| self.negotiated.timestamps),
             ts_offset: self.secrets.ts_offset,
+            copies: self.proactive().is_some(),
         }
     }
 
@@ -329,6 +370,8 @@ impl Connection {
             fast_open: self.fast_open_outcome,
             syn_ack: self.syn_ack_class(),
             syn_data_taken: self.syn_data_taken,
+            gentle: self.gentle.outcome(),
+            copies_off: self.proactive().and_then(|proactive| proactive.copies.off()),
             counters: self.counters,
         }
     }

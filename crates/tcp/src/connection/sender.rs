@@ -8,10 +8,12 @@ use brisk_wire::SeqNum;
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::{self, CongestionController};
 use crate::connection::Host;
+use crate::connection::plain_copy::PlainCopy;
 use crate::outcome::{CongestionState, Room};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::prr::Prr;
+use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
 use crate::send::recovery::Recovery;
@@ -22,6 +24,9 @@ use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
+
+/// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
+const CLOCKED_WINDOW: u32 = 64;
 
 /// How long a corked partial segment is held at most (the limit that Linux documents for TCP_CORK).
 const CORK_MAX: Duration = Duration::from_millis(200);
@@ -68,10 +73,17 @@ pub(crate) struct Sender {
     stamped: (Instant, SeqNum),
     /// A write was refused: the application wants to hear when there is room.
     pub(crate) writer_waits: bool,
+    /// Where bursts end that shall carry PSH.
+    pub(crate) burst_push: BurstPush,
     /// Pacing is what holds the next segment back.
     pub(crate) paced: bool,
-    /// Bytes of copies and parity that may still be spent.
-    pub(crate) redundancy_left: u32,
+    /// Bytes of copies and parity that may still be spent; `None`: there is no limit.
+    redundancy_left: Option<u32>,
+    /// Bytes of copies in flight that count against the congestion window where new data is concerned.
+    pub(crate) charged: u32,
+    /// Payload of every data segment that is given up so that a parity segment with its longer option
+    /// fits the same packet, bytes.
+    pub(crate) reserved: u32,
 }
 
 /// What is to be done about the SYN or SYN-ACK.
@@ -83,6 +95,14 @@ pub(crate) struct HandshakeTimer {
     pub(crate) sent: u32,
     /// How often the timer made it due again; this is what the limit of retries counts.
     pub(crate) timeouts: u32,
+    /// How often the early timer did.
+    pub(crate) early: u32,
+    /// The early timer, while it holds: the path is known.
+    pub(crate) early_wait: Option<Duration>,
+    /// When it left last.
+    pub(crate) last_sent: Option<Instant>,
+    /// Its copy.
+    pub(crate) copy: PlainCopy,
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
@@ -178,7 +198,10 @@ impl Sender {
             announced,
             option_len: 0,
             congestion: congestion::controller(config.congestion, mss, initial, config.pacing.is_some()),
-            handshake: HandshakeTimer::default(),
+            handshake: HandshakeTimer {
+                copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
+                ..HandshakeTimer::default()
+            },
             hold: Hold { nodelay: config.nodelay, ..Hold::default() },
             usage: WindowUsage { limited: false, most_in_flight: 0, measured_to: iss },
             timeouts_in_row: 0,
@@ -186,8 +209,11 @@ impl Sender {
             last_sent: now,
             stamped: (now, iss),
             writer_waits: false,
+            burst_push: BurstPush::default(),
             paced: false,
-            redundancy_left: 0,
+            redundancy_left: config.redundancy_percent.map(|_| 0),
+            charged: 0,
+            reserved: 0,
         }
     }
 
@@ -232,6 +258,16 @@ impl Sender {
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
     }
 
+    /// Whether what an acknowledgement lets go should leave before the next one of a batch is taken in.
+    ///
+    /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be lost to PRR,
+    /// and with a small window that is a round trip in which nothing is sent but the retransmission. RFC 9937 section
+    /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
+    pub(crate) fn is_pressing(&self) -> bool {
+        let is_small = self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
+        self.prr.is_active() || (self.unsent() > 0 && is_small)
+    }
+
     /// True if a FIN is queued and was never sent.
     pub(crate) fn fin_unsent(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
@@ -251,7 +287,32 @@ impl Sender {
             pipe: self.scoreboard.pipe().saturating_sub(syn),
             peer: self.window.usable(self.scoreboard.una(), self.scoreboard.nxt()),
             paced: self.pacer.budget(now),
-            redundancy: self.redundancy_left,
+            redundancy: self.redundancy(),
+        }
+    }
+
+    /// Copies and parity may take this much until further notice.
+    pub(crate) fn allow_redundancy(&mut self, bytes: u32) {
+        self.redundancy_left = Some(bytes);
+    }
+
+    /// Bytes of copies and parity that may still be spent.
+    pub(crate) fn redundancy(&self) -> u32 {
+        self.redundancy_left.unwrap_or(u32::MAX)
+    }
+
+    /// The allowance of copies and parity grows with what is sent for the first time.
+    pub(crate) fn earn_redundancy(&mut self, len: u32, percent: Option<u32>) {
+        if let (Some(left), Some(percent)) = (&mut self.redundancy_left, percent) {
+            let earned = u64::from(len) * u64::from(percent) / 100;
+            *left = left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// A copy or a parity segment left.
+    pub(crate) fn spend_redundancy(&mut self, len: u32) {
+        if let Some(left) = &mut self.redundancy_left {
+            *left = left.saturating_sub(len);
         }
     }
 
@@ -314,6 +375,25 @@ impl Sender {
         next > 0 && room.pipe.saturating_add(next) <= room.cwnd && next <= room.peer
     }
 
+    /// True if the transmission of `range`, which is new, ends a burst of several segments.
+    pub(crate) fn ends_burst(&mut self, range: SeqRange, now: Instant) -> bool {
+        let (mss, room) = (self.mss(), self.room(now));
+        let end = self.queue.end();
+        let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
+        let (pipe, peer) = (room.pipe.saturating_add(range.len()), room.peer.saturating_sub(range.len()));
+        let more = left > 0 && pipe.saturating_add(mss) <= room.cwnd && left.min(mss) <= peer;
+        let cwnd = self.congestion.cwnd();
+        let pace = Pace {
+            cwnd,
+            slow_start: cwnd < self.congestion.ssthresh() / 2,
+            pipe,
+            mss,
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min_rtt(),
+        };
+        self.burst_push.on_segment(&pace, more)
+    }
+
     /// Nothing will be sent any more.
     pub(crate) fn stop(&mut self) {
         self.rto.disarm();
@@ -344,7 +424,8 @@ mod tests {
 
     #[test]
     fn a_peer_that_names_a_tiny_mss_does_not_get_a_segment_for_every_byte() {
-        let (config, host) = (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO });
+        let (config, host) =
+            (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO, repairs: true });
         let mss = |peer, timestamps| {
             let mut sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
             sender.on_handshake(peer, timestamps);
@@ -357,7 +438,7 @@ mod tests {
     #[test]
     fn a_search_for_the_mtu_does_not_make_less_be_announced() {
         let config = TcpConfig { mtu_probing: MtuProbing::Always, ..TcpConfig::default() };
-        let host = Host { mtu: 1500, granularity: Duration::ZERO };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
         assert_eq!((sender.advertised_mss(), sender.mss()), (1460, 1024));
     }

@@ -2,6 +2,7 @@
 
 use crate::connection::State;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
+use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::outcome::CongestionState;
 use crate::time::{Duration, Instant};
 
@@ -20,6 +21,16 @@ pub struct Counters {
     pub payload_bytes_acked: u64,
     /// Payload bytes that arrived in order.
     pub payload_bytes_received: u64,
+    /// Segments that the peer reported as arrived, the SYN or SYN-ACK and the FIN included.
+    pub delivered_segments: u64,
+    /// Segments with data or a FIN sent, whether for the first time or again.
+    pub data_segments_out: u64,
+    /// Segments declared lost.
+    pub segments_lost: u64,
+    /// Runs of such segments that followed each other.
+    pub loss_runs: u64,
+    /// Retransmissions that the peer reported as duplicates.
+    pub retransmits_spurious: u64,
     /// Segments sent again because they were declared lost.
     pub retransmits: u64,
     /// Bytes of these.
@@ -28,6 +39,12 @@ pub struct Counters {
     pub timeouts: u64,
     /// SYN or SYN-ACK retransmissions.
     pub handshake_retransmits: u64,
+    /// Of these, those that a timer sent; the others answer a SYN that came again.
+    pub handshake_timeouts: u64,
+    /// Copies of the SYN that left before an answer could be there.
+    pub syn_copies: u64,
+    /// Payload bytes that left behind the SYN, before its answer.
+    pub data_after_syn: u64,
     /// Tail loss probes.
     pub probes: u64,
     /// Of these, probes that carried new data.
@@ -58,6 +75,25 @@ pub struct Counters {
     pub repaired_by_copy: u64,
     /// Copies and parity segments sent, bytes of payload.
     pub redundant_bytes: u64,
+    /// Flights that the planner decided about.
+    pub planned: u64,
+    /// Of these, flights that got redundancy.
+    pub planned_protected: u64,
+    /// Copies sent.
+    pub copies_sent: u64,
+    /// Copies that came before their originals: their data was taken.
+    pub copies_used: u64,
+    /// Copies that were dropped because the data was there.
+    pub copies_dropped: u64,
+    /// Originals that were dropped because a copy had come before them.
+    pub originals_dropped: u64,
+    /// Segments dropped because their Gentle-Aggression option was malformed, or because they carried
+    /// parity that nobody expected.
+    pub gentle_dropped: u64,
+    /// Reports of a repair or a failure that nothing sent from here can have caused.
+    pub gentle_spoofed: u64,
+    /// What Corrective did.
+    pub parity: ParityCounters,
     /// DSACK blocks received.
     pub dsacks: u64,
     /// Segments that arrived out of order.
@@ -72,6 +108,50 @@ pub struct Counters {
     pub window_probes: u64,
     /// Payload bytes that arrived after this side had closed for reading.
     pub discarded_bytes: u64,
+}
+
+/// What Corrective did on a connection, in both directions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ParityCounters {
+    /// Parity segments sent.
+    pub sent: u64,
+    /// Their payload bytes.
+    pub sent_bytes: u64,
+    /// Groups that got none because they were delivered by then.
+    pub unsent_delivered: u64,
+    /// Groups that got none because their segments no longer fitted the path.
+    pub unsent_too_big: u64,
+    /// Groups that got none because losses were being repaired, the peer's window was shut, or the
+    /// allowance was used up.
+    pub unsent_state: u64,
+    /// Episodes of repairs that the peer reported.
+    pub repairs_reported: u64,
+    /// Failures that the peer reported.
+    pub failures_reported: u64,
+    /// Originals that arrived at the peer after they had been rebuilt.
+    pub late_originals: u64,
+    /// Repairs whose acknowledgement was dropped or rewritten on its way.
+    pub ack_holes: u64,
+    /// How much earlier the reports of repairs came than those of retransmissions could have.
+    pub saved: Duration,
+    /// Parity segments received.
+    pub received: u64,
+    /// Of these, such that nothing was missing.
+    pub needless: u64,
+    /// Of these, such that were dropped without an answer.
+    pub dropped: u64,
+    /// Payload bytes rebuilt.
+    pub repaired_bytes: u64,
+    /// Repairs that failed because more was missing than the parity can bring back.
+    pub failed_too_much: u64,
+    /// Repairs that failed because bytes before the loss were no longer kept.
+    pub failed_history: u64,
+    /// Repairs that failed because the result did not match its checksum.
+    pub failed_checksum: u64,
+    /// Why no more parity is sent.
+    pub tx_off: Option<ParityOff>,
+    /// Why no more parity is taken.
+    pub rx_off: Option<ParityOff>,
 }
 
 /// A snapshot of a connection.
@@ -120,6 +200,10 @@ pub struct ConnStats {
     pub syn_ack: Option<SynAckClass>,
     /// On the side that was asked: data of the SYN was taken.
     pub syn_data_taken: bool,
+    /// What became of Corrective and Proactive.
+    pub gentle: GentleOutcome,
+    /// Why copies are not sent any more, if they were.
+    pub copies_off: Option<CopiesOff>,
     /// The counters.
     pub counters: Counters,
 }

@@ -15,11 +15,12 @@ use crate::outcome::Arrived;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
+mod gentle;
 mod model;
 mod reactive;
 mod recovery;
 
-const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1) };
+const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
 const ONE_WAY: Duration = Duration::from_millis(50);
 
 const PROFILE: OptionProfile = OptionProfile::DEFAULT;

@@ -1,7 +1,7 @@
 //! Time passes: which deadline is next, and what happens at each.
 //!
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
-//! the order is reordering timer, mechanisms, retransmission timer, the rest.
+//! the order is parity, reordering timer, mechanisms, retransmission timer, the rest.
 
 use alloc::vec::Vec;
 
@@ -20,12 +20,15 @@ impl Connection {
         [
             self.tx.reordering_timeout(),
             self.tx.rto.deadline().filter(|_| !self.probe_stands_for_rto()),
+            self.plain_copy_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
             self.tx.hold.cork_until,
             self.keepalive.map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
+            self.proactive_timeout(),
+            self.gentle_timeout(),
         ]
         .into_iter()
         .chain(self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()))
@@ -37,6 +40,8 @@ impl Connection {
     /// [`Connection::poll_transmit`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        self.on_proactive_timeout(now);
+        self.on_gentle_timeout(now);
         if due(self.tx.reordering_timeout()) {
             self.on_reordering_timeout(now);
         }
@@ -53,6 +58,9 @@ impl Connection {
         }
         if due(self.tx.rto.deadline()) && !self.probe_stands_for_rto() {
             self.on_retransmission_timeout(now);
+        }
+        if due(self.plain_copy_timeout()) {
+            self.on_plain_copy_timeout();
         }
         if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);
@@ -79,6 +87,7 @@ impl Connection {
 
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
+        self.refresh_holds();
         let (verdict, cause) = match &mut self.tx.rfc6675 {
             None => (self.tx.rack.on_timeout(&self.tx.scoreboard, now), LossCause::Rack),
             Some(counting) => counting.on_timeout(&self.tx.scoreboard),
@@ -115,6 +124,7 @@ impl Connection {
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
         self.judge_timeout();
+        self.give_parity_up();
         if self.has_waited_too_long(now) {
             return self.give_up(CloseReason::TimedOut);
         }
@@ -129,14 +139,17 @@ impl Connection {
         self.tx.disarm_reordering();
         let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
+            self.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
         } else {
+            self.counters.loss_runs += 1;
             self.tx.scoreboard.mark_all_lost()
         };
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         self.tx.prr.exit();
         self.tx.congestion.on_timeout(now, in_flight, first);
+        self.retreat(self.tx.congestion.ssthresh());
         // What is not declared lost yet is still in flight: the window is one segment beyond it.
         let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
         self.tx.congestion.set_cwnd(cwnd);
@@ -165,7 +178,14 @@ impl Connection {
         if self.tx.handshake.timeouts >= retries {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
+        if !self.opens_fast() && self.early_handshake_timeout() {
+            self.reduce_for_lost_syn_ack(now);
+            self.tx.handshake.due = true;
+            return self.tx.rto.on_expire_linear();
+        }
         self.tx.handshake.timeouts += 1;
+        self.tx.handshake.copy.cancel();
+        self.counters.handshake_timeouts += 1;
         if self.fall_back_to_plain_syn() {
             return;
         }
@@ -192,7 +212,7 @@ impl Connection {
     }
 
     /// Nobody answers: the connection ends without a word.
-    fn give_up(&mut self, reason: CloseReason) {
+    pub(super) fn give_up(&mut self, reason: CloseReason) {
         self.outbox.clear();
         self.end(reason);
     }
@@ -245,7 +265,7 @@ impl Connection {
             return;
         }
         if !self.tx.scoreboard.is_empty() {
-            self.tx.rto.arm(now, self.tx.rtt.rto_base());
+            self.tx.rto.arm(now, self.timer_base());
             self.tx.window.disarm_persist();
             return;
         }

@@ -1,8 +1,9 @@
 //! The client's side: what is remembered of servers and paths, and what follows from it (TCP Fast Open,
 //! CoNEXT 2011, sections 3.2 and 4.1; RFC 7413 sections 3.1 and 4.1.3).
 //!
-//! For every pair of addresses the cache keeps the latest cookie, the MSS and the round-trip time. Beside
-//! that it remembers failure, in three sizes, because the remedy must not be larger than the trouble:
+//! For every pair of addresses the cache keeps the latest cookie; round-trip time and MSS belong to the
+//! memory of paths ([`crate::path`]) and come as [`PathFacts`]. Beside that it remembers failure, in three
+//! sizes, because the remedy must not be larger than the trouble:
 //!
 //! - a SYN with data (or with the option) was swallowed: after the second time this destination and port
 //!   is left alone, 240 s and doubling;
@@ -14,19 +15,21 @@
 //!   crashed.
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use brisk_wire::{Cookie, FastOpen};
 
-use super::lru::Lru;
 use super::outcome::{BlackHoleSign, OffReason, SynAckClass};
+use crate::error::ConfigError;
+use crate::lru::Lru;
+use crate::path::PathFacts;
 use crate::stack::KeyedHash;
 use crate::time::{Duration, Instant};
 
-/// How long a round-trip time may be believed.
-const RTT_LIFETIME: Duration = Duration::from_secs(600);
 /// Bytes of a SYN that are kept for options, ours and what a middlebox may add (Linux: 40).
 const OPTION_SPACE: u16 = 40;
 /// MSS of a server that never said: IPv4, IPv6 (RFC 9293 section 3.7.1).
@@ -111,9 +114,21 @@ pub struct FastOpenConnect {
     pub syn_rto_percent: u16,
     /// But at least this. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
+    /// While the path has not taken data on a SYN yet, or has swallowed one since, a copy of the SYN without
+    /// data follows after this many percent of the remembered round-trip time (50 ms without one): a path
+    /// that swallows the first SYN then costs no more than that. Costs a small packet each way. 0..=100,
+    /// default 0: no copy; [`FastOpenConnect::insured`] has 50.
+    pub plain_copy_percent: u16,
     /// Keep what arrives before the SYN-ACK until it is there, a window of ten segments at most. Default
     /// `true`.
     pub hold_early: bool,
+    /// Data segments that follow a SYN with data at once, before its answer. Only for hops inside UDP whose
+    /// server takes them ([`super::FastOpenListen`]): elsewhere firewalls drop them. 0 (none)..=9, default 0.
+    pub data_after_syn: u8,
+    /// Send a request that is longer than a SYN in so many SYNs, the first included: devices that pass nothing else
+    /// before the SYN-ACK take them for repetitions. Only with a server of this stack that takes them
+    /// ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
+    pub syn_parts: u8,
     /// The SYN leaves with the first write instead of at once. Default `false`.
     pub defer: bool,
 }
@@ -128,9 +143,64 @@ impl Default for FastOpenConnect {
             one_time: false,
             syn_rto_percent: 150,
             syn_rto_floor: Duration::from_millis(50),
+            plain_copy_percent: 0,
             hold_early: true,
+            data_after_syn: 0,
+            syn_parts: 1,
             defer: false,
         }
+    }
+}
+
+impl ClientMemory {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
+        if self.entries > 1_000_000 {
+            return refuse("fast_open.entries", self.entries.to_string(), "0 to 1000000");
+        }
+        for (key, value) in [("syn_fail_limit", self.syn_fail_limit), ("soft_limit", self.soft_limit)] {
+            if !(1..=10).contains(&value) {
+                return refuse(key, value.to_string(), "1 to 10");
+            }
+        }
+        let hour = Duration::from_secs(3600);
+        if !(Duration::from_secs(1)..=hour).contains(&self.disable_base) {
+            return refuse("disable_base", format!("{:?}", self.disable_base), "1 s to 1 h");
+        }
+        if self.black_hole_base > 24 * hour {
+            return refuse("black_hole_base", format!("{:?}", self.black_hole_base), "0 to 86400 s");
+        }
+        if !(1..=8).contains(&self.black_hole_destinations) {
+            return refuse("black_hole_destinations", self.black_hole_destinations.to_string(), "1 to 8");
+        }
+        Ok(())
+    }
+}
+
+impl FastOpenConnect {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
+        if !(100..=300).contains(&self.syn_rto_percent) {
+            return refuse("syn_rto_percent", self.syn_rto_percent.to_string(), "100 to 300");
+        }
+        if self.syn_rto_floor > Duration::from_secs(1) {
+            return refuse("syn_rto_floor", format!("{:?}", self.syn_rto_floor), "0 to 1 s");
+        }
+        if self.plain_copy_percent > 100 {
+            return refuse("plain_copy_percent", self.plain_copy_percent.to_string(), "0 to 100");
+        }
+        if self.data_after_syn > 9 {
+            return refuse("data_after_syn", self.data_after_syn.to_string(), "0 to 9 segments");
+        }
+        Ok(())
+    }
+
+    /// For paths of which nothing is known: as the default, with a plain copy of the SYN half a round trip
+    /// behind it until the path has taken data once.
+    pub fn insured() -> Self {
+        FastOpenConnect { plain_copy_percent: 50, ..FastOpenConnect::default() }
     }
 }
 
@@ -180,6 +250,8 @@ pub(crate) struct Plan {
     pub(crate) data_limit: u16,
     /// The remembered round-trip time, if it is fresh.
     pub(crate) srtt: Option<Duration>,
+    /// The path has not taken data on a SYN to this port yet, or has swallowed one since.
+    pub(crate) untried: bool,
 }
 
 /// What a connection reports of its opening.
@@ -188,12 +260,8 @@ pub(crate) enum Report {
     /// The first acceptable SYN-ACK.
     SynAck {
         class: SynAckClass,
-        /// MSS option of the SYN-ACK.
-        mss: Option<u16>,
         /// Its Fast Open option, if the SYN had one too.
         cookie: Option<FastOpen>,
-        /// Smoothed round-trip time and its variation, if it could be measured.
-        rtt: Option<(Duration, Duration)>,
     },
     /// A one-time cookie came outside the handshake.
     OneTime(Cookie),
@@ -208,21 +276,12 @@ pub(crate) enum Report {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Path {
     pub(super) cookie: Option<FastOpen>,
-    pub(super) mss: Option<u16>,
-    pub(super) rtt: Option<Rtt>,
     pub(super) one_time: VecDeque<Cookie>,
     pub(super) soft: u8,
     pub(super) soft_since: Instant,
     pub(super) soft_until: Option<Instant>,
     pub(super) soft_episodes: u8,
     pub(super) ports: ArrayVec<Port, MAX_PORTS>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Rtt {
-    pub(super) srtt: Duration,
-    pub(super) rttvar: Duration,
-    pub(super) until: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -232,6 +291,8 @@ pub(super) struct Port {
     pub(super) disabled_until: Option<Instant>,
     pub(super) req_fail: u8,
     pub(super) request_after: Option<Instant>,
+    /// Data of a SYN was taken, and none has been swallowed since.
+    pub(super) takes_data: bool,
 }
 
 /// Whether an attachment to the network is a black hole for Fast Open.
@@ -265,12 +326,13 @@ impl ClientCache {
         ClientCache::new(self.memory, self.hash.clone())
     }
 
-    /// How this connection should open, or why without Fast Open.
+    /// How this connection should open, or why without Fast Open. `known`: of the path.
     pub(crate) fn choose(
         &mut self,
         asker: &Asker,
         connect: &FastOpenConnect,
         user_mss: Option<u16>,
+        known: &PathFacts,
         now: Instant,
     ) -> Result<Plan, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
@@ -285,8 +347,8 @@ impl ClientCache {
         if later(port.disabled_until) {
             return Err(OffReason::Disabled);
         }
-        let mss = path.mss.unwrap_or(DEFAULT_MSS[family]).min(cap).min(user_mss.unwrap_or(u16::MAX));
-        let srtt = path.rtt.filter(|rtt| rtt.until > now).map(|rtt| rtt.srtt);
+        let mss = known.mss.unwrap_or(DEFAULT_MSS[family]).min(cap).min(user_mss.unwrap_or(u16::MAX));
+        let srtt = known.rtt.map(|rtt| rtt.srtt);
         let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
         let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);
         let (mode, option) = match cookie.or(path.cookie) {
@@ -296,7 +358,13 @@ impl ClientCache {
             None if later(port.request_after) => return Err(OffReason::NoCookieThere),
             None => (Mode::Request, Some(form(Cookie::REQUEST))),
         };
-        let plan = Plan { mode, option, data_limit: mss.saturating_sub(OPTION_SPACE), srtt };
+        let plan = Plan {
+            mode,
+            option,
+            data_limit: mss.saturating_sub(OPTION_SPACE),
+            srtt,
+            untried: !port.takes_data,
+        };
         if plan.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
         {
@@ -308,13 +376,9 @@ impl ClientCache {
     /// Takes in what a connection reports.
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         match *report {
-            Report::SynAck { class, mss, cookie, rtt } => {
+            Report::SynAck { class, cookie } => {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
-                path.mss = mss.or(path.mss);
-                if let Some((srtt, rttvar)) = rtt {
-                    path.rtt = Some(Rtt { srtt, rttvar, until: now + RTT_LIFETIME });
-                }
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
                 path.judge(asker.port, class, &memory, now);
             }
@@ -423,10 +487,14 @@ impl Path {
     fn judge(&mut self, port: u16, class: SynAckClass, memory: &ClientMemory, now: Instant) {
         match class {
             SynAckClass::Accepted => {
-                self.port_mut(port).syn_fail = 0;
+                let port = self.port_mut(port);
+                (port.syn_fail, port.takes_data) = (0, true);
                 (self.soft, self.soft_episodes) = (0, 0);
             }
-            SynAckClass::Partial => self.soft = 0,
+            SynAckClass::Partial => {
+                self.port_mut(port).takes_data = true;
+                self.soft = 0;
+            }
             SynAckClass::SoftReject | SynAckClass::SoftNegative | SynAckClass::LateReject => {
                 self.data_not_taken(memory, now);
             }
@@ -457,6 +525,7 @@ impl Path {
 
     fn syn_swallowed(&mut self, port: u16, count: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
+        port.takes_data = false;
         port.syn_fail = port.syn_fail.saturating_add(count);
         if port.syn_fail >= memory.syn_fail_limit {
             port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
@@ -504,7 +573,7 @@ mod tests {
             Bench(cache(), asker("198.51.100.9:80"))
         }
 
-        /// With a cookie, an MSS of 1460 and a round-trip time of 100 ms.
+        /// With a cookie.
         fn known() -> Self {
             let mut bench = Bench::new();
             bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
@@ -512,8 +581,7 @@ mod tests {
         }
 
         fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
-            let rtt = Some((Duration::from_millis(100), Duration::from_millis(50)));
-            self.report(&Report::SynAck { class, mss: Some(1460), cookie, rtt }, now);
+            self.report(&Report::SynAck { class, cookie }, now);
         }
 
         fn report(&mut self, report: &Report, now: u64) {
@@ -521,7 +589,7 @@ mod tests {
         }
 
         fn choose(&mut self, now: u64) -> Result<Plan, OffReason> {
-            self.0.choose(&self.1, &FastOpenConnect::default(), None, at(now))
+            self.0.choose(&self.1, &FastOpenConnect::default(), None, &PathFacts::default(), at(now))
         }
 
         fn mode(&mut self, now: u64) -> Result<Mode, OffReason> {
@@ -537,7 +605,6 @@ mod tests {
         bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
         let plan = bench.choose(200).expect("nothing speaks against it");
         assert_eq!((plan.mode, plan.option), (Mode::Data, Some(cookie(&C1))));
-        assert_eq!((plan.data_limit, plan.srtt), (1420, Some(Duration::from_millis(100))));
     }
 
     #[test]
@@ -546,7 +613,7 @@ mod tests {
         let mode = |bench: &mut Bench, asker, partition| {
             let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
             let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
-            bench.0.choose(&asker, &connect, None, at(1)).map(|plan| plan.mode)
+            bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|plan| plan.mode)
         };
         let path = bench.1.path;
         assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
@@ -562,13 +629,9 @@ mod tests {
     #[test]
     fn the_amount_of_data_follows_the_mss_less_the_option_space() {
         let limit = |mss: Option<u16>, user_mss| {
-            let mut bench = Bench::new();
-            if let Some(mss) = mss {
-                let (class, cookie) = (SynAckClass::Granted, Some(cookie(&C1)));
-                bench.report(&Report::SynAck { class, mss: Some(mss), cookie, rtt: None }, 0);
-            }
-            let connect = FastOpenConnect { no_cookie: mss.is_none(), ..FastOpenConnect::default() };
-            let plan = bench.0.choose(&bench.1, &connect, user_mss, at(1));
+            let mut bench = Bench::known();
+            let facts = PathFacts { mss, ..PathFacts::default() };
+            let plan = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
             plan.expect("nothing speaks against it").data_limit
         };
         assert_eq!(limit(Some(940), None), 900);
@@ -676,13 +739,6 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_time_is_forgotten_after_ten_minutes() {
-        let mut bench = Bench::known();
-        assert!(bench.choose(599_999).expect("a cookie").srtt.is_some());
-        assert!(bench.choose(600_000).expect("a cookie").srtt.is_none());
-    }
-
-    #[test]
     fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
         let mut cache = cache();
         let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
@@ -690,7 +746,7 @@ mod tests {
         let choose = |cache: &mut ClientCache, remote, attachment, now| {
             let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
             let asker = Asker { attachment, ..asker(remote) };
-            cache.choose(&asker, &connect, None, at(now)).map(|plan| plan.mode)
+            cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
         };
         cache.on_report(&a, &hole, at(0));
         cache.on_report(&a, &hole, at(1));
@@ -722,7 +778,8 @@ mod tests {
         cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
         cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
         let other = asker("203.0.113.99:80");
-        let plan = cache.choose(&other, &FastOpenConnect::default(), None, at(600_004));
+        let plan =
+            cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
         assert_eq!(plan.map(|plan| plan.mode), Ok(Mode::Request));
     }
 
@@ -732,7 +789,8 @@ mod tests {
         let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
         let cookies: Vec<FastOpen> = (0..10).map(|n| cookie(&[n; 16])).collect();
         cookies.iter().for_each(|option| bench.report(&Report::OneTime(option.cookie), 0));
-        let mut option = || bench.0.choose(&bench.1, &one_time, None, at(1)).expect("asked").option;
+        let known = PathFacts::default();
+        let mut option = || bench.0.choose(&bench.1, &one_time, None, &known, at(1)).expect("asked").option;
         for expected in &cookies[2..] {
             assert_eq!(option().as_ref(), Some(expected));
         }

@@ -162,7 +162,7 @@ mod tests {
 
     fn numbers(ts_recent: Option<u32>) -> TimeWaitState {
         let (snd_nxt, rcv_nxt) = (SeqNum(9000), IRS + 102);
-        TimeWaitState { snd_nxt, rcv_nxt, window: 100, ts_recent, ts_offset: 0 }
+        TimeWaitState { snd_nxt, rcv_nxt, window: 100, ts_recent, ts_offset: 0, copies: false }
     }
 
     #[test]

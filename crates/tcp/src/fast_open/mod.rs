@@ -27,10 +27,11 @@
 //! | `one_time` | the same for cookies that open one connection each |
 //! | [`server`] | which SYNs open a connection at once, and how many may |
 //! | [`hold`] | which SYN is an old duplicate after its connection has closed |
+//! | [`replay`] | which SYN brings data that was taken before |
 //! | [`client`] | what the first SYN carries, and what is learnt from the answer |
 //! | [`outcome`] | what the answer means |
+//! | `switches` | what the host allows, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
-//! | `lru` | a table of bounded size |
 //!
 //! The parts know neither connections nor each other; what the connection does with their verdicts is in
 //! `connection/fast_open.rs`, what the stack does in `stack/fast_open.rs`.
@@ -38,15 +39,18 @@
 pub mod client;
 pub mod cookie;
 pub mod hold;
-mod lru;
 pub(crate) mod one_time;
 pub mod outcome;
 pub(crate) mod persist;
+pub mod replay;
 pub mod server;
+mod switches;
 
+pub use crate::stored::ImportError;
 pub use client::{ClientMemory, FastOpenConnect};
 pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
 pub use hold::LastAckHold;
 pub use outcome::{BlackHoleSign, FastOpenOutcome, OffReason, SynAckClass};
-pub use persist::ImportError;
+pub use replay::ReplayWindow;
 pub use server::{FastOpenListen, ServerLimits};
+pub use switches::FastOpenSwitches;

@@ -58,6 +58,8 @@ pub enum OffReason {
     BlackHole,
     /// Both ends opened the connection at once.
     Simultaneous,
+    /// This host does not allow it.
+    NotAllowed,
 }
 
 impl OffReason {
@@ -71,6 +73,7 @@ impl OffReason {
             OffReason::NoCookieThere => "off(no-cookie-there)",
             OffReason::BlackHole => "off(black-hole)",
             OffReason::Simultaneous => "off(simultaneous)",
+            OffReason::NotAllowed => "off(not-allowed)",
         }
     }
 }
@@ -82,6 +85,8 @@ pub enum BlackHoleSign {
     Timeouts,
     /// A FIN arrived out of order, and never any data: somebody removed it.
     FinOnly,
+    /// The server sends its SYN-ACK again and again, and nothing else arrives.
+    RepeatedSynAck,
     /// A reset within a round trip of the SYN-ACK, before any data.
     EarlyReset,
 }

@@ -11,14 +11,18 @@
 //! [`ServerLimits::rst_penalty`].
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::net::{IpAddr, Ipv6Addr};
 
 use brisk_wire::{Cookie, FastOpen};
 use hashbrown::HashMap;
 
 use super::cookie::{Check, CookieDst, CookieMac, KeyRing, KeySource};
-use super::lru::{Lru, Place};
 use super::one_time::{OneTimeCookies, Redeemed};
+use super::replay::ReplayWindow;
+use crate::error::ConfigError;
+use crate::lru::{Lru, Place};
 use crate::stack::{KeyedHash, ListenerId};
 use crate::time::{Duration, Instant};
 
@@ -72,6 +76,40 @@ pub struct FastOpenListen {
     pub amp_factor: u8,
     /// Cookies that open one connection each; works with clients of this stack only. Default `false`.
     pub one_time: bool,
+    /// Take data segments that follow a SYN with data before the handshake is complete, an initial window at
+    /// most, and further SYNs with parts of it: for hops whose clients send them ([`super::FastOpenConnect`]).
+    /// Default `false`.
+    pub data_after_syn: bool,
+    /// Remember the SYNs whose data was taken, and take a copy of none. Default `None`: the hold alone.
+    pub replay_window: Option<ReplayWindow>,
+}
+
+impl ServerLimits {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
+        if self.rst_penalty > Duration::from_secs(600) {
+            return refuse("rst_penalty", format!("{:?}", self.rst_penalty), "0 to 600 s");
+        }
+        if self.per_ip_entries > 1_000_000 {
+            return refuse("per_ip_entries", self.per_ip_entries.to_string(), "0 to 1000000");
+        }
+        Ok(())
+    }
+}
+
+impl FastOpenListen {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
+        if self.max_per_ip == 0 {
+            return refuse("max_per_ip", "0".to_string(), "1 to 65535");
+        }
+        if self.amp_factor > 64 {
+            return refuse("amp_factor", self.amp_factor.to_string(), "0 to 64");
+        }
+        Ok(())
+    }
 }
 
 impl Default for FastOpenListen {
@@ -86,6 +124,8 @@ impl Default for FastOpenListen {
             hold_response: false,
             amp_factor: 0,
             one_time: false,
+            data_after_syn: false,
+            replay_window: None,
         }
     }
 }
@@ -128,6 +168,10 @@ pub(crate) enum Plain {
     PerIp,
     /// There is no room for the data.
     Memory,
+    /// Its data was taken before.
+    Replayed,
+    /// There is no room to remember it.
+    WindowFull,
 }
 
 /// The place that a connection takes until its SYN is acknowledged. It must be given back exactly once,

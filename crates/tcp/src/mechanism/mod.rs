@@ -17,8 +17,18 @@ use crate::config::{MechanismConfig, Reactive};
 use crate::outcome::{AckOutcome, Arrived, Ask, CongestionSignal, Rebuilt, Sent, View};
 use crate::time::Instant;
 
+mod capability;
+pub mod corrective;
 mod paper;
+pub mod plan;
+pub(crate) mod proactive;
+pub(crate) mod signal;
 mod tlp;
+
+pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
+pub(crate) use capability::{Willing, accept};
+pub use corrective::encoder::{GroupPlan, ParityPlan};
+pub use proactive::copies::CopiesOff;
 
 /// Whether a mechanism stays on the list after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +97,7 @@ pub trait Mechanism: Debug + Send {
 
 /// The mechanisms that a configuration switches on, in the order in which their hooks run.
 pub fn enabled(config: &MechanismConfig) -> Vec<Box<dyn Mechanism>> {
-    let MechanismConfig { reactive } = config;
+    let MechanismConfig { reactive, corrective: _, proactive: _, planner: _ } = config;
     let mut mechanisms: Vec<Box<dyn Mechanism>> = Vec::new();
     match reactive {
         Reactive::Off => {}

@@ -11,7 +11,9 @@
 //!   wait for the answer to carry them, quick mode or not.
 //!
 //! What is owed stays owed until [`AckPolicy::on_ack_sent`]: a driver that drains a batch of arrivals
-//! before it asks sends one acknowledgement for all of them.
+//! before it asks sends one acknowledgement for all of them. That is cheap and right in bulk. While a connection is
+//! young or something is missing it is neither: if the one acknowledgement of a flight is lost, the sender waits for
+//! its probe. [`AckPolicy::is_pressing`] says when the driver had better ask first.
 
 use brisk_wire::SeqNum;
 
@@ -29,6 +31,9 @@ const ATO_MAX: Duration = Duration::from_millis(500);
 
 /// Most acknowledgements that one entry into quick mode sends undelayed.
 const QUICK_MAX: u32 = 16;
+
+/// Most packets of a batch that one acknowledgement covers. A super-segment is one packet.
+const BATCH_MAX: u32 = 4;
 
 /// The default MSS (RFC 9293 section 3.7.1): segments from here on tell of the peer's segment size.
 const MSS_DEFAULT: u32 = 536;
@@ -52,6 +57,8 @@ pub(crate) enum Owed {
 pub(crate) struct Received {
     /// Payload bytes of each wire segment: a super-segment counts as its segments.
     pub(crate) segment_size: u32,
+    /// Its FIN is the first of the two: the program will answer with its own, and perhaps with data.
+    pub(crate) half_closes: bool,
     /// PSH was set.
     pub(crate) push: bool,
     /// RCV.NXT after the segment.
@@ -84,6 +91,8 @@ pub(crate) struct AckPolicy {
     last_data_at: Instant,
     /// RCV.NXT in the last segment that left.
     last_ack_sent: SeqNum,
+    /// Packets with data since then.
+    unanswered: u32,
     owed: Owed,
 }
 
@@ -102,6 +111,7 @@ impl AckPolicy {
             pushed: 0,
             last_data_at: Instant::ZERO,
             last_ack_sent: SeqNum::default(),
+            unanswered: 0,
             owed: Owed::Nothing,
         }
     }
@@ -126,6 +136,15 @@ impl AckPolicy {
         self.owed
     }
 
+    /// Whether the acknowledgement that is owed now should leave before the next packet of a batch is taken in. RFC 5681
+    /// section 4.2 asks for one for "at least every second full-sized segment"; a batch may stretch that, as Linux's own
+    /// receive offload does, but not for a sender in slow start, and not where each duplicate acknowledgement tells of
+    /// another segment that arrived. `rcv_nxt` is RCV.NXT.
+    pub(crate) fn is_pressing(&self, rcv_nxt: SeqNum) -> bool {
+        let tells_of_a_hole = rcv_nxt == self.last_ack_sent && self.unanswered > 0;
+        self.owed == Owed::Now && (self.in_quick_mode() || tells_of_a_hole || self.unanswered >= BATCH_MAX)
+    }
+
     /// When a delayed acknowledgement falls due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match self.owed {
@@ -136,6 +155,7 @@ impl AckPolicy {
 
     /// A segment with data or FIN arrived and the assembler judged it.
     pub(crate) fn on_data(&mut self, arrival: &Arrival, segment: &Received, now: Instant) {
+        self.unanswered += u32::from(arrival.kind != ArrivalKind::Empty);
         match arrival.kind {
             ArrivalKind::Empty => return,
             ArrivalKind::OutOfOrder => return self.force(),
@@ -151,9 +171,16 @@ impl AckPolicy {
         }
         // RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate ACK when it receives a data
         // segment that fills in all or part of a gap in the sequence space". A duplicate part is to
-        // be reported (RFC 2883), and a FIN has nothing to wait for.
-        let at_once =
-            arrival.kind == ArrivalKind::FillsHole || arrival.duplicate.is_some() || arrival.fin_reached;
+        // be reported (RFC 2883). The second FIN has nothing to wait for; the first waits for what the
+        // program answers, as in Linux.
+        let last_fin = arrival.fin_reached && !segment.half_closes;
+        let at_once = arrival.kind == ArrivalKind::FillsHole || arrival.duplicate.is_some() || last_fin;
+        if arrival.fin_reached && segment.half_closes {
+            self.interactive = true;
+            if self.ato.is_none() {
+                return self.force();
+            }
+        }
         // RFC 5681 section 4.2: "an ACK SHOULD be generated for at least every second full-sized
         // segment".
         let second_segment = segment.rcv_nxt.since(self.last_ack_sent) > self.rcv_mss;
@@ -162,6 +189,11 @@ impl AckPolicy {
         } else {
             self.delay(segment.srtt, now);
         }
+    }
+
+    /// What arrived was the data of a SYN: how the peer sends is not known from that (Linux: the same).
+    pub(crate) fn on_syn_data(&mut self) {
+        self.ato = None;
     }
 
     /// An acknowledgement must leave at the next opportunity, whatever the reason.
@@ -193,6 +225,7 @@ impl AckPolicy {
         }
         self.last_ack_sent = rcv_nxt;
         self.pushed = 0;
+        self.unanswered = 0;
         self.owed = Owed::Nothing;
     }
 
@@ -345,7 +378,15 @@ mod tests {
         }
 
         fn segment(&self, segment_size: u32, push: bool) -> Received {
-            Received { segment_size, push, rcv_nxt: self.rcv_nxt, rcv_wnd: WND, srtt: self.srtt, rto: RTO }
+            Received {
+                segment_size,
+                half_closes: false,
+                push,
+                rcv_nxt: self.rcv_nxt,
+                rcv_wnd: WND,
+                srtt: self.srtt,
+                rto: RTO,
+            }
         }
 
         /// `len` bytes in order, in segments of at most `MSS`; less than that is the end of a write.
@@ -384,8 +425,15 @@ mod tests {
                 block: None,
                 fin_reached: false,
             };
-            let segment =
-                Received { segment_size: MSS, push: false, rcv_nxt, rcv_wnd: 10_000, srtt: None, rto: RTO };
+            let segment = Received {
+                segment_size: MSS,
+                half_closes: false,
+                push: false,
+                rcv_nxt,
+                rcv_wnd: 10_000,
+                srtt: None,
+                rto: RTO,
+            };
             policy.on_data(&arrival, &segment, ms(0));
             if policy.owed() != Owed::Now {
                 break;
@@ -394,6 +442,34 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 5);
+    }
+
+    #[test]
+    fn a_young_connection_answers_packet_by_packet() {
+        let mut receiver = Receiver::with_delack_max(40);
+        assert!(!receiver.policy.is_pressing(receiver.rcv_nxt), "nothing is owed");
+        receiver.data(MSS, ms(0));
+        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
+        receiver.ack();
+        assert!(!receiver.policy.is_pressing(receiver.rcv_nxt));
+    }
+
+    #[test]
+    fn a_settled_connection_answers_a_batch_at_every_fourth_packet() {
+        let mut receiver = Receiver::settled(40);
+        for packet in 1..=4 {
+            receiver.data(MSS, ms(10));
+            assert_eq!(receiver.policy.is_pressing(receiver.rcv_nxt), packet == 4, "packet {packet}");
+        }
+    }
+
+    #[test]
+    fn what_arrives_behind_a_hole_is_answered_at_once() {
+        // RFC 5681 section 4.2: "Out-of-order data segments SHOULD be acknowledged immediately, in order to
+        // accelerate loss recovery."
+        let mut receiver = Receiver::settled(40);
+        receiver.arrive(ArrivalKind::OutOfOrder, MSS, false, ms(10));
+        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
     }
 
     /// RFC 9293 section 3.8.6.3: "in a stream of full-sized segments, there SHOULD be an ACK for at
@@ -456,6 +532,28 @@ mod tests {
         let fin = Arrival { fin_reached: true, advanced: 0, ..plain(&receiver) };
         receiver.policy.on_data(&fin, &receiver.segment(0, false), ms(10));
         assert_eq!(receiver.policy.owed(), Owed::Now);
+    }
+
+    #[test]
+    fn the_first_fin_waits_for_what_the_program_answers() {
+        let mut receiver = Receiver::settled(40);
+        let nothing = SeqRange::with_len(receiver.rcv_nxt, 0);
+        let fin = Arrival {
+            kind: ArrivalKind::InOrder,
+            advanced: 0,
+            store: nothing,
+            duplicate: None,
+            block: None,
+            fin_reached: true,
+        };
+        let segment = Received { half_closes: true, ..receiver.segment(0, false) };
+        receiver.policy.on_data(&fin, &segment, ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::At(ms(50)));
+
+        let mut receiver = Receiver::settled(40);
+        receiver.policy.on_syn_data();
+        receiver.policy.on_data(&fin, &segment, ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::Now, "nothing is known of how the peer sends");
     }
 
     /// RFC 9293 section 3.8.6.3: "the delay MUST be less than 0.5 seconds".

@@ -75,9 +75,24 @@ impl Assembler {
         !self.above.is_empty()
     }
 
+    /// The parts of `within`, which begins at or above RCV.NXT, that have not arrived.
+    pub(crate) fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> + '_ {
+        self.above.gaps(within)
+    }
+
+    /// True once the FIN has arrived, in order or not.
+    pub(crate) fn fin_known(&self) -> bool {
+        self.fin.is_some()
+    }
+
     /// True once everything up to and including the FIN has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.fin.is_some_and(|fin| self.rcv_nxt == fin + 1)
+    }
+
+    /// True if some of `segment`, FIN included, has not arrived.
+    pub(crate) fn brings_new(&self, segment: &SeqRange) -> bool {
+        segment.end.gt(self.rcv_nxt) && !self.above.covers(segment)
     }
 
     /// Takes a segment that the window accepted, already cut to the window: `payload` is its range

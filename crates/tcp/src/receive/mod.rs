@@ -20,5 +20,5 @@ pub(crate) use ack::{AckPolicy, Owed, Received};
 pub(crate) use assembler::{Arrival, ArrivalKind, Assembler};
 pub(crate) use queue::RecvQueue;
 pub(crate) use sack::SackReporter;
-pub(crate) use timestamps::{Paws, Timestamps};
+pub(crate) use timestamps::{Paws, Timestamps, older};
 pub(crate) use window::RecvWindow;

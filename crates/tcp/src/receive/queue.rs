@@ -6,8 +6,11 @@
 //! beyond RCV.NXT SHOULD be held for later processing). Which offsets behind the gap are filled is
 //! the [assembler](super::assembler)'s knowledge.
 //!
+//! Bytes that were read may stay for a while before offset 0, as the history that Corrective repairs
+//! from ([`RecvQueue::retain`]); they take no room from the window.
+//!
 //! Storage is allocated by the first byte, grows with what is held, and is released when the last
-//! byte has been read: an idle connection holds none.
+//! byte has been read and none is retained: an idle connection holds none.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -31,6 +34,10 @@ pub(crate) struct RecvQueue {
     readable: usize,
     /// One past the largest offset that was ever written and not read yet.
     extent: usize,
+    /// Bytes before offset 0 that were read and are still there.
+    retained: usize,
+    /// Most bytes that may be retained, unread ones included.
+    retain: usize,
     /// Largest extent since the storage was allocated.
     peak: usize,
     /// What the storage will probably have to hold, from its last uses.
@@ -46,6 +53,8 @@ impl RecvQueue {
             head: 0,
             readable: 0,
             extent: 0,
+            retained: 0,
+            retain: 0,
             peak: 0,
             expected: FIRST_STORAGE,
         }
@@ -69,6 +78,37 @@ impl RecvQueue {
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
         self.storage.len()
+    }
+
+    /// From now on the last `count` in-order bytes stay after they were read; 0 frees what is retained.
+    pub(crate) fn retain(&mut self, count: usize) {
+        self.retain = count;
+        self.trim();
+    }
+
+    /// Frees what is retained; what is read from now on stays again.
+    pub(crate) fn forget(&mut self) {
+        self.retained = 0;
+        self.trim();
+    }
+
+    /// Bytes before the read position that can be read again.
+    pub(crate) fn retained(&self) -> usize {
+        self.retained
+    }
+
+    /// The `count` bytes from `offset` on, which may be negative, in at most two pieces: fewer if they
+    /// reach beyond what is retained or was ever written. Bytes behind a gap must have been written.
+    pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
+        let from = offset as isize + self.retained as isize;
+        let Ok(from) = usize::try_from(from) else { return (&[], &[]) };
+        let to = (from + count).min(self.retained + self.extent);
+        if from >= to {
+            return (&[], &[]);
+        }
+        let (first, len) = (self.index_from_oldest(from), to - from);
+        let head = len.min(self.storage.len() - first);
+        (&self.storage[first..first + head], &self.storage[..len - head])
     }
 
     /// Stores `bytes` at `offset` bytes from the read position and returns how many of them fitted
@@ -128,11 +168,18 @@ impl RecvQueue {
             self.head = self.index(count);
             self.readable -= count;
             self.extent -= count;
-            if self.extent == 0 {
-                self.release();
-            }
+            self.retained += count;
+            self.trim();
         }
         count
+    }
+
+    /// Gives up what need not be retained, and the storage if nothing is left in it.
+    fn trim(&mut self) {
+        self.retained = self.retained.min(self.retain.saturating_sub(self.readable));
+        if self.extent == 0 && self.retained == 0 && !self.storage.is_empty() {
+            self.release();
+        }
     }
 
     fn release(&mut self) {
@@ -149,18 +196,25 @@ impl RecvQueue {
         if at >= self.storage.len() { at - self.storage.len() } else { at }
     }
 
-    /// Makes the storage at least `needed` bytes large.
+    /// Index in the ring of an offset from the oldest retained byte.
+    fn index_from_oldest(&self, offset: usize) -> usize {
+        let at = self.head + self.storage.len() - self.retained + offset;
+        at % self.storage.len()
+    }
+
+    /// Makes room for `needed` bytes from the read position on, beside what is retained.
     fn reserve(&mut self, needed: usize) {
+        let (needed, most) = (self.retained + needed, self.capacity.max(needed) + self.retain);
         if needed <= self.storage.len() {
             return;
         }
-        let size = needed.max(self.storage.len() * 2).max(self.expected).min(self.capacity.max(needed));
+        let size = needed.max(self.storage.len() * 2).max(self.expected).min(most);
         let mut grown = vec![0; size];
-        let first = self.extent.min(self.storage.len() - self.head);
-        grown[..first].copy_from_slice(&self.storage[self.head..self.head + first]);
-        grown[first..self.extent].copy_from_slice(&self.storage[..self.extent - first]);
+        let (first, second) = self.stored(-(self.retained as i32), self.retained + self.extent);
+        grown[..first.len()].copy_from_slice(first);
+        grown[first.len()..first.len() + second.len()].copy_from_slice(second);
         self.storage = grown;
-        self.head = 0;
+        self.head = self.retained;
     }
 }
 
@@ -231,8 +285,10 @@ mod tests {
     #[test]
     fn the_ring_wraps_and_grows_without_disturbing_what_is_behind_a_gap() {
         let mut queue = RecvQueue::new(1 << 16);
+        queue.retain(700);
         let mut next = 0u8;
         let mut expected = 0u8;
+        let mut total = 0usize;
         for round in 0..200usize {
             let run: Vec<u8> = (0..50 + round * 7).map(|i| next.wrapping_add(i as u8)).collect();
             let half = run.len() / 2;
@@ -247,7 +303,51 @@ mod tests {
                 assert_eq!(*byte, expected);
                 expected = expected.wrapping_add(1);
             }
+            total += count;
+            assert_eq!(queue.retained(), total.min(700usize.saturating_sub(queue.readable())));
+            let (first, second) =
+                queue.stored(-(queue.retained() as i32), queue.retained() + queue.readable());
+            let held = [first, second].concat();
+            let from = next.wrapping_sub(held.len() as u8);
+            assert!(held.iter().enumerate().all(|(i, byte)| *byte == from.wrapping_add(i as u8)));
         }
+    }
+
+    #[test]
+    fn what_was_read_can_be_read_again_as_far_as_it_is_retained() {
+        let mut queue = RecvQueue::new(100);
+        queue.retain(10);
+        queue.write_at(0, b"abcdefghijkl");
+        queue.advance(12);
+        queue.skip(4);
+        assert_eq!(queue.retained(), 2, "with the eight unread ones that makes ten");
+        assert_eq!(read_all(&mut queue), b"efghijkl");
+        assert_eq!((queue.retained(), queue.free()), (10, 100), "the window does not shrink");
+        queue.write_at(3, b"pqr");
+        let stored = |offset, count| [queue.stored(offset, count).0, queue.stored(offset, count).1].concat();
+        assert_eq!(
+            (stored(-10, 4), stored(-3, 3), stored(3, 9)),
+            (b"cdef".into(), b"jkl".into(), b"pqr".into())
+        );
+        assert!(stored(-11, 5).is_empty() && stored(6, 1).is_empty());
+    }
+
+    #[test]
+    fn what_is_retained_is_freed_on_demand_and_comes_back() {
+        let mut queue = RecvQueue::new(1 << 16);
+        queue.retain(10);
+        for forget in [RecvQueue::forget as fn(&mut RecvQueue), |queue| queue.retain(0)] {
+            queue.write_at(0, b"abc");
+            queue.advance(3);
+            read_all(&mut queue);
+            assert_eq!((queue.retained(), queue.memory()), (3, FIRST_STORAGE));
+            forget(&mut queue);
+            assert_eq!((queue.retained(), queue.memory()), (0, 0));
+        }
+        queue.write_at(0, b"abc");
+        queue.advance(3);
+        read_all(&mut queue);
+        assert_eq!((queue.retained(), queue.memory()), (0, 0), "no more since it was switched off");
     }
 
     #[test]

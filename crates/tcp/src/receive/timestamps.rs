@@ -57,6 +57,11 @@ impl Timestamps {
         Option8 { value: self.value(now), echo: self.echo() }
     }
 
+    /// The clock goes on by one tick: what leaves from now on is newer than all that left before.
+    pub(crate) fn advance(&mut self) {
+        self.offset = self.offset.wrapping_add(1);
+    }
+
     /// R1 of RFC 7323 section 5.3: is TSval `value` older than TS.Recent, and TS.Recent not itself
     /// outdated?
     pub(crate) fn paws(&self, value: u32, now: Instant) -> Paws {

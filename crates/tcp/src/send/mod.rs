@@ -6,6 +6,7 @@
 pub(crate) mod mtu;
 pub(crate) mod pacer;
 pub(crate) mod prr;
+pub(crate) mod push;
 pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod recovery;

@@ -4,6 +4,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::MtuProbing;
+use crate::path::{MtuReport, NarrowPath};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -37,6 +38,9 @@ pub(crate) struct PathMtu {
     mtu: u32,
     search: Option<Search>,
     timeouts: u32,
+    /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
+    /// or an earlier connection found it.
+    narrow: bool,
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
@@ -63,15 +67,43 @@ impl PathMtu {
         let headers = if v6 { 60 } else { 40 };
         let min = if v6 { 1280 } else { 576 };
         let local = u32::from(local).max(headers + FLOOR_MSS);
-        let mut path = PathMtu { probing, headers, min, local, mtu: local, search: None, timeouts: 0 };
+        let mut path =
+            PathMtu { probing, headers, min, local, mtu: local, search: None, timeouts: 0, narrow: false };
         if probing == MtuProbing::Always {
             path.begin_search(Instant::ZERO);
         }
         path
     }
 
+    /// What an earlier connection over the path found: a search goes on where that one ended. Returns true
+    /// if the MTU shrank.
+    pub(crate) fn recall(&mut self, known: NarrowPath, now: Instant) -> bool {
+        let high = u32::from(known.high).min(self.local);
+        let low = u32::from(known.low).max(self.min).min(high);
+        if low >= self.local {
+            return false;
+        }
+        self.narrow = true;
+        if self.probing != MtuProbing::Off {
+            self.search = Some(Search { low, high, probe: None, since: now });
+        }
+        self.lower(low)
+    }
+
+    /// What the connections after this one should know of the path.
+    pub(crate) fn report(&self) -> MtuReport {
+        match (self.narrow, &self.search) {
+            (false, _) => MtuReport::Silent,
+            (true, _) if self.mtu + THRESHOLD > self.local => MtuReport::Open,
+            (true, search) => {
+                let high = search.as_ref().map_or(self.mtu, |search| search.high.max(self.mtu));
+                let [low, high] = [self.mtu, high].map(|mtu| mtu.min(u32::from(u16::MAX)) as u16);
+                MtuReport::Narrow(NarrowPath { low, high })
+            }
+        }
+    }
+
     /// The MTU in use, bytes of IP packet.
-    #[cfg(test)]
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu
     }
@@ -116,7 +148,9 @@ impl PathMtu {
                 search.probe = None;
             }
         }
-        self.lower(mtu)
+        let shrank = self.lower(mtu);
+        self.narrow |= shrank;
+        shrank
     }
 
     /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
@@ -133,6 +167,7 @@ impl PathMtu {
         match &mut self.search {
             None => {
                 self.begin_search(now);
+                self.narrow = true;
                 true
             }
             Some(search) => {
@@ -288,6 +323,40 @@ mod tests {
         assert_eq!(path.mss(0), 536);
         assert!((7..100).all(|second| !path.on_timeout(true, at(second))));
         assert_eq!(path.mss(0), 536, "every IPv4 path takes 576 bytes");
+    }
+
+    #[test]
+    fn what_was_found_of_a_path_spares_the_next_connection_the_search() {
+        let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        assert_eq!(first.report(), MtuReport::Silent);
+        (1..=3).for_each(|second| {
+            first.on_timeout(true, at(second));
+        });
+        let found = NarrowPath { low: 1064, high: 1500 };
+        assert_eq!(first.report(), MtuReport::Narrow(found));
+        let mut second = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        assert!(second.recall(found, at(9)));
+        assert_eq!(second.mss(0), 1024);
+        let size = probe(&mut second, at(9)).expect("the search goes on");
+        assert!(second.on_acked(SeqNum(1000) + size));
+        assert_eq!(second.report(), MtuReport::Narrow(NarrowPath { low: 1282, high: 1500 }));
+        while let Some(size) = probe(&mut second, at(9)) {
+            second.on_acked(SeqNum(1000) + size);
+        }
+        assert_eq!(second.report(), MtuReport::Open, "everything passes again");
+    }
+
+    #[test]
+    fn what_a_router_said_holds_for_the_next_connection_too() {
+        let mut first = PathMtu::new(1500, false, MtuProbing::Off);
+        first.on_icmp(1400);
+        let found = NarrowPath { low: 1400, high: 1400 };
+        assert_eq!(first.report(), MtuReport::Narrow(found));
+        let mut second = PathMtu::new(1500, false, MtuProbing::Off);
+        assert!(second.recall(found, at(9)));
+        assert_eq!((second.mtu(), second.device_mss()), (1400, 1460), "announced is what the device takes");
+        let mut small = PathMtu::new(1300, false, MtuProbing::Off);
+        assert!(!small.recall(found, at(9)));
     }
 
     #[test]

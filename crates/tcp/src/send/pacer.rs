@@ -26,12 +26,22 @@ pub(crate) struct Pacer {
     level: i64,
     at: Instant,
     segments: u32,
+    /// A remembered window is spread over a remembered round trip.
+    spread: Option<Spread>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Spread {
+    /// Over this long, beginning with the first segment.
+    Over(Duration),
+    /// Until then.
+    Until(Instant),
 }
 
 impl Pacer {
     /// A pacer; `None` switches it off.
     pub(crate) fn new(config: Option<PacingConfig>) -> Self {
-        Pacer { config, rate: None, mss: 536, level: 0, at: Instant::ZERO, segments: 0 }
+        Pacer { config, rate: None, mss: 536, level: 0, at: Instant::ZERO, segments: 0, spread: None }
     }
 
     /// Sets the rate from the window, bytes, and the smoothed round-trip time.
@@ -59,20 +69,38 @@ impl Pacer {
         }
     }
 
+    /// Spreads `window` bytes over one round trip, behind the segments that may leave at once.
+    pub(crate) fn spread(&mut self, window: u32, rtt: Duration, mss: u32, now: Instant) {
+        self.refill(now);
+        let rate = u128::from(window) * 1_000_000 / rtt.as_micros().max(1);
+        self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
+        self.mss = mss.max(1);
+        self.level = self.quantum() * BYTE;
+        self.spread = Some(Spread::Over(rtt));
+    }
+
+    /// The round trip is over, or the window is no longer trusted.
+    pub(crate) fn end_spread(&mut self) {
+        if self.spread.take().is_some() && self.config.is_none() {
+            self.rate = None;
+        }
+    }
+
     /// The largest payload of a segment changed: the bucket must hold at least one.
     pub(crate) fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
     }
 
     /// Bytes per second in force; `None` if nothing is paced.
-    #[cfg(test)]
     pub(crate) fn rate(&self) -> Option<u64> {
         self.rate
     }
 
     /// Bytes that may leave now; `u32::MAX` if nothing is paced (yet).
     pub(crate) fn budget(&self, now: Instant) -> u32 {
-        if self.rate.is_none() || self.segments < UNPACED_SEGMENTS {
+        let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
+        let spread_over = self.config.is_none() && self.spread.is_some_and(over);
+        if self.rate.is_none() || self.segments < UNPACED_SEGMENTS || spread_over {
             return u32::MAX;
         }
         u32::try_from(self.level_at(now).max(0) / BYTE).unwrap_or(u32::MAX)
@@ -80,6 +108,9 @@ impl Pacer {
 
     /// `bytes` left, whatever their origin.
     pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
+        if let Some(Spread::Over(rtt)) = self.spread {
+            self.spread = Some(Spread::Until(now + rtt));
+        }
         let unpaced = self.segments < UNPACED_SEGMENTS;
         self.segments = self.segments.saturating_add(bytes.div_ceil(self.mss.max(1)));
         if unpaced || self.rate.is_none() {
@@ -169,6 +200,20 @@ mod tests {
             pacer.on_sent(MSS, us(0));
         }
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "from here on a quantum at a time");
+    }
+
+    #[test]
+    fn a_remembered_window_is_spread_over_one_round_trip() {
+        let mut pacer = Pacer::new(None);
+        pacer.spread(50 * MSS, RTT, MSS, us(0));
+        pacer.on_sent(10 * MSS, us(0));
+        assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
+        pacer.on_sent(2 * MSS, us(0));
+        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(4000))));
+        assert_eq!(pacer.budget(us(4000)), 2 * MSS);
+        assert_eq!(pacer.budget(us(100_000)), u32::MAX, "after it acknowledgements set the pace");
+        pacer.end_spread();
+        assert_eq!((pacer.budget(us(4000)), pacer.next_timeout(), pacer.rate()), (u32::MAX, None, None));
     }
 
     #[test]

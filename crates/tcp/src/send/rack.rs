@@ -49,7 +49,29 @@ pub(crate) struct Rack {
     srtt: Duration,
     granularity: Duration,
     deadline: Option<Instant>,
+    holds: Holds,
 }
+
+/// Segments that redundancy may still repair: they are not declared lost before its answer could have
+/// come, else every repair would be accompanied by a retransmission.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Holds {
+    /// Ranges, and when the parity of each left or will leave.
+    pub(crate) spans: SmallVec<[(SeqRange, Instant); 4]>,
+    /// Hold also what the reordering window does not, after three segments above a hole.
+    pub(crate) full: bool,
+}
+
+impl Holds {
+    /// When the parity of a segment leaves, if one is awaited.
+    fn parity_at(&self, record: &Record) -> Option<Instant> {
+        let covering = self.spans.iter().filter(|(range, _)| range.covers(&record.range));
+        covering.map(|(_, at)| *at).max().filter(|_| record.transmissions == 1)
+    }
+}
+
+/// Least time that the answer to parity may be later than a round trip.
+const HOLD_SLACK: Duration = Duration::from_millis(1);
 
 impl Rack {
     /// RACK before the first delivery. `granularity`: that of the driver's clock; the reordering timer
@@ -68,7 +90,13 @@ impl Rack {
             min_rtt: Duration::ZERO,
             srtt: Duration::ZERO,
             deadline: None,
+            holds: Holds::default(),
         }
+    }
+
+    /// What redundancy may still repair, from now on.
+    pub(crate) fn set_holds(&mut self, holds: Holds) {
+        self.holds = holds;
     }
 
     /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `una` and
@@ -90,14 +118,22 @@ impl Rack {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
             // reports above a hole it says nothing.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            self.take_delivery(segment, echoed, now);
-            self.detect_reordering(segment);
+            self.take_delivery(segment, echoed, ack.repaired, now);
+            if !ack.reports_repair {
+                self.detect_reordering(segment);
+            }
         }
         self.take_dsack(ack, una, nxt);
     }
 
     /// Step 2: the most recently sent segment among the delivered ones.
-    fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Duration>, now: Instant) {
+    fn take_delivery(
+        &mut self,
+        segment: &Delivered,
+        echoed_rtt: Option<Duration>,
+        repaired: bool,
+        now: Instant,
+    ) {
         let rtt = now.saturating_since(segment.sent_at);
         if segment.retransmitted {
             // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the
@@ -107,7 +143,10 @@ impl Rack {
                 return;
             }
         }
-        self.rtt = rtt;
+        // What redundancy repaired was delivered by something that was sent later.
+        if !repaired {
+            self.rtt = rtt;
+        }
         let sent = (segment.sent_at, segment.range.end);
         if self.newest.is_none_or(|newest| sent_after(sent, newest)) {
             self.newest = Some(sent);
@@ -146,9 +185,13 @@ impl Rack {
             self.deadline = None;
             return verdict;
         };
-        let wait = self.rtt + self.reo_wnd(board.sacked_segments());
+        let reo_wnd = self.reo_wnd(board.sacked_segments());
+        let wait = self.rtt + reo_wnd;
+        let holds = self.holds.full || reo_wnd > Duration::ZERO;
+        let answer = self.rtt + HOLD_SLACK.max(self.srtt / 16);
         let mut judge = |record: &Record| {
-            let due = record.sent_at + wait;
+            let held = self.holds.parity_at(record).filter(|_| holds).map(|at| at + answer);
+            let due = held.map_or(record.sent_at + wait, |held| held.max(record.sent_at + wait));
             if due <= now {
                 verdict.add(record);
             } else {

@@ -24,6 +24,8 @@ pub(crate) struct Recovery {
     recovery_point: SeqNum,
     /// SND.NXT at the most recent reduction of any kind.
     cut_high: SeqNum,
+    /// What `cut_high` was before the reduction that may still be undone.
+    cut_before: SeqNum,
     /// SND.NXT when loss was last answered; "recover" of RFC 6582.
     recover: SeqNum,
     /// SND.UNA when the episode began, while that may still be undone.
@@ -50,6 +52,7 @@ impl Recovery {
             una: iss,
             recovery_point: iss,
             cut_high: iss,
+            cut_before: iss,
             recover: iss,
             sack: false,
             undo_marker: None,
@@ -146,7 +149,10 @@ impl Recovery {
             return None;
         }
         let original = |range_end: SeqNum| range_end.le(self.recovery_point);
-        if ack.delivered.iter().any(|segment| !segment.retransmitted && original(segment.range.end)) {
+        // What redundancy repaired had been lost: its delivery proves nothing.
+        if !ack.repaired
+            && ack.delivered.iter().any(|segment| !segment.retransmitted && original(segment.range.end))
+        {
             return Some(UndoCause::Frto);
         }
         if ack.duplicate || ack.newly_sacked > 0 {
@@ -171,6 +177,7 @@ impl Recovery {
     /// episode is impossible.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Open;
+        self.cut_high = self.cut_before;
         self.forbid_undo();
     }
 
@@ -272,6 +279,11 @@ impl Recovery {
             self.forbid_undo();
             return Episode::Stayed;
         }
+        if ack.le(self.cut_high) {
+            // It answered for this loss too: what a DSACK says of a needless retransmission does not
+            // make it a mistake.
+            self.forbid_undo();
+        }
         self.enter_cwr(ack, nxt)
     }
 
@@ -319,12 +331,13 @@ impl Recovery {
     /// Takes along the marks that SND.UNA has passed: left behind for 2^31 bytes they would seem to lie
     /// ahead.
     fn follow(&mut self) {
-        for mark in [&mut self.cut_high, &mut self.recover] {
+        for mark in [&mut self.cut_high, &mut self.cut_before, &mut self.recover] {
             *mark = mark.max(self.una - 1);
         }
     }
 
     fn set_points(&mut self, nxt: SeqNum) {
+        self.cut_before = self.cut_high;
         (self.recovery_point, self.cut_high, self.recover) = (nxt, nxt, nxt);
     }
 
@@ -382,6 +395,8 @@ mod tests {
             duplicate: ack == una,
             ece: false,
             reneged: false,
+            repaired: false,
+            reports_repair: false,
         }
     }
 

@@ -78,7 +78,6 @@ impl Rto {
     }
 
     /// Timeouts in a row without progress.
-    #[cfg(test)]
     pub(crate) fn backoffs(&self) -> u32 {
         self.backoffs
     }

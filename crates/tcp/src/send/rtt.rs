@@ -15,7 +15,10 @@ pub(crate) struct RttEstimator {
     config: RtoConfig,
     granularity: Duration,
     initial: Duration,
+    /// What an earlier connection over the path knew: SRTT and RTTVAR.
+    prior: Option<(Duration, Duration)>,
     latest: Option<Duration>,
+    samples: u32,
     /// Eight times the smoothed time in microseconds, so that the division by 8 loses nothing.
     srtt8: u64,
     /// Four times the variation in microseconds.
@@ -30,7 +33,9 @@ impl RttEstimator {
             config: *config,
             granularity,
             initial: config.initial,
+            prior: None,
             latest: None,
+            samples: 0,
             srtt8: 0,
             rttvar4: 0,
             minimum: WindowedMin::default(),
@@ -42,6 +47,10 @@ impl RttEstimator {
         let rtt = rtt.clamp(Duration::from_micros(1), MAX_SAMPLE);
         let sample = rtt.as_micros() as u64;
         if self.latest.is_none() {
+            self.begin(rtt);
+        }
+        self.samples = self.samples.saturating_add(1);
+        if self.latest.is_none() && self.srtt8 == 0 {
             // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2"
             self.srtt8 = sample * 8;
             self.rttvar4 = sample * 2;
@@ -54,6 +63,32 @@ impl RttEstimator {
         }
         self.latest = Some(rtt);
         self.minimum.update(rtt, now);
+    }
+
+    /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they
+    /// ended, unless the path has become another.
+    pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
+        self.prior = Some((srtt.clamp(Duration::from_micros(1), MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
+    }
+
+    /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
+    pub(crate) fn trust_prior(&mut self) {
+        if let Some((srtt, rttvar)) = self.prior {
+            self.initial = self.timeout(srtt, rttvar.saturating_mul(4));
+        }
+    }
+
+    fn begin(&mut self, first: Duration) {
+        let alike = |srtt: Duration| first >= srtt / 2 && first <= srtt * 2;
+        if let Some((srtt, rttvar)) = self.prior.filter(|(srtt, _)| alike(*srtt)) {
+            self.srtt8 = srtt.as_micros() as u64 * 8;
+            self.rttvar4 = rttvar.as_micros() as u64 * 4;
+        }
+    }
+
+    /// How many samples the estimate rests on.
+    pub(crate) fn samples(&self) -> u32 {
+        self.samples
     }
 
     /// The last sample.
@@ -89,7 +124,12 @@ impl RttEstimator {
         let Some(srtt) = self.srtt() else {
             return self.initial.min(self.config.max);
         };
-        let variance = Duration::from_micros(self.rttvar4).max(self.granularity).max(self.config.var_floor);
+        self.timeout(srtt, Duration::from_micros(self.rttvar4))
+    }
+
+    /// `four_rttvar`: K*RTTVAR of RFC 6298.
+    fn timeout(&self, srtt: Duration, four_rttvar: Duration) -> Duration {
+        let variance = four_rttvar.max(self.granularity).max(self.config.var_floor);
         (srtt + variance).max(self.config.min).min(self.config.max)
     }
 
@@ -221,6 +261,25 @@ mod tests {
         }
         let error = rtt.srtt().map(|srtt| srtt.abs_diff(Duration::from_micros(12_345)));
         assert!(error <= Some(Duration::from_micros(8)), "{error:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_of_the_path_goes_on_with_the_first_sample() {
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        rtt.recall(ms(100), ms(4));
+        assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
+        rtt.trust_prior();
+        assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(300), None));
+        rtt.on_sample(ms(108), at(0));
+        assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.samples()), (Some(ms(101)), Some(ms(5)), 1));
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_path_that_has_changed_is_forgotten() {
+        let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
+        rtt.recall(ms(100), ms(4));
+        rtt.on_sample(ms(300), at(0));
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(300)), Some(ms(150))));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct Record {
     pub(crate) sent_at: Instant,
     /// When it was sent for the first time.
     pub(crate) first_sent_at: Instant,
-    /// How often it was sent, copies included; at least 1.
+    /// How often it was sent, copies not counted; at least 1.
     pub(crate) transmissions: u32,
     /// Why it was last sent.
     pub(crate) origin: Origin,
@@ -194,6 +194,18 @@ impl Scoreboard {
         self.sacked_segments
     }
 
+    /// True if all of `range` is reported by SACK.
+    pub(crate) fn is_sacked(&self, range: &SeqRange) -> bool {
+        !range.is_empty() && self.sacked.covers(range)
+    }
+
+    /// True if these blocks report something that was not known.
+    pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
+        let open = SeqRange::new(self.una, self.nxt);
+        let news = |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.sacked.covers(&part));
+        self.sack && blocks.iter().any(|block| news(SeqRange::new(block.start, block.end)))
+    }
+
     /// Segments outstanding.
     pub(crate) fn segments(&self) -> u32 {
         self.records.len() as u32
@@ -284,7 +296,8 @@ impl Scoreboard {
     }
 
     /// Enters what left. New data gets a record per segment; what was sent before gets its records
-    /// brought up to date. Acknowledgements and parity leave no trace.
+    /// brought up to date. Acknowledgements and parity leave no trace; of a copy only that it left, which
+    /// changes neither what is in flight nor when it was sent.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         let of = match sent.origin {
             Origin::Ack | Origin::Parity => return,
@@ -295,6 +308,12 @@ impl Scoreboard {
         let again = SeqRange::new(sent.range.start, sent.range.end.min(self.nxt));
         if !again.is_empty() {
             self.log_sent_twice(again, of);
+        }
+        // The copy of a SYN may differ from it, so it is told apart as a retransmission is (Karn).
+        if sent.origin == Origin::Duplicate && !sent.syn {
+            return;
+        }
+        if !again.is_empty() {
             self.resend(again, sent);
         }
         if self.nxt.lt(sent.range.end) {
@@ -374,6 +393,8 @@ impl Scoreboard {
             bare: info.len == 0 && !info.window_changed,
             ece: info.ece,
             reneged: false,
+            repaired: false,
+            reports_repair: false,
         };
         outcome.delivered.clear();
         let mut sample = Sample::default();
@@ -711,9 +732,13 @@ impl Scoreboard {
     }
 
     /// Whose duplicate `range` is: the earliest in the log that it overlaps, which is then struck out,
-    /// because each transmission can be a duplicate once.
+    /// because each transmission can be a duplicate once. The peer drops copies without a word, so a copy
+    /// is to blame only where nothing else was sent again.
     fn take_sent_twice(&mut self, range: SeqRange) -> DsackOf {
-        let found = self.sent_twice.iter().position(|entry| entry.range.intersection(&range).is_some());
+        let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
+        let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);
+        let log = &self.sent_twice;
+        let found = log.iter().position(again).or_else(|| log.iter().position(overlaps));
         let Some(entry) = found.and_then(|index| self.sent_twice.remove(index)) else {
             return DsackOf::NeverSentTwice;
         };
@@ -1073,7 +1098,18 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_that_left_first_is_the_first_to_be_reported() {
+    fn a_copy_changes_nothing_but_the_log() {
+        let mut board = board(2, true);
+        let before = board.clone();
+        board.on_sent(&sent(Origin::Duplicate, 0, 2000, ms(20)));
+        assert_eq!((board.pipe(), board.nxt()), (before.pipe(), before.nxt()));
+        assert!(board.records().eq(before.records()), "transmission times and counts are untouched");
+        let outcome = board.on_ack(ISS + 1000, &blocks(&[]), info(ms(100)));
+        assert!(outcome.rtt.is_some() && !outcome.delivered[0].retransmitted, "a sample as without the copy");
+    }
+
+    #[test]
+    fn a_copy_is_blamed_only_where_nothing_else_was_sent_again() {
         let mut board = board(2, true);
         board.on_sent(&sent(Origin::Duplicate, 0, 2000, ms(2)));
         board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(10)));
@@ -1082,8 +1118,8 @@ mod tests {
             let outcome = board.on_ack(ISS + 2000, &blocks(&[(from, to)]), info(ms(60)));
             outcome.dsack.map(|dsack| dsack.of)
         };
-        assert_eq!(report(0, 1000), Some(DsackOf::Duplicate));
         assert_eq!(report(0, 1000), Some(DsackOf::Retransmit));
+        assert_eq!(report(0, 1000), Some(DsackOf::Duplicate));
         assert_eq!(report(1000, 2000), Some(DsackOf::Duplicate));
         assert_eq!(report(1000, 2000), Some(DsackOf::NeverSentTwice));
     }
@@ -1296,7 +1332,7 @@ mod tests {
     /// Sends `range` again, on the board and in the model.
     fn send_again(board: &mut Scoreboard, model: &mut Model, sent: &Sent) {
         board.on_sent(sent);
-        if sent.origin != Origin::Parity {
+        if !matches!(sent.origin, Origin::Parity | Origin::Duplicate) {
             model.replace(sent.range, Byte::Lost, Byte::InFlight);
         }
     }

@@ -76,7 +76,6 @@ impl SendWindow {
     }
 
     /// Snd.Wind.Shift.
-    #[cfg(test)]
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
@@ -105,6 +104,11 @@ impl SendWindow {
             (before, after) if after > before => Changed::Grew,
             (_, _) => Changed::Shrank,
         }
+    }
+
+    /// A window field of the peer, bytes.
+    pub(crate) fn scaled(&self, wnd_raw: u16) -> u32 {
+        u32::from(wnd_raw) << self.scale
     }
 
     /// SND.WND, bytes.

@@ -14,6 +14,7 @@ use super::settle::Phase;
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitVerdict};
 use super::{Rx, Stack};
+use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
@@ -116,9 +117,13 @@ impl Stack {
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {
+            if no_memory {
+                connection.stop_repair(ParityOff::Memory);
+            }
             connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             connection.on_segment(taken, now, env);
         });
+        self.pressed |= self.slots.at(id).is_some_and(|slot| slot.connection.is_pressing());
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 

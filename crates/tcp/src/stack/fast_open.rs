@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use brisk_wire::{Flags, IpMeta, TcpHeader, Timestamps as TimestampOption};
+use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 use rand_chacha::ChaCha20Rng;
 
 use super::Stack;
@@ -13,15 +13,17 @@ use super::conn_id::{ConnId, ListenerId};
 use super::demux::{FourTuple, KeyedHash};
 use super::keys::{self, Purpose};
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
-use crate::connection::{Connection, Serve};
+use crate::connection::{Connection, MAX_EARLY_BYTES, Serve};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
+use crate::fast_open::replay::{FirstData, ReplayVerdict, Replays};
 use crate::fast_open::server::{Plain, Server, SynFacts, Ticket, Verdict};
 use crate::fast_open::{
-    CookieKey, FastOpenListen, FastOpenOutcome, ImportError, KeySource, LastAckHold, OffReason, SynAckClass,
+    CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
+    OffReason, SynAckClass,
 };
 use crate::outcome::Arrived;
 use crate::time::Instant;
@@ -34,6 +36,8 @@ pub(crate) struct FastOpen {
     keys: KeySource,
     hold: HoldTable,
     which: LastAckHold,
+    pub(super) switches: FastOpenSwitches,
+    hash: KeyedHash,
     /// Made when the first listener wants it: it has a bitmap of 128 KiB.
     one_time: Option<OneTimeCookies>,
     chance: ChaCha20Rng,
@@ -46,16 +50,21 @@ pub(crate) struct FastOpen {
 pub(crate) struct FastOpenAt {
     config: FastOpenListen,
     ring: Option<KeyRing>,
+    replays: Option<Replays>,
 }
 
 impl FastOpenAt {
     /// Without keys yet.
     pub(crate) fn new(config: FastOpenListen) -> Self {
-        FastOpenAt { config, ring: None }
+        FastOpenAt { config, ring: None, replays: None }
     }
 
-    fn cut(&mut self, common: &KeySource) {
-        let FastOpenListen { keys, mac, dst, .. } = &self.config;
+    /// New keys; what was seen stays known.
+    fn cut(&mut self, common: &KeySource, hash: &KeyedHash) {
+        let FastOpenListen { keys, mac, dst, replay_window, .. } = &self.config;
+        if self.replays.is_none() {
+            self.replays = replay_window.map(|window| Replays::new(window, hash.clone()));
+        }
         self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *mac, *dst));
     }
 }
@@ -70,8 +79,10 @@ impl FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             server: Server::new(of.limits, hash.clone()),
             keys: of.keys.clone().unwrap_or(KeySource::Fixed { primary: drawn, backup: None }),
-            hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash),
+            hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
+            hash,
             which: of.last_ack_hold,
+            switches: of.switches,
             one_time: None,
             chance,
             unix: None,
@@ -83,7 +94,7 @@ impl FastOpen {
     }
 
     /// The time of day, seconds since 1970, if anybody has told it.
-    fn unix(&self, now: Instant) -> Option<u64> {
+    pub(super) fn unix(&self, now: Instant) -> Option<u64> {
         self.unix.map(|(secs, told)| secs.saturating_add(now.saturating_since(told).as_secs()))
     }
 
@@ -98,6 +109,29 @@ impl FastOpen {
     pub(super) fn import(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         let unix = self.unix(now);
         self.cache.import(text, unix, now)
+    }
+
+    /// A SYN that is to open a connection brings data: not if it brought them before.
+    fn unless_replayed(
+        &mut self,
+        verdict: Verdict,
+        replays: Option<&mut Replays>,
+        tuple: &FourTuple,
+        syn: &Arrived<'_>,
+        now: Instant,
+    ) -> Verdict {
+        let (Verdict::Accept { ticket, .. }, Some(replays)) = (verdict, replays) else { return verdict };
+        if syn.payload.is_empty() {
+            return verdict;
+        }
+        let first = FirstData { client: tuple.remote.ip(), isn: syn.seq, data: syn.payload };
+        let why = match replays.judge(&first, now) {
+            ReplayVerdict::Fresh => return verdict,
+            ReplayVerdict::Replayed => Plain::Replayed,
+            ReplayVerdict::Full => Plain::WindowFull,
+        };
+        self.server.release(ticket);
+        Verdict::Plain { why, option: None }
     }
 
     pub(super) fn forget(&mut self, listener: ListenerId) {
@@ -115,7 +149,7 @@ impl Stack {
     pub(super) fn cut_keys(&mut self, listener: ListenerId) {
         let Stack { listeners, fast_open, .. } = self;
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
-        at.cut(&fast_open.keys);
+        at.cut(&fast_open.keys, &fast_open.hash);
         if at.config.one_time && fast_open.one_time.is_none() {
             let [key, hash_key] = [(); 2].map(|()| CookieKey::new(keys::key(&mut fast_open.chance)));
             fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
@@ -148,10 +182,14 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> Option<Box<Asker>> {
-        let connect = config.fast_open?;
+        let Some(connect) = self.fast_open.switches.connect(config.fast_open?) else {
+            connection.open_without_fast(OffReason::NotAllowed);
+            return None;
+        };
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
-        match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, now) {
+        let known = *connection.known_path();
+        match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
             Ok(plan) => {
                 connection.open_fast(plan, connect);
                 Some(Box::new(asker))
@@ -205,13 +243,17 @@ impl Stack {
         syn: &Arrived<'_>,
         now: Instant,
     ) -> Option<Verdict> {
+        if matches!(syn.options.gentle, Some(Gentle::Part { .. })) {
+            // A part without its first SYN: what it brings is not the beginning.
+            return None;
+        }
         let memory_left = self.memory_left();
         let Stack { listeners, fast_open, stats, .. } = self;
         let at = listeners.at_mut(listener)?;
         if at.is_full() || at.syn_cookies() == SynCookies::Always {
             return None;
         }
-        let FastOpenAt { config, ring } = at.fast_open.as_deref_mut()?;
+        let FastOpenAt { config, ring, replays } = at.fast_open.as_deref_mut()?;
         let ring = ring.as_mut()?;
         ring.tell_time(fast_open.unix(now));
         let facts = SynFacts {
@@ -226,6 +268,7 @@ impl Stack {
         }
         let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
         let verdict = fast_open.server.judge(listener, config, ring, one_time, &facts, now);
+        let verdict = fast_open.unless_replayed(verdict, replays.as_mut(), tuple, syn, now);
         let stats = &mut stats.fast_open;
         match verdict {
             Verdict::Accept { key, .. } => {
@@ -240,6 +283,8 @@ impl Stack {
                 Plain::Overflow => stats.overflow += 1,
                 Plain::PerIp => stats.per_ip_refused += 1,
                 Plain::Memory => stats.memory_refused += 1,
+                Plain::Replayed => stats.replay_blocked += 1,
+                Plain::WindowFull => stats.replay_window_full += 1,
             },
         }
         Some(verdict)
@@ -274,6 +319,10 @@ impl Stack {
             hold_response: config.hold_response,
             allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
             one_time: config.one_time,
+            after_syn: match (config.data_after_syn, ticket.is_some()) {
+                (true, true) => MAX_EARLY_BYTES as u32,
+                (true | false, _) => 0,
+            },
         };
         if serve.accepted || serve.option.is_some() || serve.one_time {
             connection.serve_fast_open(serve, syn, now);
@@ -336,9 +385,13 @@ fn outcome_of(why: Plain) -> FastOpenOutcome {
     match why {
         Plain::NotAsked => FastOpenOutcome::Off(OffReason::NotAsked),
         Plain::Request | Plain::NoCookie => FastOpenOutcome::NoCookie,
-        Plain::Invalid | Plain::Reused | Plain::Overflow | Plain::PerIp | Plain::Memory => {
-            FastOpenOutcome::Refused
-        }
+        Plain::Invalid
+        | Plain::Reused
+        | Plain::Overflow
+        | Plain::PerIp
+        | Plain::Memory
+        | Plain::Replayed
+        | Plain::WindowFull => FastOpenOutcome::Refused,
     }
 }
 

@@ -132,6 +132,7 @@ impl Stack {
         local: SocketAddr,
         config: ListenConfig,
     ) -> Result<ListenerId, ListenError> {
+        config.validate()?;
         let mut addr = demux::canonical(local);
         if !addr.ip().is_unspecified() && !self.is_local(addr.ip()) {
             return Err(ListenError::NotLocal(addr.ip()));
@@ -145,6 +146,8 @@ impl Stack {
         if self.listening.contains_key(&addr) {
             return Err(ListenError::InUse(addr));
         }
+        let fast_open = self.fast_open.switches.listen(config.fast_open);
+        let config = ListenConfig { fast_open, ..config };
         let id: ListenerId = self.listeners.insert(Listener::new(addr, config));
         self.listening.insert(addr, id);
         self.cut_keys(id);
@@ -260,6 +263,7 @@ impl Stack {
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), syn, now);
+        self.start_on_path(&mut connection, now);
         let ticket = verdict
             .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
         match ticket {

@@ -13,6 +13,7 @@
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
+//! | `fast_open`, `path` | the memories of the stack: cookies, keys and limits; what is known of paths |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
@@ -22,19 +23,22 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use brisk_wire::ChecksumCheck;
 use hashbrown::HashMap;
 
 use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig};
-use crate::connection::{ConnStats, Host, State};
+use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::{Event, Probe};
 use crate::fast_open::{ImportError, KeySource};
+use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::outcome::Origin;
+use crate::path::{Ends, PathFacts, PathMemory};
 use crate::time::{Duration, Instant};
 
+mod allowance;
 mod answers;
 mod arrive;
 mod challenge;
@@ -48,7 +52,9 @@ mod isn;
 mod keys;
 mod listener;
 mod open;
+mod path;
 mod ports;
+mod repair_memory;
 mod reset;
 mod settle;
 mod stats;
@@ -59,6 +65,7 @@ pub use conn_id::{ConnId, ListenerId};
 pub use demux::FourTuple;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
+use allowance::Allowances;
 use answers::Answers;
 use challenge::AnswerLimit;
 use conn_id::Slots;
@@ -125,18 +132,25 @@ pub struct Stack {
     deadlines: Deadlines,
     /// Connections that may have something to send, each once.
     to_transmit: VecDeque<ConnId>,
+    /// One of them should not wait for the rest of a batch of packets.
+    pressed: bool,
     answers: Answers,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
     /// Bytes that all buffers hold.
     memory: usize,
+    /// What connections keep to repair losses from, and since when nothing was freed of it.
+    repair_memory: FecMemory,
+    repair_memory_swept: Option<Instant>,
     memory_waiters: Vec<ConnId>,
     secrets: SecretSource,
     ports: Ports,
     cookies: CookieJar,
     challenges: AnswerLimit,
     resets: AnswerLimit,
+    allowances: Allowances,
     fast_open: FastOpen,
+    paths: PathMemory,
 }
 
 /// Life.
@@ -160,17 +174,22 @@ impl Stack {
             demux: Demux::with_hasher(hash.clone()),
             deadlines: Deadlines::default(),
             to_transmit: VecDeque::new(),
+            pressed: false,
             answers: Answers::default(),
             events: EventQueue::new(hash.clone()),
-            fast_open: FastOpen::new(&config, seed, hash),
+            fast_open: FastOpen::new(&config, seed, hash.clone()),
+            paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
             memory: 0,
+            repair_memory: FecMemory::new(config.fec_mem_total),
+            repair_memory_swept: None,
             memory_waiters: Vec::new(),
             secrets: SecretSource::new(seed),
             ports: Ports::new(&config.ephemeral_ports, seed),
             cookies: CookieJar::new(seed),
             challenges: AnswerLimit::new(challenge_limit, seed, Purpose::ChallengeLimit),
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
+            allowances: Allowances::default(),
             config,
         })
     }
@@ -341,6 +360,21 @@ impl Stack {
         }
     }
 
+    /// Changes the DSCP of what is sent from now on. 0..=63.
+    pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_dscp(dscp);
+        }
+    }
+
+    /// Lets a SYN go that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
+    pub fn send_deferred_syn(&mut self, id: ConnId, now: Instant) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.send_deferred_syn();
+            self.settle(id, now);
+        }
+    }
+
     /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
     pub fn set_keepalive(&mut self, id: ConnId, keepalive: Option<KeepaliveConfig>) {
         let clock = self.clock;
@@ -377,7 +411,7 @@ impl Stack {
         self.install_listener_keys(listener, keys)
     }
 
-    /// Forgets what the client knows of servers and paths: of one partition, or of all. To be called when
+    /// Forgets what the client knows of servers: of one partition, or of all. To be called when
     /// the network changes: a cookie tells a server who comes back.
     pub fn flush_fast_open_cache(&mut self, partition: Option<u64>) {
         self.fast_open.flush(partition);
@@ -394,6 +428,38 @@ impl Stack {
     /// What is wrong with the text; nothing of it was taken then.
     pub fn import_fast_open_cache(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         self.fast_open.import(text, now)
+    }
+}
+
+/// The memory of paths.
+impl Stack {
+    /// What is known of the path between these addresses.
+    pub fn path(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathFacts {
+        self.paths.facts(&Ends { local, remote }, now)
+    }
+
+    /// Every path that is known, the one unused for longest first: local and remote address, and the facts.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = (IpAddr, IpAddr, PathFacts)> {
+        self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
+    }
+
+    /// Forgets every path. To be called when the network changes.
+    pub fn flush_paths(&mut self) {
+        self.paths.flush();
+    }
+
+    /// What is known of paths, as text for a file. It tells who was talked to.
+    pub fn export_paths(&self, now: Instant) -> alloc::string::String {
+        self.paths.export(self.fast_open.unix(now), now)
+    }
+
+    /// Takes in what [`Stack::export_paths`] wrote, as far as the stack does not know better. The text may
+    /// hold what [`Stack::export_fast_open_cache`] wrote too.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing of it was taken then.
+    pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
+        self.paths.import(text, self.fast_open.unix(now), now)
     }
 }
 
@@ -426,6 +492,11 @@ impl Stack {
         self.owned(id).map(|slot| slot.connection.stats())
     }
 
+    /// The details of one connection, for a diagnosis.
+    pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
+        self.owned(id).map(|slot| slot.connection.info())
+    }
+
     /// Bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
         self.owned(id).map_or(0, |slot| slot.connection.readable())
@@ -456,6 +527,11 @@ impl Stack {
         self.time_wait.len()
     }
 
+    /// Bytes that all connections keep to repair losses from; part of [`Stack::memory`].
+    pub fn repair_memory(&self) -> usize {
+        self.repair_memory.used()
+    }
+
     /// Bytes that the send and receive buffers of all connections hold now.
     pub fn memory(&self) -> usize {
         self.memory
@@ -472,7 +548,8 @@ impl Stack {
 
     /// What a connection must know of the host.
     fn host(&self) -> Host {
-        Host { mtu: self.config.mtu, granularity: self.config.granularity }
+        let repairs = self.repair_memory.pressure() != Pressure::Full;
+        Host { mtu: self.config.mtu, granularity: self.config.granularity, repairs }
     }
 
     fn partial_checksum(&self) -> bool {
@@ -491,10 +568,17 @@ impl Stack {
         }
     }
 
+    /// Whether a packet since the last [`Stack::poll_transmit`] should be answered before more are taken in. A driver that
+    /// takes in packets in batches asks after each; one that sends after each packet anyway need not.
+    pub fn is_pressed(&self) -> bool {
+        self.pressed
+    }
+
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
     /// TCP checksum is partial if the device takes super-segments ([`StackConfig::max_super_segment`]).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         out.clear();
+        self.pressed = false;
         let partial_checksum = self.partial_checksum();
         if self.answers.pop_into(out) {
             self.stats.packets_out += 1;
@@ -509,6 +593,11 @@ impl Stack {
         }
         while let Some(id) = self.pop_listed() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
+            let remote = slot.connection.tuple().remote.ip();
+            let planner = slot.connection.planner_config().copied();
+            if let Some(planner) = &planner {
+                slot.connection.set_allowance(self.allowances.available(remote, planner, now));
+            }
             let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
                 slot.connection.poll_transmit(now, env, out)
             });
@@ -516,6 +605,9 @@ impl Stack {
                 self.settle_quietly(id, now);
                 continue;
             };
+            if planner.is_some() {
+                self.allowances.note(remote, built.origin, out.len(), now);
+            }
             self.settle(id, now);
             self.stats.packets_out += 1;
             return Some(Transmit {

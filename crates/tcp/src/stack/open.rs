@@ -41,6 +41,7 @@ impl Stack {
         if remote.port() == 0 || !demux::is_unicast(remote.ip()) {
             return Err(ConnectError::BadDestination(remote));
         }
+        config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
         if let Some(&Target::TimeWait(place)) = self.demux.get(&tuple) {
             self.end_time_wait(place);
@@ -53,6 +54,7 @@ impl Stack {
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let tcp = Arc::new(config.tcp.clone());
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
+        self.start_on_path(&mut connection, now);
         let asker = self.plan_fast_open(&mut connection, config, now);
         let id = self.insert(connection, &tcp, Phase::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {

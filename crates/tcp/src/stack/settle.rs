@@ -46,6 +46,8 @@ pub(crate) struct Slot {
     pub(crate) dscp: u8,
     /// Bytes of its buffers that the stack has counted.
     memory: usize,
+    /// Of these, bytes kept for repairs.
+    pub(super) repair_memory: usize,
     /// It is on the list of those that may have something to send.
     listed: bool,
     /// Packets of its four-tuple reach it.
@@ -99,6 +101,7 @@ impl Stack {
             phase,
             held: Events::default(),
             memory: 0,
+            repair_memory: 0,
             listed: false,
             reachable: true,
             waits_for_memory: false,
@@ -164,9 +167,11 @@ impl Stack {
     pub(super) fn settle_quietly(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
         self.count_memory(id);
+        self.count_repair_memory(id, now);
         self.take_probes(id, now);
         self.take_events(id);
         self.settle_fast_open(id, now);
+        self.settle_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_done() {
             return self.retire(id, now);
@@ -316,7 +321,9 @@ impl Stack {
         }
         if phase == Phase::Released {
             let gone: Option<Slot> = self.slots.remove(id);
-            self.memory = self.memory.saturating_sub(gone.map_or(0, |gone| gone.memory));
+            let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
+            self.memory = self.memory.saturating_sub(memory);
+            self.release_repair_memory(repair_memory);
             self.wake_memory_waiters();
         }
         while self.slots.len() + self.time_wait.len() > self.config.max_connections && self.evict_time_wait()

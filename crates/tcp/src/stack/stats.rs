@@ -219,8 +219,10 @@ pub struct FastOpenStats {
     pub memory_refused: u64,
     /// Server: resets that left a place taken.
     pub rst_penalties: u64,
-    /// Server: old SYNs that were recognised after their connection had closed.
+    /// Server: old SYNs that were recognised after their connection had closed, by the hold or the window.
     pub replay_blocked: u64,
+    /// Server: SYNs whose data was not taken because the replay window had no room.
+    pub replay_window_full: u64,
     /// Server: one-time cookies that came a second time.
     pub one_time_reuse: u64,
 }

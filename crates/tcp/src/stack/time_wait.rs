@@ -10,7 +10,7 @@ use brisk_wire::{Flags, SeqNum};
 
 use super::deadlines::Deadlines;
 use super::demux::FourTuple;
-use crate::connection::TimeWaitState;
+use crate::connection::{TimeWaitState, is_marked};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ pub(crate) enum TimeWaitVerdict {
 impl TimeWaitEntry {
     /// Judges a segment.
     pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
-        let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _ } = self.numbers;
+        let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers;
         if segment.flags.contains(Flags::RST) {
             // RFC 1337: a reset must not end TIME-WAIT early.
             return TimeWaitVerdict::Ignore;
@@ -77,6 +77,11 @@ impl TimeWaitEntry {
             };
         }
         if !segment.flags.contains(Flags::ACK) {
+            return TimeWaitVerdict::Ignore;
+        }
+        let later = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(value, recent));
+        if copies && is_marked(segment) && !later {
+            // The copy of the last FIN is as old as the FIN; a retransmission that somebody marked is not.
             return TimeWaitVerdict::Ignore;
         }
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {
@@ -220,6 +225,7 @@ mod tests {
             window: 100,
             ts_recent,
             ts_offset: 0,
+            copies: false,
         };
         TimeWaitEntry {
             tuple: tuple(),

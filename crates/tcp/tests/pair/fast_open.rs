@@ -2,14 +2,18 @@
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 
+mod after_syn;
+mod plain_copy;
+mod replay;
+
 use std::time::Duration;
 
 use brisk_tcp::config::{ConnectConfig, FastOpenConfig, ListenConfig, StackConfig, SynCookies, TcpConfig};
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError};
 use brisk_tcp::fast_open::{
-    CookieKey, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource, LastAckHold, OffReason,
-    ServerLimits, SynAckClass,
+    CookieKey, FastOpenConnect, FastOpenListen, FastOpenOutcome, FastOpenSwitches, KeySource, LastAckHold,
+    OffReason, ReplayWindow, ServerLimits, SynAckClass,
 };
 use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{Cookie, FastOpen, Flags, Instant, Options, Segment, SeqNum, TcpHeader, Timestamps};
@@ -1189,4 +1193,27 @@ fn data_survives_a_hostile_channel() {
         let now = pair.now;
         assert_eq!(pair.b.fast_open_pending(listener, now), 0, "seed {seed}");
     }
+}
+
+#[test]
+fn a_host_may_allow_less_or_more_than_applications_ask_for() {
+    let allowing = |a: u32, b: u32| {
+        move |config: StackConfig| {
+            let bits = if config.addresses.contains(&A.addr(0).ip()) { a } else { b };
+            let fast_open = FastOpenConfig { switches: FastOpenSwitches(bits), ..FastOpenConfig::default() };
+            StackConfig { fast_open, ..config }
+        }
+    };
+    let outcome = |listen: ListenConfig, a, b| {
+        let mut world = World::with(listen, allowing(a, b));
+        let id = world.open(&asking(), &pattern(100));
+        world.pair.run_ms(300);
+        world.outcome(id)
+    };
+    let (wanted, unwanted) = (serving(FastOpenListen::default()), ListenConfig::default());
+    assert_eq!(outcome(wanted.clone(), 1, 2), FastOpenOutcome::NoCookie);
+    assert_eq!(outcome(wanted.clone(), 2, 2), FastOpenOutcome::Off(OffReason::NotAllowed));
+    assert_eq!(outcome(wanted.clone(), 1, 1), FastOpenOutcome::Stripped);
+    assert_eq!(outcome(unwanted, 1, 0x402), FastOpenOutcome::NoCookie);
+    assert_eq!(outcome(wanted, 5, 0x202), FastOpenOutcome::Used);
 }

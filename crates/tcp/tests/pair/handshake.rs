@@ -159,6 +159,37 @@ fn destinations_and_addresses_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn a_configuration_out_of_range_opens_nothing() {
+    use brisk_tcp::config::{HandshakeTimers, StackConfig};
+    use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen};
+    let mut pair = Pair::new(1);
+    let now = pair.now;
+    let mut connect = |config: ConnectConfig| match pair.a.connect(B.addr(80), &config, now) {
+        Err(ConnectError::BadConfig { key, range }) => (key, range),
+        other => panic!("{other:?}"),
+    };
+    let tcp = |tcp| ConnectConfig { tcp, ..ConnectConfig::default() };
+    let window = TcpConfig { initial_window: 0, ..TcpConfig::default() };
+    assert_eq!(connect(tcp(window)), ("initial_window", "1 to 64 segments"));
+    let timers = Some(HandshakeTimers { percent: 50, ..HandshakeTimers::default() });
+    assert_eq!(
+        connect(tcp(TcpConfig { handshake_timers: timers, ..TcpConfig::default() })),
+        ("percent", "100 to 300")
+    );
+    let fast_open = Some(FastOpenConnect { syn_rto_percent: 10, ..FastOpenConnect::default() });
+    assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_percent");
+    let fast_open = Some(FastOpenListen { amp_factor: 65, ..FastOpenListen::default() });
+    let refused = pair.b.listen(B.addr(80), ListenConfig { fast_open, ..ListenConfig::default() });
+    assert_eq!(
+        refused.map_err(|error| error.to_string()),
+        Err("amp_factor is out of range; use 0 to 64".into())
+    );
+    let mut config = StackConfig::default();
+    config.fast_open.memory = ClientMemory { soft_limit: 0, ..ClientMemory::default() };
+    assert_eq!(brisk_tcp::Stack::new(config, 1).map(|_| ()).map_err(|error| error.key), Err("soft_limit"));
+}
+
+#[test]
 fn a_chosen_local_port_is_used_once() {
     let mut pair = Pair::new(1);
     let now = pair.now;

@@ -85,6 +85,8 @@ type InFlight = Reverse<(Instant, u64, Side, Vec<u8>)>;
 
 type Tap = Box<dyn FnMut(Side, &Segment<'_>) -> bool>;
 
+type Mangle = Box<dyn FnMut(Side, &Segment<'_>) -> Option<Vec<Vec<u8>>>>;
+
 /// Two stacks and what is between them.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
@@ -99,6 +101,8 @@ pub(crate) struct Pair {
     pub(crate) batches: bool,
     /// Sees each packet with its sender; true swallows it.
     pub(crate) tap: Option<Tap>,
+    /// Puts other packets in the place of one; `None`: it goes on as it is.
+    pub(crate) mangle: Option<Mangle>,
     pub(crate) events: Vec<(Side, Event)>,
     in_flight: BinaryHeap<InFlight>,
     sent: u64,
@@ -124,6 +128,7 @@ impl Pair {
             record: true,
             batches: false,
             tap: None,
+            mangle: None,
             events: Vec::new(),
             in_flight: BinaryHeap::new(),
             sent: 0,
@@ -264,9 +269,17 @@ impl Pair {
             if self.tap.as_mut().is_some_and(|tap| tap(from, &segment)) {
                 return;
             }
+            let others = self.mangle.as_mut().and_then(|mangle| mangle(from, &segment));
+            if let Some(others) = others {
+                return others.into_iter().for_each(|other| self.pass(from, other));
+            }
         } else {
             panic!("{from:?} sent what cannot be parsed: {packet:02x?}");
         }
+        self.pass(from, packet);
+    }
+
+    fn pass(&mut self, from: Side, packet: Vec<u8>) {
         if self.draw(1000) < self.channel.loss {
             return;
         }

@@ -12,7 +12,13 @@ use crate::harness::{A, B, Channel, Pair, pattern, stack_config};
 
 /// Sends `size` bytes each way and closes; panics unless every byte arrives once and in order, or an
 /// error is told.
-fn exchange(seed: u64, channel: Channel, size: usize, tcp: &TcpConfig, super_segment: u32) -> bool {
+pub(crate) fn exchange(
+    seed: u64,
+    channel: Channel,
+    size: usize,
+    tcp: &TcpConfig,
+    super_segment: u32,
+) -> bool {
     let config = |side| StackConfig { max_super_segment: super_segment, ..stack_config(side) };
     let mut pair = Pair::with_configs(seed, config(A), config(B));
     pair.record = false;

@@ -2,9 +2,12 @@
 
 mod closing;
 mod fast_open;
+mod gentle;
 mod handshake;
 mod harness;
 mod hostile;
 mod limits;
+mod path;
+mod proactive;
 mod silence;
 mod transfer;

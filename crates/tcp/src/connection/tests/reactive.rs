@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::config::{
-    EarlyRetransmit, LossDetection, MechanismConfig, PaperConfig, PrrBound, RackTlpConfig, Reactive,
-    Rfc6675Config, RtoConfig,
+    EarlyRetransmit, LossDetection, MechanismConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config,
+    RtoConfig,
 };
 use crate::event::Probe;
 use crate::outcome::{CongestionState, LossCause};
@@ -19,7 +19,6 @@ pub(super) fn setting(reactive: Reactive) -> TcpConfig {
         Reactive::Off | Reactive::RackTlp(_) => LossDetection::Rack,
         Reactive::Paper(_) => LossDetection::Rfc6675(Rfc6675Config {
             early_retransmit: EarlyRetransmit::Relaxed,
-            prr: PrrBound::Rfc9937,
             ..Rfc6675Config::default()
         }),
     };
@@ -29,7 +28,7 @@ pub(super) fn setting(reactive: Reactive) -> TcpConfig {
         nodelay: true,
         rto: RtoConfig { var_floor: Duration::from_millis(400), ..RtoConfig::LINUX },
         loss_detection,
-        mechanisms: MechanismConfig { reactive },
+        mechanisms: MechanismConfig { reactive, ..MechanismConfig::default() },
         ..TcpConfig::default()
     }
 }
@@ -189,7 +188,7 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
 #[test]
 fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
     // R3: "with the plain RFC 5827 rule (needs 2 SACKed) nothing would happen before the RTO at t=800".
-    let plain = Rfc6675Config { prr: PrrBound::Rfc9937, ..Rfc6675Config::default() };
+    let plain = Rfc6675Config::default();
     let config = TcpConfig { loss_detection: LossDetection::Rfc6675(plain), ..paper() };
     let mut tail = Tail::new(config, 4, |who, n| who == C && (2..=4).contains(&n));
     assert_eq!(tail.until(850).sent(), [segment(300, 4), segment(800, 2)]);

@@ -1,0 +1,293 @@
+//! What can be set of Corrective and Proactive (Gentle Aggression sections 5 and 6).
+//!
+//! Both are negotiated by one option on SYN and SYN-ACK; a connection whose configuration names neither
+//! sends no such option and ignores it.
+
+use alloc::string::{String, ToString};
+
+use crate::error::ConfigError;
+use crate::time::Duration;
+
+/// Corrective: parity beside the data, from which the receiver rebuilds what was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CorrectiveConfig {
+    /// Which placement of the parity is offered and accepted. Default `F2`.
+    pub profile: FecProfile,
+    /// What is offered; an offer of the peer is taken as it is. Default `Xor`.
+    pub code: FecCode,
+    /// Blocks of a group, at most. 2..=16, with [`FecCode::ReedSolomon`] 2..=32; default 16.
+    pub blocks: u32,
+    /// Parity segments of a group; only [`FecCode::ReedSolomon`] has more than its own number. 1..=8,
+    /// default 1.
+    pub parities: u8,
+    /// The parity leaves, and the group ends, after the smoothed round-trip time divided by this.
+    /// 1..=16, default 4.
+    pub delay_divisor: u32,
+    /// From which packet of a group the delay of its parity is counted. Default `LastPacket`.
+    pub due: FecDue,
+    /// Protect also what is sent for the first time while losses are being repaired. Default off.
+    pub in_recovery: bool,
+    /// Which losses are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
+    pub rule: Option<FecRule>,
+    /// How long loss detection waits for what parity may still repair. Default `Reordering`.
+    pub hold: FecHold,
+    /// Take a reduction back when a DSACK shows that the original had only been overtaken. Default off.
+    pub reorder_undo: bool,
+    /// A parity segment waits until the congestion window has room for it. Default off.
+    pub charge_cwnd: bool,
+    /// The round-trip time to reckon with before the first sample; `None`: what is remembered of the
+    /// path, else parity waits 250 ms. Default `None`.
+    pub expected_rtt: Option<Duration>,
+    /// How far left of SND.UNA a parity segment ends, bytes: for networks in which somebody
+    /// acknowledges ahead of the receiver. 0..=65535, default 0.
+    pub left_margin: u16,
+    /// Follow the parity of a tail by an acknowledgement from which stateful devices learn how far the
+    /// sequence numbers reach. Default on.
+    pub tail_ack: bool,
+}
+
+impl Default for CorrectiveConfig {
+    fn default() -> Self {
+        CorrectiveConfig {
+            profile: FecProfile::F2,
+            code: FecCode::Xor,
+            blocks: 16,
+            parities: 1,
+            expected_rtt: None,
+            delay_divisor: 4,
+            due: FecDue::LastPacket,
+            in_recovery: false,
+            rule: None,
+            hold: FecHold::Reordering,
+            reorder_undo: false,
+            charge_cwnd: false,
+            left_margin: 0,
+            tail_ack: true,
+        }
+    }
+}
+
+impl CorrectiveConfig {
+    /// Corrective as the paper has it: for the laboratory, see [`FecProfile::F1`].
+    pub fn of_the_paper() -> Self {
+        CorrectiveConfig {
+            profile: FecProfile::F1,
+            due: FecDue::FirstPacket,
+            hold: FecHold::Off,
+            rule: Some(FecRule::Contiguous),
+            tail_ack: false,
+            ..CorrectiveConfig::default()
+        }
+    }
+
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let (most, range) = match self.code {
+            FecCode::Xor | FecCode::XorInterleaved => (16, "2 to 16"),
+            FecCode::ReedSolomon => (32, "2 to 32"),
+        };
+        if !(2..=most).contains(&self.blocks) {
+            return refuse("fec_blocks", self.blocks.to_string(), range);
+        }
+        if !(1..=8).contains(&self.parities) {
+            return refuse("fec_parities", self.parities.to_string(), "1 to 8");
+        }
+        if !(1..=16).contains(&self.delay_divisor) {
+            return refuse("fec_delay_div", self.delay_divisor.to_string(), "1 to 16");
+        }
+        Ok(())
+    }
+}
+
+/// Where parity stands in the sequence space, and what protects the application from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FecProfile {
+    /// The paper's: at the first byte that it covers, the option on every packet, no checksum. For the
+    /// laboratory: a network that alters payloads can make it corrupt data.
+    F1,
+    /// Left of the window, where no TCP takes data, with a checksum over what is rebuilt.
+    F2,
+    /// F2 is offered, both are accepted.
+    Both,
+}
+
+/// How parity is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FecCode {
+    /// One parity segment: the XOR of all blocks.
+    Xor,
+    /// Two parity segments, each of every other block.
+    XorInterleaved,
+    /// Any number of parity segments up to 8, each as good as any other: so many blocks may be lost.
+    ReedSolomon,
+}
+
+/// When the parity of a group leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FecDue {
+    /// So long after the first packet of the group.
+    FirstPacket,
+    /// So long after the last packet of the group, and at most twice as long after the first.
+    LastPacket,
+}
+
+/// Which losses the receiver rebuilds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FecRule {
+    /// One run of at most a block.
+    Contiguous,
+    /// Everything of which no two bytes have the same place in their blocks.
+    Residue,
+}
+
+/// How long loss detection waits for the answer to parity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FecHold {
+    /// Not at all.
+    Off,
+    /// The reordering timer waits; three segments reported above a hole do not.
+    Reordering,
+    /// Always.
+    Full,
+}
+
+/// Proactive: data is sent twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProactiveConfig {
+    /// What is copied. Default `Short`.
+    pub scope: CopyScope,
+    /// How a copy is marked. Default `Bit`.
+    pub mark: CopyMark,
+    /// With [`CopyScope::Short`], bytes of a burst that are copied. Default 65536.
+    pub max_bytes: u32,
+    /// How long a copy leaves after its original. 0..=1 s, default 0.
+    pub gap: Duration,
+    /// Copy acknowledgements too. Default off.
+    pub copy_acks: bool,
+    /// Copy retransmissions too. Default off.
+    pub copy_retransmissions: bool,
+    /// Copies count against the congestion window. Default off.
+    pub charge_cwnd: bool,
+    /// Stop copying when more than this share of the last 100 segments was lost, percent. 1..=100,
+    /// default 25.
+    pub loss_cap: u32,
+    /// Which lost instance the receiver reports. Default `Original`.
+    pub report: CopyReport,
+    /// How the receiver tells the second instance from a retransmission. Default `Ledger`.
+    pub rule: CopyRule,
+    /// With Corrective on the same connection: what is copied is not encoded. Default on.
+    pub exclusive: bool,
+    /// Originals that leave before the first of their copies: what segmentation by the device would do.
+    /// For the laboratory: it provokes needless retransmissions. 1..=64, default 1.
+    pub aggregate: u8,
+}
+
+impl Default for ProactiveConfig {
+    fn default() -> Self {
+        ProactiveConfig::DEFAULT
+    }
+}
+
+impl ProactiveConfig {
+    /// The defaults.
+    pub const DEFAULT: ProactiveConfig = ProactiveConfig {
+        scope: CopyScope::Short,
+        mark: CopyMark::Bit,
+        max_bytes: 65_536,
+        gap: Duration::ZERO,
+        copy_acks: false,
+        copy_retransmissions: false,
+        charge_cwnd: false,
+        loss_cap: 25,
+        report: CopyReport::Original,
+        rule: CopyRule::Ledger,
+        exclusive: true,
+        aggregate: 1,
+    };
+
+    /// Proactive as the paper has it: for the laboratory, see [`CopyRule::Paper`].
+    pub fn of_the_paper() -> Self {
+        ProactiveConfig {
+            scope: CopyScope::All,
+            report: CopyReport::None,
+            rule: CopyRule::Paper,
+            ..ProactiveConfig::default()
+        }
+    }
+
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.gap > Duration::from_secs(1) {
+            return refuse("pro_gap", alloc::format!("{:?}", self.gap), "0 to 1 s");
+        }
+        if !(1..=100).contains(&self.loss_cap) {
+            return refuse("pro_loss_cap", self.loss_cap.to_string(), "1 to 100 percent");
+        }
+        if !(1..=64).contains(&self.aggregate) {
+            return refuse("pro_aggregate", self.aggregate.to_string(), "1 to 64 segments");
+        }
+        Ok(())
+    }
+}
+
+/// Which data is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyScope {
+    /// The first bytes of each burst after idle.
+    Short,
+    /// Everything.
+    All,
+    /// What the planner names.
+    Named,
+}
+
+/// How a copy is marked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyMark {
+    /// By a reserved bit of the header.
+    Bit,
+    /// By a flag of the option, which costs payload and survives devices that clear reserved bits.
+    Option,
+}
+
+/// Which lost instance of a segment the receiver reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyReport {
+    /// The original: the copy was expendable.
+    Original,
+    /// None, as the paper deployed it.
+    None,
+}
+
+/// How the receiver judges an unmarked segment that it has already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyRule {
+    /// Only what a copy delivered a moment ago is dropped without an acknowledgement.
+    Ledger,
+    /// The wording of the paper, for comparison: a retransmission may go unanswered.
+    Paper,
+}
+
+fn refuse(key: &'static str, value: String, range: &'static str) -> Result<(), ConfigError> {
+    Err(ConfigError { key, value, range })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_outside_their_ranges_are_refused_by_name() {
+        let corrective = CorrectiveConfig::default();
+        let refused = |config: CorrectiveConfig| config.validate().unwrap_err().key;
+        assert_eq!(corrective.validate(), Ok(()));
+        assert_eq!(CorrectiveConfig::of_the_paper().validate(), Ok(()));
+        assert_eq!(refused(CorrectiveConfig { blocks: 17, ..corrective }), "fec_blocks");
+        assert_eq!(refused(CorrectiveConfig { blocks: 1, ..corrective }), "fec_blocks");
+        assert_eq!(refused(CorrectiveConfig { delay_divisor: 0, ..corrective }), "fec_delay_div");
+        let proactive = ProactiveConfig::default();
+        assert_eq!(proactive.validate(), Ok(()));
+        assert!(ProactiveConfig { loss_cap: 0, ..proactive }.validate().is_err());
+        assert!(ProactiveConfig { gap: Duration::from_secs(2), ..proactive }.validate().is_err());
+    }
+}

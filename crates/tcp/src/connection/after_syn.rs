@@ -1,0 +1,171 @@
+//! Data segments that follow the SYN at once, without waiting for the SYN-ACK: the request of a gateway hop that
+//! is longer than a SYN can carry still arrives after half a round trip.
+//!
+//! TCP Fast Open does not do this (CoNEXT 2011, section 7.2): firewalls and NATs drop what comes before the
+//! SYN-ACK and is no SYN. Inside UDP nobody looks, so both ends of such a hop may agree to it by configuration
+//! ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
+//! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag, since
+//! there is nothing yet to acknowledge; a server that does not know of the agreement drops them (RFC 9293
+//! section 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener to which they
+//! come before their SYN. Then they are lost segments like any other, and recovered as such.
+//!
+//! Where devices do look, SYNs still pass: a further SYN with the same sequence number and the next part of the
+//! data looks like a retransmission to them ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect);
+//! each part says where it begins, [`Gentle::Part`]). They pass the answer too, as long as it acknowledges no more
+//! than the first SYN brought: so the server delivers all parts, and says that it has the first, until the client's
+//! acknowledgement, which is numbered behind all of them, has shown every device how far the data goes. A server
+//! that has not agreed takes the parts for repetitions of the SYN.
+//!
+//! They leave only if the SYN carries data under a cookie, and the server takes them only behind a SYN that
+//! opened its connection; at most an initial window of them on both sides.
+
+use alloc::vec::Vec;
+
+use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum, TcpHeader};
+
+use crate::connection::choose::Choice;
+use crate::connection::fast_open::Role;
+use crate::connection::{Connection, Env, State};
+use crate::fast_open::FastOpenConnect;
+use crate::outcome::{Arrived, Origin, Sent};
+use crate::seq_ranges::SeqRange;
+use crate::time::Instant;
+
+/// Segments behind a SYN: with it they make an initial window (RFC 6928).
+const MAX_FOLLOWING: u8 = 9;
+
+/// SYNs that carry the parts of one request, the first one included.
+const MAX_PARTS: u8 = 4;
+
+impl FastOpenConnect {
+    /// What follows the SYN are SYNs too.
+    pub(super) fn in_parts(&self) -> bool {
+        self.syn_parts > 1
+    }
+
+    fn may_follow(&self) -> u8 {
+        if self.in_parts() {
+            self.syn_parts.min(MAX_PARTS) - 1
+        } else {
+            self.data_after_syn.min(MAX_FOLLOWING)
+        }
+    }
+}
+
+/// The client.
+impl Connection {
+    /// The next segment behind the SYN, while its answer is under way.
+    pub(crate) fn choose_after_syn(&self) -> Option<Choice> {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return None };
+        if !opening.carries_data() || opening.followed >= opening.connect.may_follow() {
+            return None;
+        }
+        let start = self.tx.scoreboard.nxt();
+        let room = self.syn_payload_limit(&opening.plan);
+        let range = SeqRange::with_len(start, self.tx.queue.end().since(start).min(room));
+        (!range.is_empty()).then_some(Choice::AfterSyn(range))
+    }
+
+    pub(crate) fn build_after_syn(
+        &mut self,
+        range: SeqRange,
+        now: Instant,
+        env: &Env<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let in_parts =
+            matches!(self.fast_open.as_deref(), Some(Role::Client(opening)) if opening.connect.in_parts());
+        let (seq, flags, options) = if in_parts {
+            let offset = range.start.since(self.secrets.iss + 1);
+            let options = Options { gentle: Some(Gentle::Part { offset }), ..self.syn_options(now) };
+            (self.secrets.iss, Flags::SYN | self.ecn.syn_flags(), options)
+        } else {
+            let flags = if self.tx.queue.push_at(range) { Flags::PSH } else { Flags::default() };
+            let timestamps = self.config.timestamps.then(|| self.rx.timestamps.option(now));
+            (range.start, flags, Options { timestamps, ..Options::default() })
+        };
+        let header = TcpHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq,
+            ack: SeqNum(0),
+            flags,
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options,
+        };
+        let (first, second) = self.tx.queue.slices(range);
+        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
+    }
+
+    pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {
+        if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() {
+            opening.followed += 1;
+        }
+        self.tx.scoreboard.on_sent(&Sent {
+            range,
+            segment_size: range.len(),
+            origin: Origin::New,
+            syn: false,
+            fin: false,
+            at: now,
+        });
+        self.tx.queue.on_sent(range.end);
+        self.tx.last_sent = now;
+        self.counters.data_after_syn += u64::from(range.len());
+    }
+}
+
+/// The server.
+impl Connection {
+    /// A segment without ACK: data behind the SYN that opened this connection, or nothing.
+    pub(crate) fn take_after_syn(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() else { return };
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        let other = Flags::SYN | Flags::RST | Flags::FIN | Flags::URG;
+        if self.state != State::SynReceived
+            || segment.flags.intersects(other)
+            || len == 0
+            || len > serving.after_syn_left
+        {
+            return;
+        }
+        serving.after_syn_left -= len;
+        self.take_payload(segment, now);
+    }
+
+    /// A SYN that repeats the one that opened this connection, with a further part of its data: true if it is
+    /// taken.
+    pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
+        let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
+        let start = self.irs + 1 + offset;
+        let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() else { return false };
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        if len == 0 || len > serving.after_syn_left || start.lt(serving.first_end) {
+            return false;
+        }
+        serving.after_syn_left -= len;
+        serving.in_parts = true;
+        self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
+        // Not before the handshake is complete.
+        self.rx.on_ack_sent();
+        true
+    }
+
+    /// The handshake is complete: now the parts may be acknowledged.
+    pub(crate) fn own_up_to_parts(&mut self) {
+        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
+            && core::mem::take(&mut serving.in_parts)
+        {
+            self.rx.ack.force();
+        }
+    }
+
+    /// What is acknowledged: RCV.NXT, or only the first part.
+    pub(crate) fn acknowledged(&self) -> SeqNum {
+        match self.fast_open.as_deref() {
+            Some(Role::Server(serving)) if serving.in_parts => serving.first_end,
+            Some(Role::Client(_) | Role::Server(_)) | None => self.rx.rcv_nxt(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a diagnosis asks of a connection beyond [`ConnStats`](super::ConnStats): what was negotiated, the
+//! outstanding segments by their fate, and where both streams stand. The meanings are those of Linux's
+//! TCP_INFO, so that a program which reads that structure can be served.
+
+use crate::connection::Connection;
+use crate::outcome::Origin;
+use crate::send::scoreboard::Record;
+use crate::time::Instant;
+
+/// A snapshot of the details.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnInfo {
+    /// Every segment carries timestamps.
+    pub timestamps: bool,
+    /// Both ends use SACK.
+    pub sack: bool,
+    /// Both ends use ECN (RFC 3168).
+    pub ecn: bool,
+    /// Both ends scale their windows: the shifts of the peer's and of our own.
+    pub scales: Option<(u8, u8)>,
+    /// Segments outstanding, the SYN and the FIN included.
+    pub unacked: u32,
+    /// Of these, reported by SACK.
+    pub sacked: u32,
+    /// Of these, declared lost and not reported by SACK; those that were sent again still count until
+    /// they are acknowledged.
+    pub lost: u32,
+    /// Of these, sent again.
+    pub retransmitted: u32,
+    /// Retransmission timeouts in a row, those of the handshake included.
+    pub timeouts_in_row: u32,
+    /// How often the retransmission timeout is doubled.
+    pub backoffs: u32,
+    /// Window probes without an answer.
+    pub unanswered_probes: u32,
+    /// Estimate of the payload of the peer's segments, bytes.
+    pub rcv_mss: u32,
+    /// Largest segment that we told the peer to send, bytes.
+    pub advertised_mss: u32,
+    /// Path MTU, bytes.
+    pub path_mtu: u32,
+    /// Bytes written and never sent.
+    pub unsent: u32,
+    /// Stream offset of the first byte that is not acknowledged, modulo 2^32.
+    pub una_offset: u32,
+    /// Stream offset of the first byte that was never sent, modulo 2^32.
+    pub nxt_offset: u32,
+    /// Bytes that the send buffer takes now.
+    pub send_room: usize,
+    /// The peer's window lets nothing more go.
+    pub window_limited: bool,
+    /// Bytes that a deferred SYN would carry if they were written now; `None` if it would carry none, or
+    /// there is no SYN waiting.
+    pub syn_room: Option<u32>,
+    /// When data last left.
+    pub last_sent: Instant,
+    /// Rate of the pacer, bytes per second; `None` without pacing.
+    pub pacing_rate: Option<u64>,
+}
+
+impl Connection {
+    /// A snapshot of the details.
+    pub(crate) fn info(&self) -> ConnInfo {
+        let board = &self.tx.scoreboard;
+        let count = |test: fn(&Record) -> bool| board.records().filter(|record| test(record)).count() as u32;
+        // The SYN takes the number before the stream; until it is acknowledged no byte is.
+        let first = self.secrets.iss + 1;
+        let offset = |seq: brisk_wire::SeqNum| if seq.gt(first) { seq.since(first) } else { 0 };
+        let end = self.tx.queue.end();
+        let unsent = self.tx.unsent();
+        ConnInfo {
+            timestamps: self.negotiated.timestamps,
+            sack: self.negotiated.sack,
+            ecn: self.ecn.is_active(),
+            scales: self.negotiated.window_scaling.then(|| (self.tx.window.scale(), self.rx.window.shift())),
+            unacked: board.segments(),
+            sacked: board.sacked_segments(),
+            lost: count(|record| record.lost || (record.origin == Origin::Retransmit && !record.sacked)),
+            retransmitted: count(|record| record.transmissions > 1 && !record.lost && !record.sacked),
+            timeouts_in_row: match self.established {
+                Some(_) => self.tx.timeouts_in_row,
+                None => self.tx.handshake.timeouts,
+            },
+            backoffs: self.tx.rto.backoffs(),
+            unanswered_probes: self.tx.window.unanswered_probes(),
+            rcv_mss: self.rx.ack.rcv_mss(),
+            advertised_mss: u32::from(self.tx.advertised_mss()),
+            path_mtu: self.tx.mtu.mtu(),
+            unsent,
+            una_offset: offset(board.una().min(end)),
+            nxt_offset: offset(board.nxt().min(end)),
+            send_room: self.tx.queue.free(),
+            window_limited: unsent > 0
+                && self.tx.window.usable(board.una(), board.nxt()) < self.tx.mss().min(unsent),
+            syn_room: self.deferred_syn_room(),
+            last_sent: self.tx.last_sent,
+            pacing_rate: self.tx.pacer.rate(),
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Corrective, the sending half on one connection: what is encoded, when parity leaves, and what the
+//! peer's answers and their absence mean for loss detection and for parity itself (Gentle Aggression
+//! section 5). The groups are the [encoder](crate::mechanism::corrective::encoder)'s.
+
+use brisk_wire::gentle::{ENC, FIN_END};
+use brisk_wire::{Gentle, SeqNum};
+
+use crate::config::{CorrectiveConfig, FecHold};
+use crate::connection::choose::{Choice, Data};
+use crate::connection::{Connection, State};
+use crate::event::Probe;
+use crate::mechanism::corrective::code::Code;
+use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent};
+use crate::mechanism::corrective::ring::Ring;
+use crate::mechanism::plan::{self, Parity};
+use crate::mechanism::signal::News;
+use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
+use crate::outcome::{
+    AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
+};
+use crate::send::rack::Holds;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Payload that every data segment gives up, beyond timestamps, so that a parity segment of the same
+/// payload fits the same packet: the longest option of its profile, padded.
+const RESERVED_F2: u32 = 16;
+const RESERVED_F1: u32 = 8;
+
+/// Repairs whose acknowledgement somebody dropped, after which parity is of no use on a path.
+const ACK_HOLES_MAX: u32 = 3;
+
+/// The sending half of Corrective.
+#[derive(Debug)]
+pub(crate) struct ParityTx {
+    encoder: Encoder,
+    ring: Ring,
+    config: CorrectiveConfig,
+    profile: Profile,
+    /// An acknowledgement is to follow the parity that has just left.
+    companion: bool,
+    /// SND.NXT when the last segment without data left.
+    spoken_at: Option<SeqNum>,
+    ack_holes: u32,
+}
+
+impl ParityTx {
+    pub(crate) fn new(agreed: &Agreed, code: Code, config: CorrectiveConfig) -> Self {
+        ParityTx {
+            encoder: Encoder::new(agreed.profile, code, &config),
+            ring: Ring::default(),
+            config,
+            profile: agreed.profile,
+            companion: false,
+            spoken_at: None,
+            ack_holes: 0,
+        }
+    }
+
+    /// True if parity left that may have repaired something.
+    pub(crate) fn expects_reports(&self) -> bool {
+        !self.ring.is_empty()
+    }
+
+    /// Payload that data segments give up.
+    pub(crate) fn reserved(&self) -> u32 {
+        match self.profile {
+            Profile::F1 => RESERVED_F1,
+            Profile::F2 => RESERVED_F2,
+        }
+    }
+}
+
+/// What leaves.
+impl Connection {
+    fn parity_tx(&mut self) -> Option<&mut ParityTx> {
+        self.gentle.active()?.tx.as_mut()
+    }
+
+    /// The round-trip time that parity is timed by.
+    fn parity_rtt(&self) -> Option<Duration> {
+        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
+        let known = self.known_path().rtt.map(|rtt| rtt.srtt);
+        self.tx.rtt.srtt().or(expected).or(known)
+    }
+
+    /// Largest payload of a parity segment.
+    pub(crate) fn parity_limit(&self) -> u32 {
+        self.tx.mss().saturating_sub(self.tx.reserved)
+    }
+
+    /// What the planner may choose from.
+    pub(crate) fn planned_parity(&self) -> Option<Parity> {
+        let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
+        Some(match tx.encoder.plan().code {
+            Code::Xor => Parity::Xor,
+            Code::XorInterleaved => Parity::Interleaved,
+            Code::ReedSolomon => Parity::ReedSolomon,
+        })
+    }
+
+    /// The planner says how what follows is protected: `parities` (none: 0) for each group of at most `group`
+    /// segments, after a pause or right behind them.
+    pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
+        if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
+            encoder.close();
+            encoder.set_plan(GroupPlan {
+                blocks: group.max(2),
+                parities: parities.min(plan::PARITIES_MAX) as u8,
+                delay_divisor: if pause { config.delay_divisor } else { 0 },
+                ..encoder.plan()
+            });
+        }
+    }
+
+    /// Data left for the first time.
+    pub(crate) fn encode(&mut self, data: &Data, copied: bool, now: Instant) {
+        let rtt = self.parity_rtt();
+        let recovering = self.tx.recovery.in_recovery();
+        let urgent = self.urgent.pointer(data.range.start).is_some();
+        let exclusive = self.config.mechanisms.proactive.is_some_and(|proactive| proactive.exclusive);
+        let Some(ParityTx { encoder, .. }) = self.parity_tx() else { return };
+        if urgent {
+            encoder.discard_open();
+        } else if data.mtu_probe || (copied && exclusive) {
+            // What is copied needs no parity as well.
+            encoder.close();
+        } else {
+            let range = SeqRange::with_len(data.range.start, data.payload_len());
+            encoder.on_sent(range, data.segment_size, recovering, rtt, now);
+        }
+    }
+
+    /// Parity that is due, before new data.
+    pub(crate) fn choose_parity(&mut self, now: Instant) -> Option<Choice> {
+        self.gentle.active.as_ref()?.tx.as_ref()?;
+        if let Some(companion) = self.choose_companion() {
+            return Some(companion);
+        }
+        loop {
+            match self.poll_parity(now)? {
+                Ok(plan) => return self.grant(Ask::Parity(plan), now),
+                Err(why) => self.count_unsent(why),
+            }
+        }
+    }
+
+    /// Parity that waits for nothing but the end of the burst.
+    pub(crate) fn choose_parity_behind_burst(&mut self, now: Instant) -> Option<Choice> {
+        if self.tx.paced {
+            // The burst goes on when pacing lets it.
+            return None;
+        }
+        self.parity_tx()?.encoder.on_burst_end();
+        self.choose_parity(now)
+    }
+
+    fn poll_parity(&mut self, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
+        let rtt = self.parity_rtt();
+        let outlook = Outlook {
+            una: self.tx.scoreboard.una(),
+            limit: self.parity_limit(),
+            fin: (self.tx.queue.fin_queued() && !self.tx.fin_unsent()).then(|| self.tx.queue.end()),
+            in_recovery: self.tx.recovery.in_recovery(),
+            window_shut: self.tx.window.snd_wnd() == 0,
+        };
+        let confirmed = self.gentle.active.as_ref()?.confirmed;
+        let early = self.state == State::SynReceived;
+        let board = &self.tx.scoreboard;
+        let tx = self.gentle.active.as_deref_mut()?.tx.as_mut()?;
+        // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
+        if tx.profile == Profile::F1 && (early || !confirmed) {
+            return None;
+        }
+        tx.encoder.poll(&outlook, |range| board.is_sacked(&range), rtt, now)
+    }
+
+    /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
+    pub(crate) fn grant_parity(&mut self, plan: ParityPlan, room: &Room) -> Option<Choice> {
+        let len = plan.wire().len();
+        let charge = self.parity_tx()?.config.charge_cwnd;
+        if charge && room.pipe.saturating_add(len) > room.cwnd {
+            return None;
+        }
+        if len > room.paced {
+            self.tx.paced = true;
+            return None;
+        }
+        if room.permits(Origin::Parity, len) {
+            return Some(Choice::Parity(plan));
+        }
+        self.count_unsent(Unsent::State);
+        self.parity_tx()?.encoder.sent();
+        None
+    }
+
+    /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
+    pub(crate) fn parity_option(&self, plan: &ParityPlan, crc32c: u32, flags: Option<Gentle>) -> Gentle {
+        let range = plan.layout.range();
+        let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
+        let flags = match self.gentle.agreed().map(|agreed| agreed.profile) {
+            Some(Profile::F1) => {
+                let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
+                return Gentle::EncF1 { flags: flags | ENC, enc_len };
+            }
+            Some(Profile::F2) | None => ENC | if plan.fin_end { FIN_END } else { 0 },
+        };
+        if plan.parities > 1 {
+            let (parity, parities) = (plan.row, plan.parities);
+            return Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
+        }
+        Gentle::EncF2 { flags, enc_len, start_off, crc32c }
+    }
+
+    /// A parity segment left.
+    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, now: Instant) {
+        let nxt = self.tx.scoreboard.nxt();
+        self.counters.parity.sent += 1;
+        self.counters.parity.sent_bytes += u64::from(plan.wire().len());
+        let Some(tx) = self.parity_tx() else { return };
+        let range = plan.layout.range();
+        tx.encoder.sent();
+        tx.ring.push(range, plan.wire(), now);
+        let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
+        tx.companion = tx.config.tail_ack
+            && tx.profile == Profile::F2
+            && plan.row + 1 == plan.parities
+            && reaches_tail
+            && tx.spoken_at != Some(nxt);
+    }
+
+    /// A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a
+    /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach.
+    fn choose_companion(&mut self) -> Option<Choice> {
+        core::mem::take(&mut self.parity_tx()?.companion).then_some(Choice::Companion)
+    }
+
+    /// A segment without data left, at SND.NXT.
+    pub(crate) fn note_bare_ack(&mut self) {
+        let nxt = self.tx.scoreboard.nxt();
+        if let Some(tx) = self.parity_tx() {
+            tx.spoken_at = Some(nxt);
+        }
+    }
+
+    fn count_unsent(&mut self, why: Unsent) {
+        let counters = &mut self.counters.parity;
+        match why {
+            Unsent::Delivered => counters.unsent_delivered += 1,
+            Unsent::TooBig => counters.unsent_too_big += 1,
+            Unsent::State => counters.unsent_state += 1,
+        }
+    }
+}
+
+/// Time passes.
+impl Connection {
+    /// When parity is due, or a group is complete.
+    pub(crate) fn parity_timeout(&self) -> Option<Instant> {
+        let rtt = self.parity_rtt();
+        self.gentle.active.as_ref()?.tx.as_ref()?.encoder.next_timeout(rtt)
+    }
+
+    /// Time passed.
+    pub(crate) fn on_parity_timeout(&mut self, now: Instant) {
+        let rtt = self.parity_rtt();
+        if let Some(tx) = self.parity_tx() {
+            tx.encoder.on_timeout(rtt, now);
+        }
+    }
+
+    /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
+    pub(crate) fn give_parity_up(&mut self) {
+        if let Some(tx) = self.parity_tx() {
+            tx.encoder.clear();
+            tx.ring.clear();
+            tx.companion = false;
+        }
+        self.refresh_holds();
+    }
+
+    /// Tells loss detection which segments parity may still repair.
+    pub(crate) fn refresh_holds(&mut self) {
+        let rtt = self.parity_rtt();
+        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return };
+        let mut holds = Holds { full: tx.config.hold == FecHold::Full, ..Holds::default() };
+        if tx.config.hold != FecHold::Off {
+            let suspects = self.tx.scoreboard.records().filter(|record| !record.sacked && !record.lost);
+            for record in suspects.filter(|record| record.transmissions == 1) {
+                let payload = SeqRange::with_len(record.range.start, record.payload());
+                let at = tx.ring.awaited(&payload).max(tx.encoder.due_for(&payload, rtt));
+                holds.spans.extend(at.map(|at| (record.range, at)));
+            }
+        }
+        self.tx.rack.set_holds(holds);
+    }
+}
+
+/// What acknowledgements say.
+impl Connection {
+    /// The scoreboard has taken an acknowledgement: what it says of parity, before anything is concluded
+    /// from it about losses and round-trip times.
+    pub(crate) fn judge_parity(&mut self, news: &News, ack: &mut AckOutcome, now: Instant) {
+        ack.reports_repair = news.reported;
+        if news.repaired {
+            ack.withhold_times();
+            self.counters.parity.repairs_reported += 1;
+            self.note_saved_time(now);
+        }
+        self.judge_duplicate(news, ack, now);
+        if news.repaired && ack.delivered_bytes > 0 {
+            let delivered = span_of(ack);
+            if let Some(tx) = self.parity_tx() {
+                tx.encoder.on_success();
+                tx.ring.on_repaired(&delivered);
+            }
+        }
+        if news.stop {
+            self.stop_parity(ParityOff::Stop);
+        }
+        self.refresh_holds();
+    }
+
+    /// A repair was reported: how much earlier it came than the acknowledgement of a retransmission could
+    /// have, had one left when the next timer that watches over the data fires.
+    fn note_saved_time(&mut self, now: Instant) {
+        let probes = self.mechanisms.iter().filter(|mechanism| mechanism.stands_for_rto());
+        let retransmission = [self.tx.reordering_timeout(), self.tx.rto.deadline()]
+            .into_iter()
+            .chain(probes.map(|mechanism| mechanism.next_timeout()))
+            .flatten()
+            .min();
+        if let (Some(at), Some(srtt)) = (retransmission, self.tx.rtt.srtt()) {
+            self.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
+        }
+    }
+
+    /// A DSACK may show that the option is being removed from parity, or that an original was only
+    /// overtaken; of what parity repaired it proves nothing.
+    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome, now: Instant) {
+        let Some(Dsack { range, of }) = ack.dsack else { return };
+        let reorder_undo =
+            self.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
+        let Some(tx) = self.parity_tx() else { return };
+        if tx.ring.stood_at(&range) {
+            return self.stop_parity(ParityOff::Stripped);
+        }
+        let told = news.reported && tx.ring.covering(&range).is_some();
+        if !(told || tx.ring.has_repaired(&range)) {
+            return;
+        }
+        match of {
+            DsackOf::Retransmit | DsackOf::TailLossProbe => {
+                ack.dsack = Some(Dsack { range, of: DsackOf::Repaired });
+                // The report of the repair comes only now that the loss was repaired once more: what
+                // acknowledged the repair was dropped by somebody who had not seen the data.
+                if news.repaired {
+                    tx.ack_holes += 1;
+                    let given_up = tx.ack_holes >= ACK_HOLES_MAX;
+                    self.counters.parity.ack_holes += 1;
+                    if given_up {
+                        self.stop_parity(ParityOff::AckHoles);
+                    }
+                }
+            }
+            DsackOf::NeverSentTwice => {
+                self.tx.rack.on_spurious_recovery();
+                self.counters.parity.late_originals += 1;
+                if reorder_undo && !self.tx.recovery.reducing() {
+                    self.tx.congestion.undo(now);
+                    self.counters.undos += 1;
+                }
+            }
+            DsackOf::Duplicate | DsackOf::Repaired => {}
+        }
+    }
+
+    /// The peer could not repair something: what of it was sent before the parity is lost.
+    pub(crate) fn mark_unrepaired(&mut self, news: &News, ack: &AckOutcome, loss: &mut LossOutcome) {
+        let Some(lost_len) = news.failed else { return };
+        let end = ack.ack + lost_len;
+        let Some(tx) = self.parity_tx() else { return };
+        let Some(parity) = tx.ring.ending_at(end) else {
+            self.counters.gentle_spoofed += 1;
+            return;
+        };
+        tx.ring.on_failed(parity.at);
+        let hopeless = tx.encoder.on_failure();
+        self.counters.parity.failures_reported += 1;
+        let una = self.tx.scoreboard.una();
+        let within = |record: &&crate::send::scoreboard::Record| {
+            record.range.start.lt(end)
+                && (record.range.start + record.payload()).le(end)
+                && record.sent_at <= parity.at
+        };
+        let unrepaired: smallvec::SmallVec<[SeqRange; 16]> = self
+            .tx
+            .scoreboard
+            .in_flight()
+            .take_while(|record| record.range.start.ge(una))
+            .filter(within)
+            .map(|record| record.range)
+            .collect();
+        let newly: u32 = unrepaired.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+        if newly > 0 {
+            loss.newly_lost += newly;
+            loss.cause.get_or_insert(LossCause::Mechanism);
+            self.probe(Probe::LossDeclared { bytes: newly, by: LossCause::Mechanism });
+        }
+        if hopeless {
+            self.stop_parity(ParityOff::Pattern);
+        }
+        self.refresh_holds();
+    }
+
+    /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
+    /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
+    /// another reduction.
+    pub(crate) fn fill_seen_hole(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
+        let (min_rtt, srtt) = (self.tx.rtt.min_rtt(), self.tx.rtt.srtt());
+        let una = self.tx.scoreboard.una();
+        let Some(head) = self.tx.scoreboard.head().copied() else { return };
+        let Some(tx) = self.parity_tx() else { return };
+        if !news.reported || ack.delivered_bytes > 0 || head.sacked || head.lost {
+            return;
+        }
+        let answered = tx
+            .ring
+            .covering(&SeqRange::with_len(una, head.payload()))
+            .is_some_and(|parity| now.saturating_since(parity.at) >= min_rtt.unwrap_or(Duration::ZERO));
+        let old = srtt.is_none_or(|srtt| now.saturating_since(head.sent_at) > srtt);
+        if !answered || (head.transmissions > 1 && !old) {
+            return;
+        }
+        let hole_end = self
+            .tx
+            .scoreboard
+            .records()
+            .find(|record| record.sacked)
+            .map_or(head.range.end, |record| record.range.start);
+        let newly_lost = self.tx.scoreboard.mark_lost(SeqRange::new(una, hole_end));
+        if newly_lost > 0 {
+            self.counters.parity.ack_holes += 1;
+            let cause = Some(LossCause::Mechanism);
+            self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
+            if self.tx.recovery.state() == CongestionState::Cwr {
+                self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
+            } else {
+                self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+            }
+        }
+    }
+
+    /// No more parity leaves on this connection.
+    pub(crate) fn stop_parity(&mut self, why: ParityOff) {
+        if let Some(active) = self.gentle.active()
+            && active.tx.take().is_some()
+        {
+            self.tx.reserved = 0;
+            self.counters.parity.tx_off = Some(why);
+            self.tx.rack.set_holds(Holds::default());
+            self.probe(Probe::ParityOff { sending: true, why });
+        }
+    }
+}
+
+/// From the first to the last byte that an acknowledgement newly reports as delivered.
+fn span_of(ack: &AckOutcome) -> SeqRange {
+    let mut span: Option<SeqRange> = None;
+    for segment in &ack.delivered {
+        span = Some(span.map_or(segment.range, |span| {
+            SeqRange::new(span.start.min(segment.range.start), span.end.max(segment.range.end))
+        }));
+    }
+    span.unwrap_or(SeqRange::with_len(ack.ack, 0))
+}

@@ -1,0 +1,247 @@
+//! What a connection takes from the memory of its path, and what it tells it ([`crate::path`]).
+//!
+//! Always: how large packets may be. If the configuration asks for it: the variation of the round-trip
+//! time, the slow-start threshold, a larger initial window, and timers of the handshake that know how long
+//! the path is.
+//!
+//! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
+//! of a path; RFC 6928 allows ten segments where nothing is known. What goes beyond ten is sent on trust,
+//! and trust ends early, after the ideas of careful resume (draft-ietf-tsvwg-careful-resume):
+//!
+//! - it is spread over one remembered round trip, behind the ten that may leave at once;
+//! - the round trip of the handshake must be between half and ten times the remembered one, and nothing of
+//!   the handshake may have been lost;
+//! - the first sign of loss among the data that was sent on trust lowers the threshold to ten segments, so
+//!   that the connection goes on as if it had begun with them.
+
+use brisk_wire::SeqNum;
+
+use crate::connection::sender::initial_window;
+use crate::connection::{Connection, State};
+use crate::error::CloseReason;
+use crate::outcome::CongestionState;
+use crate::path::{
+    Handshake, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
+};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// A round trip may be this many times the remembered one before the path counts as another.
+const LONGER: u32 = 10;
+/// Samples after which one that was measured across a lost SYN-ACK no longer spoils the estimate.
+const SAMPLES: u32 = 8;
+
+/// What a connection knows of its path, and has told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OnPath {
+    /// What was known when the connection began.
+    known: PathFacts,
+    /// Data of a remembered window is not acknowledged yet.
+    on_trust: Option<Trust>,
+    /// When it last told something, and what of that must not be told twice.
+    told_at: Option<Instant>,
+    told: LossCount,
+    told_mtu: MtuReport,
+    /// The end has been told.
+    over: bool,
+    /// Where the last run of lost segments ended.
+    lost_to: Option<SeqNum>,
+}
+
+/// A remembered window is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Trust {
+    /// Where it ends.
+    end: SeqNum,
+    /// The handshake showed that it is the same path.
+    confirmed: bool,
+}
+
+/// Beginning.
+impl Connection {
+    /// What is known of the path; before the first segment leaves.
+    pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
+        self.path.known = known;
+        if known.mtu.is_some_and(|mtu| self.tx.mtu.recall(mtu, now)) {
+            self.path.told_mtu = self.tx.mtu.report();
+            self.adopt_mss();
+        }
+        let Some(PathRtt { srtt, rttvar, .. }) = known.rtt else { return };
+        if let Some(timers) = self.config.handshake_timers {
+            let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
+            self.tx.handshake.early_wait = Some(wait.max(timers.floor).min(self.tx.rtt.rto_base()));
+        }
+        if self.config.path_start.is_some() {
+            self.tx.rtt.recall(srtt, rttvar);
+        }
+        // The client learns what its peer takes with the SYN-ACK.
+        if self.state == State::SynReceived {
+            self.start_window(now);
+        }
+    }
+
+    /// What is known of the path.
+    pub(crate) fn known_path(&self) -> &PathFacts {
+        &self.path.known
+    }
+
+    /// The initial window, once the MSS is known.
+    pub(crate) fn start_window(&mut self, now: Instant) {
+        let initial = initial_window(self.config.initial_window, self.tx.mss());
+        self.tx.congestion.set_cwnd(initial);
+        let known = self.path.known.rtt.zip(self.path.known.window);
+        let (Some(start), Some((rtt, window))) = (self.config.path_start, known) else { return };
+        if let Some(ssthresh) = window.ssthresh {
+            self.tx.congestion.set_ssthresh(ssthresh.max(initial));
+        }
+        let trusted = window.cwnd.min(initial_window(start.max_window, self.tx.mss()));
+        if trusted > initial && self.tx.handshake.timeouts == 0 {
+            let end = self.secrets.iss + 1 + trusted;
+            self.path.on_trust = Some(Trust { end, confirmed: false });
+            self.tx.congestion.set_cwnd(trusted);
+            self.tx.pacer.spread(trusted, rtt.srtt, self.tx.mss(), now);
+        }
+    }
+
+    /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.
+    pub(crate) fn trust_known_rtt(&mut self) {
+        if self.tx.rtt.srtt().is_none() {
+            self.tx.rtt.trust_prior();
+        }
+    }
+
+    /// SND.UNA advanced, for the first time with the SYN: is this still the path that is remembered? And
+    /// did what was sent on trust arrive?
+    pub(crate) fn confirm_path(&mut self) {
+        let Some(Trust { end, confirmed }) = self.path.on_trust else { return };
+        if !confirmed {
+            let srtt = self.path.known.rtt.map(|rtt| rtt.srtt).zip(self.tx.rtt.srtt());
+            let alike = srtt.is_some_and(|(known, now)| now >= known / 2 && now <= known * LONGER);
+            if alike && self.tx.handshake.timeouts == 0 {
+                self.path.on_trust = Some(Trust { end, confirmed: true });
+            } else {
+                self.end_trust();
+                let initial = initial_window(self.config.initial_window, self.tx.mss());
+                self.tx.congestion.set_cwnd(initial.min(self.tx.congestion.cwnd()));
+            }
+        }
+        if self.tx.scoreboard.una().ge(end) {
+            self.end_trust();
+        }
+    }
+
+    /// Loss, and the window is about to be lowered to `ssthresh`: data sent on trust was too much.
+    pub(crate) fn retreat(&mut self, ssthresh: u32) -> u32 {
+        if self.path.on_trust.is_none() {
+            return ssthresh;
+        }
+        self.end_trust();
+        let initial = initial_window(self.config.initial_window, self.tx.mss());
+        let ssthresh = ssthresh.min(initial);
+        self.tx.congestion.set_ssthresh(ssthresh);
+        ssthresh
+    }
+
+    fn end_trust(&mut self) {
+        self.path.on_trust = None;
+        self.tx.pacer.end_spread();
+    }
+
+    /// The timeout before backoff: in the handshake the short one, while it holds.
+    pub(crate) fn timer_base(&self) -> Duration {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        self.tx.handshake.early_wait.filter(|_| opening).unwrap_or(self.tx.rtt.rto_base())
+    }
+
+    /// The timer of the handshake fired. True if that was one of the early ones, which do not back off and
+    /// do not count as a timeout; the last of them begins the ordinary schedule.
+    pub(crate) fn early_handshake_timeout(&mut self) -> bool {
+        let (Some(timers), Some(_)) = (self.config.handshake_timers, self.tx.handshake.early_wait) else {
+            return false;
+        };
+        self.tx.handshake.early += 1;
+        if self.tx.handshake.early >= timers.retries {
+            self.tx.handshake.early_wait = None;
+        }
+        true
+    }
+}
+
+/// Telling.
+impl Connection {
+    /// What the memory should hear now, if anything: at the handshake, from time to time, at the end.
+    /// Nobody is believed before the handshake, except that an active open failed.
+    pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
+        if self.path.over {
+            return None;
+        }
+        self.path.over = self.closed.is_some();
+        if self.established.is_none() {
+            let failed =
+                matches!(self.closed, Some(CloseReason::HandshakeTimeout | CloseReason::Unreachable));
+            let told = PathReport { handshake: Some(Handshake::Failed), ..PathReport::default() };
+            return (failed && self.is_active).then_some(told);
+        }
+        let mtu = self.tx.mtu.report();
+        let first = self.path.told_at.is_none();
+        let due = self.path.told_at.is_none_or(|at| now.saturating_since(at) >= REPORT_INTERVAL);
+        if !due && !self.path.over && mtu == self.path.told_mtu {
+            return None;
+        }
+        let losses = self.losses();
+        let report = PathReport {
+            rtt: self.rtt_report(),
+            window: self.window_report(),
+            losses: losses.since(self.path.told),
+            mss: self.peer_mss,
+            mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
+            handshake: first.then_some(Handshake::Completed),
+        };
+        (self.path.told_at, self.path.told, self.path.told_mtu) = (Some(now), losses, mtu);
+        Some(report)
+    }
+
+    /// A SYN-ACK that was lost and sent again echoes the first SYN: that time is no round trip.
+    fn rtt_report(&self) -> Option<(PathRtt, u32)> {
+        let (srtt, rttvar) = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar())?;
+        let samples = self.tx.rtt.samples();
+        let min_rtt = self.tx.rtt.min_rtt()?;
+        (samples >= SAMPLES || !self.handshake_rtt_in_doubt)
+            .then_some((PathRtt { srtt, rttvar, min_rtt }, samples))
+    }
+
+    fn window_report(&self) -> Option<WindowReport> {
+        if self.counters.payload_bytes_acked == 0 || self.path.on_trust.is_some() {
+            return None;
+        }
+        let (cwnd, ssthresh) = (self.tx.congestion.cwnd(), self.tx.congestion.ssthresh());
+        let cwnd = match self.tx.recovery.state() {
+            CongestionState::Open | CongestionState::Disorder => cwnd,
+            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => ssthresh,
+        };
+        let reduced = self.counters.reductions > self.counters.undos;
+        Some(WindowReport { cwnd, ssthresh: Some(ssthresh).filter(|_| reduced) })
+    }
+
+    /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,
+    /// and without those that turned out not to have been lost.
+    pub(crate) fn losses(&self) -> LossCount {
+        let of = &self.counters;
+        let masked = of.repaired_by_probe.max(of.masked_losses);
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was.
+        let handshake = u64::from(self.tx.handshake.timeouts + self.tx.handshake.early);
+        LossCount {
+            sent: of.data_segments_out + handshake + 1,
+            lost: (of.segments_lost + masked).saturating_sub(of.retransmits_spurious) + handshake,
+            runs: of.loss_runs + masked + handshake,
+        }
+    }
+
+    /// Segments were declared lost: those that follow each other are one run.
+    pub(crate) fn count_loss_runs(&mut self, lost: &[SeqRange]) {
+        for range in lost {
+            self.counters.loss_runs += u64::from(self.path.lost_to != Some(range.start));
+            self.path.lost_to = Some(range.end);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The plain copy of a SYN, and of a SYN-ACK.
+//!
+//! **Of a SYN with data**: insurance on a path that has not proven yet that it takes such SYNs.
+//!
+//! A path that swallows SYNs with data (about 6 % did when the paper was written, section 4.1) costs the time
+//! until the plain SYN follows: 1.5 round trips with the paper's timer, and that as often as it takes to learn
+//! it. The copy goes out while the answer is still under way: no data, no cookie, the same sequence number. If
+//! the first SYN arrived, the server sees a repeated SYN and answers it again, which tells the client nothing
+//! new; if not, the copy opens the connection, half a round trip late instead of one and a half. It costs two
+//! small packets, and only until the path has taken data once: the memory of the client knows
+//! ([`Plan::untried`](crate::fast_open::client::Plan)).
+//!
+//! The copy is no retransmission: the option and the data are still on offer, nothing falls back, and the
+//! timer of the SYN begins again with it. Which of the two SYNs an answer belongs to is told by the echoed
+//! timestamp, or by its time; a round-trip time is taken from the echo alone (Karn's algorithm).
+
+//! **Of every SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)): insurance against
+//! loss, which costs a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a SYN
+//! has no data and no cookie here either, since it must not deliver a request a second time, but keeps what
+//! was offered for Corrective and Proactive. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
+//! retransmission: nothing falls back, nothing is withdrawn, the timer runs on.
+
+use alloc::vec::Vec;
+
+use brisk_wire::{Ecn, Flags, Options, SeqNum, TcpHeader};
+
+use crate::connection::choose::Choice;
+use crate::connection::fast_open::{Role, TIMESTAMP_TICK};
+use crate::connection::{Connection, Env, State};
+use crate::fast_open::FastOpenConnect;
+use crate::fast_open::client::{Mode, Plan};
+use crate::outcome::{Arrived, Origin, Sent};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// The copy follows after this time if the round-trip time is not known.
+const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
+
+/// A repeated SYN that comes closer to our own SYN-ACK than this is a copy: the copy of the SYN-ACK has
+/// answered it. No timer is that short.
+const COPIES_MEET: Duration = Duration::from_millis(20);
+/// Bytes of a SYN on the wire, about: what a copy takes from the allowance of redundancy.
+const SYN_LEN: u32 = 60;
+
+/// Where the copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum PlainCopy {
+    /// There is none.
+    #[default]
+    Off,
+    /// It is to follow the SYN after this time.
+    After(Duration),
+    /// It leaves at this time, unless an answer is there before.
+    At(Instant),
+    /// It leaves now.
+    Due,
+    /// It left at this time.
+    Left(Instant),
+}
+
+impl PlainCopy {
+    /// Whether a SYN that opens like this is insured, and for how long it is left alone.
+    pub(crate) fn of(plan: &Plan, connect: &FastOpenConnect) -> Self {
+        let share = |srtt: Duration| {
+            let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
+            // Closer ones could not be told apart by their timestamps.
+            wait.max(TIMESTAMP_TICK * 2)
+        };
+        let wait = match plan.mode {
+            _ if connect.plain_copy_percent == 0 || !plan.untried => return PlainCopy::Off,
+            Mode::Data | Mode::DataNoCookie => plan.srtt.map_or(WAIT_UNKNOWN, share),
+            // The first contact of all is no reason to send every SYN twice.
+            Mode::Request | Mode::CookieOnly => match plan.srtt {
+                Some(srtt) => share(srtt),
+                None => return PlainCopy::Off,
+            },
+        };
+        PlainCopy::After(wait)
+    }
+
+    /// The SYN left; answers by how much later its own timer begins to run.
+    pub(crate) fn start(&mut self, now: Instant) -> Duration {
+        let PlainCopy::After(wait) = *self else { return Duration::ZERO };
+        *self = if wait.is_zero() { PlainCopy::Due } else { PlainCopy::At(now + wait) };
+        wait
+    }
+
+    /// True once it left.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self, PlainCopy::Left(_))
+    }
+
+    /// Withdraws a copy that has not left.
+    pub(crate) fn cancel(&mut self) {
+        match self {
+            PlainCopy::After(_) | PlainCopy::At(_) | PlainCopy::Due => *self = PlainCopy::Off,
+            PlainCopy::Off | PlainCopy::Left(_) => {}
+        }
+    }
+}
+
+impl Connection {
+    /// When the copy leaves.
+    pub(crate) fn plain_copy_timeout(&self) -> Option<Instant> {
+        match self.tx.handshake.copy {
+            PlainCopy::At(at) if matches!(self.state, State::SynSent | State::SynReceived) => Some(at),
+            PlainCopy::At(_) | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Due | PlainCopy::Left(_) => {
+                None
+            }
+        }
+    }
+
+    pub(crate) fn on_plain_copy_timeout(&mut self) {
+        self.tx.handshake.copy = PlainCopy::Due;
+    }
+
+    /// The first SYN or SYN-ACK left; answers by how much later the timer of a SYN begins to run.
+    pub(crate) fn start_copy(&mut self, now: Instant) -> Duration {
+        if self.config.handshake_copies.is_some() && self.tx.redundancy() < SYN_LEN {
+            self.tx.handshake.copy.cancel();
+        }
+        let later = self.tx.handshake.copy.start(now);
+        if self.opens_fast() { later } else { Duration::ZERO }
+    }
+
+    pub(crate) fn choose_plain_copy(&self) -> Option<Choice> {
+        (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::PlainSyn)
+    }
+
+    /// A SYN as a stack without Fast Open would send it, or the SYN-ACK again.
+    pub(crate) fn build_plain_syn(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
+        if self.state == State::SynReceived {
+            return self.build_syn_ack_again(now, env, out);
+        }
+        let gentle = self.config.handshake_copies.and(self.gentle_spoken());
+        let header = TcpHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq: self.secrets.iss,
+            ack: SeqNum(0),
+            flags: Flags::SYN | self.ecn.syn_flags(),
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options: Options { gentle, ..self.syn_options(now) },
+        };
+        self.emit(&header, Ecn::NotEct, &[], env, out);
+    }
+
+    /// With every option of the first, which [`Connection::syn_options`] gives to no retransmission.
+    fn build_syn_ack_again(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
+        let mut options = self.syn_options(now);
+        options.fast_open = self.served_option();
+        options.gentle = self.gentle_spoken();
+        let header = TcpHeader {
+            src_port: self.tuple.local.port(),
+            dst_port: self.tuple.remote.port(),
+            seq: self.secrets.iss,
+            ack: self.rx.rcv_nxt(),
+            flags: Flags::SYN | Flags::ACK | self.ecn.syn_ack_flags(),
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options,
+        };
+        self.emit(&header, Ecn::NotEct, &[], env, out);
+    }
+
+    pub(crate) fn account_plain_syn(&mut self, now: Instant) {
+        self.tx.handshake.copy = PlainCopy::Left(now);
+        self.tx.spend_redundancy(SYN_LEN);
+        self.tx.scoreboard.on_sent(&Sent {
+            range: SeqRange::with_len(self.secrets.iss, 1),
+            segment_size: 1,
+            origin: Origin::Duplicate,
+            syn: true,
+            fin: false,
+            at: now,
+        });
+        self.counters.syn_copies += 1;
+    }
+
+    /// A repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission has nothing
+    /// of Corrective and Proactive in it, so that one which still offers them is a copy: its answer is the
+    /// SYN-ACK as it was, and what was agreed on holds.
+    pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
+        let near = self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) <= COPIES_MEET);
+        let copied = self.tx.handshake.copy != PlainCopy::Off;
+        if near && copied && self.tx.handshake.timeouts == 0 {
+            return;
+        }
+        if syn.options.gentle.is_some() && self.gentle_spoken().is_some() && self.tx.handshake.sent == 1 {
+            self.tx.handshake.copy = PlainCopy::Due;
+        } else {
+            self.tx.handshake.due = true;
+        }
+    }
+
+    /// A reset answers the SYN. There are devices that refuse data on a SYN this way, so the first reset
+    /// leaves the verdict to the copy, which leaves now if it has not; false if there is none to wait for.
+    pub(crate) fn leaves_reset_to_copy(&mut self) -> bool {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return false };
+        match self.tx.handshake.copy {
+            PlainCopy::Off => return false,
+            PlainCopy::After(_) | PlainCopy::At(_) => self.tx.handshake.copy = PlainCopy::Due,
+            PlainCopy::Due | PlainCopy::Left(_) => {}
+        }
+        !core::mem::replace(&mut opening.reset, true)
+    }
+
+    /// True if the SYN-ACK answers the copy and not the SYN before it.
+    pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return false };
+        let PlainCopy::Left(left) = self.tx.handshake.copy else { return false };
+        let since = now.saturating_since(left);
+        match (self.echo_rtt(syn_ack, now), opening.plan.srtt) {
+            (Some(echoed), _) => echoed <= since + TIMESTAMP_TICK,
+            // Without timestamps: which of the two it is nearer to.
+            (None, Some(srtt)) => since + left.saturating_since(self.opened) / 2 >= srtt,
+            (None, None) => true,
+        }
+    }
+}

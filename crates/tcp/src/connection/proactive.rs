@@ -1,0 +1,316 @@
+//! Proactive on one connection: the copier behind the sender and the filter in front of the receiver
+//! (Gentle Aggression section 6). The parts are in [`crate::mechanism::proactive`].
+
+use brisk_wire::{Ecn, Flags, TcpHeader, gentle};
+
+use crate::config::{CopyScope, ProactiveConfig};
+use crate::connection::arrive::Verdict;
+use crate::connection::build::Built;
+use crate::connection::choose::{Choice, Data};
+use crate::connection::{Connection, Env, State};
+use crate::event::Probe;
+use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
+use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
+use crate::outcome::{Arrived, Dsack, DsackOf, Origin, Sent};
+use crate::receive::Paws;
+use crate::seq_ranges::SeqRange;
+use crate::time::Instant;
+
+/// Both sides of Proactive, once it is agreed on.
+#[derive(Debug)]
+pub(crate) struct Proactive {
+    pub(crate) copies: Copies,
+    filter: Filter,
+    copy_acks: bool,
+    charge_cwnd: bool,
+    /// The header of the segment that was built last: a copy repeats it to the letter.
+    header: Option<TcpHeader>,
+}
+
+impl Proactive {
+    pub(crate) fn new(config: &ProactiveConfig) -> Self {
+        let scope = match config.scope {
+            CopyScope::Short => Scope::Short { max_bytes: config.max_bytes },
+            CopyScope::All => Scope::All,
+            CopyScope::Named => Scope::Named,
+        };
+        Proactive {
+            copies: Copies::new(CopyPolicy {
+                scope,
+                retransmissions: config.copy_retransmissions,
+                mark: config.mark,
+                gap: config.gap,
+                loss_cap: config.loss_cap,
+                aggregate: usize::from(config.aggregate),
+            }),
+            filter: Filter::new(config.rule, config.report),
+            copy_acks: config.copy_acks,
+            charge_cwnd: config.charge_cwnd,
+            header: None,
+        }
+    }
+}
+
+/// Segments that leave.
+impl Connection {
+    pub(crate) fn proactive(&self) -> Option<&Proactive> {
+        self.gentle.active.as_ref()?.proactive.as_ref()
+    }
+
+    pub(crate) fn proactive_mut(&mut self) -> Option<&mut Proactive> {
+        self.gentle.active.as_mut()?.proactive.as_mut()
+    }
+
+    /// True while segments must leave one by one so that each copy can follow its original.
+    pub(crate) fn sends_copies(&self) -> bool {
+        self.proactive().is_some_and(|proactive| proactive.copies.wants_single_segments())
+    }
+
+    /// The copy that is due, if what limits copies lets it go.
+    pub(crate) fn choose_copy(&mut self, now: Instant) -> Option<Choice> {
+        self.proactive()?;
+        let (room, una) = (self.tx.room(now), self.tx.scoreboard.una());
+        let more = self.tx.may_send_new(now);
+        loop {
+            let proactive = self.proactive_mut()?;
+            let charged = proactive.charge_cwnd;
+            let range = proactive.copies.next(una, more, now)?.range;
+            if self.tx.scoreboard.is_sacked(&range) {
+                self.proactive_mut()?.copies.drop_next();
+                continue;
+            }
+            let in_flight = room.pipe.saturating_add(self.tx.charged);
+            let fits = !charged || in_flight.saturating_add(range.len()) <= room.cwnd;
+            if room.permits(Origin::Duplicate, range.len()) && fits {
+                return Some(Choice::Copy(range));
+            }
+            if range.len() > room.redundancy {
+                self.proactive_mut()?.copies.drop_next();
+                continue;
+            }
+            self.tx.paced |= range.len() > room.paced;
+            self.proactive_mut()?.copies.hold();
+            return None;
+        }
+    }
+
+    /// Writes the copy that was chosen: the kept header with the mark, and the payload once more.
+    pub(crate) fn build_copy(&mut self, env: &Env<'_>, out: &mut alloc::vec::Vec<u8>) -> Built {
+        if let Some(copy) = self.proactive().and_then(|proactive| proactive.copies.front()) {
+            let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
+            let (first, second) = self.tx.queue.slices(payload);
+            self.emit(&copy.header, Ecn::NotEct, &[first, second], env, out);
+        }
+        Built { segment_size: None, origin: Origin::Duplicate }
+    }
+
+    /// A copy left. It is not in flight and changes no timer; pacing and the allowance count it.
+    pub(crate) fn account_copy(&mut self, range: SeqRange, now: Instant) {
+        let len = range.len();
+        self.tx.scoreboard.on_sent(&Sent {
+            range,
+            segment_size: len,
+            origin: Origin::Duplicate,
+            syn: false,
+            fin: false,
+            at: now,
+        });
+        self.tx.pacer.on_sent(len, now);
+        self.tx.spend_redundancy(len);
+        self.counters.copies_sent += 1;
+        self.counters.redundant_bytes += u64::from(len);
+        if let Some(active) = &mut self.gentle.active {
+            active.copied = Some(now);
+        }
+        if let Some(proactive) = self.proactive_mut() {
+            proactive.copies.on_copy_sent(now);
+        }
+        self.charge_copies();
+        self.probe(Probe::Sent { range, origin: Origin::Duplicate });
+    }
+
+    /// A data segment was built with this header.
+    pub(crate) fn keep_header(&mut self, header: &TcpHeader) {
+        if let Some(proactive) = self.proactive_mut() {
+            proactive.header = Some(header.clone());
+        }
+    }
+
+    /// The data segment left. True if it is copied as it leaves, rather than by the planner's word.
+    pub(crate) fn consider_copy(&mut self, data: &Data, now: Instant) -> bool {
+        let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.rto.current(self.tx.rtt.rto_base()));
+        let named = self.planned_copy(&data.range);
+        let Some(proactive) = self.proactive_mut() else { return false };
+        let Some(header) = proactive.header.take().filter(|_| !data.mtu_probe) else { return false };
+        let original = Original { range: data.range, origin: data.origin, at: now, srtt, rto };
+        let before = proactive.copies.off();
+        let copied = proactive.copies.on_sent(&original, &header);
+        if let (Origin::New, Some(wait)) = (data.origin, named) {
+            proactive.copies.add(data.range, &header, now + wait);
+        }
+        self.report_copies_off(before);
+        copied
+    }
+
+    /// An acknowledgement without data left; it is copied if so configured.
+    pub(crate) fn consider_ack_copy(&mut self, now: Instant) {
+        let nxt = self.tx.scoreboard.nxt();
+        let Some(proactive) = self.proactive_mut().filter(|proactive| proactive.copy_acks) else { return };
+        if let Some(header) = proactive.header.take() {
+            proactive.copies.add(SeqRange::with_len(nxt, 0), &header, now);
+        }
+    }
+
+    /// Copies count against the congestion window only if so configured.
+    pub(crate) fn charge_copies(&mut self) {
+        let una = self.tx.scoreboard.una();
+        if let Some(proactive) = self.proactive().filter(|proactive| proactive.charge_cwnd) {
+            self.tx.charged = proactive.copies.outstanding(una);
+        }
+    }
+}
+
+/// What the peer says of copies.
+impl Connection {
+    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies.
+    pub(crate) fn note_copy_reported(&mut self, dsack: Option<Dsack>, now: Instant) {
+        let Some(Dsack { range, of: DsackOf::Duplicate }) = dsack else { return };
+        let Some(srtt) = self.tx.rtt.srtt() else { return };
+        let Some(proactive) = self.proactive_mut() else { return };
+        let before = proactive.copies.off();
+        proactive.copies.on_needless(range, srtt, now);
+        self.report_copies_off(before);
+    }
+
+    /// The peer reported a loss that a copy masked.
+    pub(crate) fn note_masked_original(&mut self) {
+        let Some(proactive) = self.proactive_mut() else { return };
+        let before = proactive.copies.off();
+        proactive.copies.on_loss();
+        self.report_copies_off(before);
+    }
+
+    fn report_copies_off(&mut self, before: Option<crate::mechanism::CopiesOff>) {
+        let off = self.proactive().and_then(|proactive| proactive.copies.off());
+        if let Some(why) = off.filter(|_| before.is_none()) {
+            self.probe(Probe::CopiesOff { why });
+        }
+    }
+}
+
+/// Segments that arrive.
+impl Connection {
+    /// The second instance of a segment is dropped before anything else looks at it: it changes nothing
+    /// and sends no acknowledgement.
+    pub(crate) fn check_copy(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) -> Verdict {
+        if self.proactive().is_none() || segment.flags.intersects(Flags::SYN | Flags::RST) {
+            return Verdict::Continue;
+        }
+        let Some(timestamps) = segment.options.timestamps else { return Verdict::Continue };
+        let tsval = timestamps.value;
+        let fate = if segment.is_empty() {
+            self.judge_bare(segment, tsval, now)
+        } else {
+            let instance = self.instance(segment, tsval);
+            // What brings something new passes by the rules of any segment.
+            let old = self.rx.timestamps.paws(tsval, now) == Paws::Old;
+            match self.proactive_mut() {
+                Some(proactive) if !(old && instance.new) => proactive.filter.judge(&instance, now),
+                Some(_) | None => Fate::Process,
+            }
+        };
+        match fate {
+            Fate::Process => return Verdict::Continue,
+            Fate::DropCopy => self.counters.copies_dropped += 1,
+            Fate::DropOriginal => self.counters.originals_dropped += 1,
+        }
+        Verdict::Done
+    }
+
+    /// A device may have coalesced several segments into one; the filter judges them one by one. True if
+    /// it did, and they have been dealt with.
+    pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
+        let size = segment.segment_size;
+        if self.proactive().is_none() || size == 0 || segment.payload.len() <= size {
+            return false;
+        }
+        let last = (segment.payload.len() - 1) / size;
+        for (index, payload) in segment.payload.chunks(size).enumerate() {
+            let flags =
+                if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
+            let seq = segment.seq + (index * size) as u32;
+            self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
+        }
+        true
+    }
+
+    /// The receiver took new data from this segment.
+    pub(crate) fn note_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
+        if self.proactive().is_none() {
+            return;
+        }
+        let age = Filter::pend_age(self.tx.rtt.srtt());
+        let Some(timestamps) = segment.options.timestamps else { return };
+        let instance = Instance {
+            range: SeqRange::with_len(segment.seq, segment.len()),
+            marked: is_marked(segment),
+            tsval: timestamps.value,
+            new: true,
+        };
+        self.counters.copies_used += u64::from(instance.marked);
+        if let Some(proactive) = self.proactive_mut() {
+            proactive.filter.on_taken(&instance, age, now);
+        }
+    }
+
+    /// Time passed: copies may be due. Originals that did not come are losses; the peer is told.
+    pub(crate) fn on_proactive_timeout(&mut self, now: Instant) {
+        let Some(proactive) = self.proactive_mut() else { return };
+        proactive.copies.on_timeout(now);
+        let masked = proactive.filter.on_timeout(now);
+        self.counters.repaired_by_copy += u64::from(masked.losses);
+        if masked.losses > 0 {
+            self.probe(Probe::CopyUsed { segments: masked.losses });
+        }
+        if let Some(active) = self.gentle.active.as_mut().filter(|_| masked.report) {
+            active.signals.on_repair();
+            self.rx.ack.force();
+        }
+    }
+
+    /// When Proactive wants to be woken.
+    pub(crate) fn proactive_timeout(&self) -> Option<Instant> {
+        let proactive = self.proactive()?;
+        let sends = self.state.sends() || self.state == State::SynReceived;
+        let copies = proactive.copies.next_timeout().filter(|_| sends);
+        let filter = proactive.filter.next_timeout().filter(|_| self.closed.is_none());
+        [copies, filter].into_iter().flatten().min()
+    }
+
+    fn instance(&self, segment: &Arrived<'_>, tsval: u32) -> Instance {
+        let range = SeqRange::with_len(segment.seq, segment.len());
+        Instance { range, marked: is_marked(segment), tsval, new: self.rx.assembler.brings_new(&range) }
+    }
+
+    fn judge_bare(&mut self, segment: &Arrived<'_>, tsval: u32, now: Instant) -> Fate {
+        let age = Filter::pend_age(self.tx.rtt.srtt());
+        let edge = segment.ack + self.tx.window.scaled(segment.window);
+        let una = self.tx.scoreboard.una();
+        let opens = edge.gt(una + self.tx.window.snd_wnd());
+        let advances = segment.ack.gt(una);
+        let news = advances || opens || self.tx.scoreboard.brings_news(&segment.options.sack);
+        let ack =
+            BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
+        let marked = is_marked(segment);
+        match self.proactive_mut() {
+            Some(proactive) => proactive.filter.judge_ack(ack, marked, news, age, now),
+            None => Fate::Process,
+        }
+    }
+}
+
+/// The mark of a copy: the bit, or the flag of the option.
+pub(crate) fn is_marked(segment: &Arrived<'_>) -> bool {
+    let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
+    segment.flags.contains(Flags::R4) || flags & gentle::COPY != 0
+}

@@ -1,0 +1,144 @@
+//! SYNs whose data was taken, remembered so that a copy is not taken again (RFC 7413 section 6.1).
+//!
+//! A copy of a SYN is recognised while its connection lives, and for a minute after by the hold of section 3.5 of
+//! the paper ([`super::hold`]), but the hold knows only connections that this side closed last. The window
+//! remembers every SYN whose data was taken, for a configured time: by client address, port of the listener,
+//! initial sequence number and data. The client's port is left out, so that a copy from another port is known too.
+//!
+//! It forgets nothing before its time: when it is full, SYNs are ordinary ones until there is room again. A SYN
+//! that is known opens an ordinary handshake, which an old duplicate never completes. What is remembered is a
+//! keyed hash; that two SYNs share one costs the second a round trip.
+//!
+//! A restart forgets everything: with keys drawn at the start the old cookies are worthless then, with configured
+//! keys a SYN from before can be taken once more.
+
+use alloc::collections::VecDeque;
+use core::hash::BuildHasher;
+use core::net::IpAddr;
+
+use brisk_wire::SeqNum;
+use hashbrown::HashSet;
+
+use crate::stack::KeyedHash;
+use crate::time::{Duration, Instant};
+
+/// How long and how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplayWindow {
+    /// How long a SYN is remembered: at least as long as the network may hold one (RFC 9293 section 3.4.1: two
+    /// minutes). Up to 86400 s, default 120 s.
+    pub lifetime: Duration,
+    /// SYNs that are remembered at most, 50 bytes each; more in this time open ordinarily. 1..=16777216,
+    /// default 262144: 2,184 a second for 120 s.
+    pub entries: usize,
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        ReplayWindow { lifetime: Duration::from_secs(120), entries: 1 << 18 }
+    }
+}
+
+/// A SYN with data, as far as a copy of it is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FirstData<'a> {
+    pub(crate) client: IpAddr,
+    pub(crate) isn: SeqNum,
+    pub(crate) data: &'a [u8],
+}
+
+/// What a SYN is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReplayVerdict {
+    /// Not seen within the window; it is remembered now.
+    Fresh,
+    /// Seen before.
+    Replayed,
+    /// There is no room to remember it.
+    Full,
+}
+
+/// The SYNs that one listener remembers.
+#[derive(Debug)]
+pub(crate) struct Replays {
+    window: ReplayWindow,
+    hash: KeyedHash,
+    seen: HashSet<u64, KeyedHash>,
+    /// In order of expiry.
+    order: VecDeque<(Instant, u64)>,
+}
+
+impl Replays {
+    /// Nothing seen yet.
+    pub(crate) fn new(window: ReplayWindow, hash: KeyedHash) -> Self {
+        let seen = HashSet::with_hasher(hash.clone());
+        Replays { window, hash, seen, order: VecDeque::new() }
+    }
+
+    /// Judges a SYN whose data is about to be taken.
+    pub(crate) fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
+        while let Some((_, mark)) = self.order.pop_front_if(|(expiry, _)| *expiry <= now) {
+            self.seen.remove(&mark);
+        }
+        let mark = self.hash.hash_one(syn);
+        if self.seen.contains(&mark) {
+            return ReplayVerdict::Replayed;
+        }
+        if self.order.len() >= self.window.entries {
+            return ReplayVerdict::Full;
+        }
+        self.seen.insert(mark);
+        self.order.push_back((now + self.window.lifetime, mark));
+        ReplayVerdict::Fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replays(entries: usize) -> Replays {
+        let window = ReplayWindow { lifetime: Duration::from_secs(120), entries };
+        Replays::new(window, KeyedHash::new(1))
+    }
+
+    fn syn(isn: u32, data: &[u8]) -> FirstData<'_> {
+        FirstData { client: IpAddr::from([192, 0, 2, 1]), isn: SeqNum(isn), data }
+    }
+
+    fn at(secs: u64) -> Instant {
+        Instant::from_millis(secs * 1000)
+    }
+
+    #[test]
+    fn a_copy_is_known_for_the_lifetime_and_not_longer() {
+        let mut replays = replays(10);
+        assert_eq!(replays.judge(&syn(7, b"GET /"), at(0)), ReplayVerdict::Fresh);
+        assert_eq!(replays.judge(&syn(7, b"GET /"), at(61)), ReplayVerdict::Replayed);
+        assert_eq!(
+            replays.judge(&syn(7, b"GET /"), at(119)),
+            ReplayVerdict::Replayed,
+            "a copy renews nothing"
+        );
+        assert_eq!(replays.judge(&syn(7, b"GET /"), at(120)), ReplayVerdict::Fresh);
+    }
+
+    #[test]
+    fn the_same_request_on_a_new_connection_is_no_copy() {
+        let mut replays = replays(10);
+        let other = FirstData { client: IpAddr::from([192, 0, 2, 2]), ..syn(7, b"GET /") };
+        for syn in [syn(7, b"GET /"), syn(8, b"GET /"), syn(7, b"GET /a"), other] {
+            assert_eq!(replays.judge(&syn, at(0)), ReplayVerdict::Fresh, "{syn:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_window_takes_nothing_new_and_forgets_nothing() {
+        let mut replays = replays(2);
+        assert_eq!(replays.judge(&syn(1, b"x"), at(0)), ReplayVerdict::Fresh);
+        assert_eq!(replays.judge(&syn(2, b"x"), at(60)), ReplayVerdict::Fresh);
+        assert_eq!(replays.judge(&syn(3, b"x"), at(61)), ReplayVerdict::Full);
+        assert_eq!(replays.judge(&syn(1, b"x"), at(61)), ReplayVerdict::Replayed);
+        assert_eq!(replays.judge(&syn(3, b"x"), at(120)), ReplayVerdict::Fresh, "the first has gone");
+    }
+}

@@ -1,0 +1,237 @@
+//! What one byte on SYN and SYN-ACK agrees on: Corrective, Proactive, both or neither.
+//!
+//! The active side offers, the passive side answers and never offers on its own. In profile F2 an
+//! answer has a bit of its own, so that a host which copies unknown options into its SYN-ACK is not
+//! taken for one that agrees; in F1 an answer is the offer, and such a host is told apart only by what
+//! follows.
+
+use brisk_wire::gentle::{
+    CAP_ANSWER, CAP_PROACTIVE, CAP_VERSION_F1, CAP_VERSION_F2, CAP_VERSION_MASK, ENCODING_NONE,
+    ENCODING_REED_SOLOMON, ENCODING_XOR, ENCODING_XOR_INTERLEAVED, encoding_type,
+};
+
+use crate::config::{FecCode, FecProfile, MechanismConfig};
+
+/// Where parity stands in the sequence space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Profile {
+    /// At the first byte that it covers.
+    F1,
+    /// Left of the window.
+    F2,
+}
+
+/// What both ends agreed on; at least one of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreed {
+    /// Where parity stands.
+    pub profile: Profile,
+    /// Corrective: the encoding type, `ENCODING_NONE` without it.
+    pub encoding: u8,
+    /// Proactive.
+    pub proactive: bool,
+}
+
+impl Agreed {
+    /// True if parity may be sent and is understood.
+    pub fn corrective(&self) -> bool {
+        self.encoding != ENCODING_NONE
+    }
+}
+
+/// What became of the option on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GentleOutcome {
+    /// Neither mechanism is at work.
+    Off(GentleOff),
+    /// The SYN offered, and is not answered.
+    Pending,
+    /// Agreed.
+    On(Agreed),
+}
+
+/// Why neither Corrective nor Proactive is at work on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GentleOff {
+    /// The configuration names neither, or what they need is off.
+    NotAsked,
+    /// The option did not fit on the SYN beside a long cookie.
+    NoRoom,
+    /// This path failed before.
+    Remembered,
+    /// The peer did not offer, or did not answer.
+    NotAnswered,
+    /// The answer was not one: something reflected the option, or grants what was not offered.
+    IllegalAnswer,
+    /// The SYN or the SYN-ACK had to be sent again.
+    HandshakeRetransmitted,
+    /// Both ends opened the connection at once.
+    Simultaneous,
+    /// Something on the path removes the option from segments.
+    Stripped,
+}
+
+/// Why one direction of Corrective ended on a connection that had agreed on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ParityOff {
+    /// Something removes the option from parity segments: the peer took one for old data.
+    Stripped,
+    /// The peer said STOP.
+    Stop,
+    /// The losses of this path are not of the kind that is repaired.
+    Pattern,
+    /// Acknowledgements of repairs do not pass a device that has not seen the data.
+    AckHoles,
+    /// The path rewrites payload: what was rebuilt did not match its checksum, twice.
+    Checksum,
+    /// The stack is short of memory.
+    Memory,
+}
+
+/// What this end is ready for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Willing {
+    /// Corrective with parity at the first byte that it covers.
+    pub(crate) f1: bool,
+    /// Corrective with parity left of the window.
+    pub(crate) f2: bool,
+    /// The encoding type to offer.
+    pub(crate) encoding: u8,
+    /// Proactive.
+    pub(crate) proactive: bool,
+}
+
+impl Willing {
+    /// What the configuration is ready for; `None`: nothing.
+    pub(crate) fn of(config: &MechanismConfig) -> Option<Willing> {
+        let profile = config.corrective.map(|corrective| corrective.profile);
+        let willing = Willing {
+            f1: matches!(profile, Some(FecProfile::F1 | FecProfile::Both)),
+            f2: matches!(profile, Some(FecProfile::F2 | FecProfile::Both)),
+            encoding: match config.corrective.map(|corrective| corrective.code) {
+                None => ENCODING_NONE,
+                Some(FecCode::Xor) => ENCODING_XOR,
+                Some(FecCode::XorInterleaved) => ENCODING_XOR_INTERLEAVED,
+                Some(FecCode::ReedSolomon) => ENCODING_REED_SOLOMON,
+            },
+            proactive: config.proactive.is_some(),
+        };
+        (willing.f1 || willing.f2 || willing.proactive).then_some(willing)
+    }
+
+    /// The same without Corrective, for which there is no memory.
+    pub(crate) fn without_parity(self) -> Option<Willing> {
+        let copies = Willing { f1: false, f2: false, encoding: ENCODING_NONE, ..self };
+        self.proactive.then_some(copies)
+    }
+
+    /// The byte of a SYN; `None`: no option. Everything but Corrective in F2 needs timestamps.
+    pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
+        if self.f1 && !self.f2 {
+            return timestamps.then_some(CAP_VERSION_F1 | self.encoding);
+        }
+        let encoding = if self.f2 { self.encoding } else { ENCODING_NONE };
+        let proactive = if self.proactive && timestamps { CAP_PROACTIVE } else { 0 };
+        (encoding | proactive != 0).then_some(CAP_VERSION_F2 | encoding | proactive)
+    }
+
+    /// The byte of the SYN-ACK that answers a SYN with `offered`, and what it agrees on; `None`: no option.
+    pub(crate) fn answer(&self, offered: u8, timestamps: bool) -> Option<(u8, Agreed)> {
+        let encoding = encoding_type(offered);
+        match offered & CAP_VERSION_MASK {
+            CAP_VERSION_F1 => {
+                // Nothing but the type may be set.
+                let legal = offered == encoding && encoding != ENCODING_NONE;
+                (legal && self.f1 && timestamps)
+                    .then_some((offered, Agreed { profile: Profile::F1, encoding, proactive: false }))
+            }
+            CAP_VERSION_F2 if offered & CAP_ANSWER == 0 => {
+                let encoding = if self.f2 { encoding } else { ENCODING_NONE };
+                let proactive = self.proactive && timestamps && offered & CAP_PROACTIVE != 0;
+                let granted = encoding | if proactive { CAP_PROACTIVE } else { 0 };
+                (granted != 0).then_some((
+                    CAP_VERSION_F2 | CAP_ANSWER | granted,
+                    Agreed { profile: Profile::F2, encoding, proactive },
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a SYN-ACK with `answered` agrees on, given that the SYN offered `offered`.
+pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agreed> {
+    if offered & CAP_VERSION_MASK == CAP_VERSION_F1 {
+        let agreed = Agreed { profile: Profile::F1, encoding: encoding_type(answered), proactive: false };
+        return (answered == offered && timestamps).then_some(agreed);
+    }
+    let granted = answered & !(CAP_VERSION_F2 | CAP_ANSWER);
+    let head = answered & (CAP_VERSION_MASK | CAP_ANSWER);
+    let (encoding, proactive) = (granted & !CAP_PROACTIVE, granted & CAP_PROACTIVE != 0);
+    // The code with several parities contains the one with one.
+    let offered_type = encoding_type(offered);
+    let lesser = offered_type == ENCODING_REED_SOLOMON && encoding == ENCODING_XOR;
+    let as_offered = (encoding == ENCODING_NONE || encoding == offered_type || lesser)
+        && (!proactive || offered & CAP_PROACTIVE != 0);
+    let legal = head == CAP_VERSION_F2 | CAP_ANSWER && granted != 0 && as_offered;
+    legal.then_some(Agreed { profile: Profile::F2, encoding, proactive })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Willing = Willing { f1: true, f2: true, encoding: 1, proactive: true };
+    const F1: Willing = Willing { f2: false, proactive: false, ..ALL };
+    const F2: Willing = Willing { f1: false, proactive: false, ..ALL };
+
+    #[test]
+    fn offers_are_the_legal_values() {
+        assert_eq!(F1.offer(true), Some(0x01));
+        assert_eq!(Willing { encoding: 2, ..F1 }.offer(true), Some(0x02));
+        assert_eq!(F1.offer(false), None, "F1 needs timestamps");
+        assert_eq!(F2.offer(false), Some(0x11));
+        assert_eq!(ALL.offer(true), Some(0x51));
+        assert_eq!(ALL.offer(false), Some(0x11), "Proactive needs timestamps");
+        let copies = Willing { f1: false, f2: false, ..ALL };
+        assert_eq!((copies.offer(true), copies.offer(false)), (Some(0x50), None));
+    }
+
+    /// Vectors C1 and C2, the passive side.
+    #[test]
+    fn answers_grant_what_both_want() {
+        let byte = |willing: Willing, offered| willing.answer(offered, true).map(|(byte, _)| byte);
+        assert_eq!(byte(F2, 0x11), Some(0x91));
+        assert_eq!(byte(F2, 0x51), Some(0x91));
+        assert_eq!(byte(ALL, 0x51), Some(0xd1));
+        assert_eq!(byte(ALL, 0x50), Some(0xd0));
+        assert_eq!(byte(ALL, 0x12), Some(0x92), "the type of the client");
+        assert_eq!(byte(F2, 0x50), None);
+        assert_eq!(byte(F2, 0x91), None, "an answer is no offer");
+        assert_eq!(byte(F2, 0x01), None, "not in another version");
+        assert_eq!(byte(F1, 0x11), None);
+        assert_eq!(byte(F1, 0x01), Some(0x01));
+        assert_eq!(byte(F1, 0x41), None, "F1 knows no other bits");
+        assert_eq!(F1.answer(0x01, false), None);
+        assert_eq!(ALL.answer(0x51, false).map(|(byte, _)| byte), Some(0x91));
+        assert_eq!(byte(F2, 0x1f), None, "reserved types are none");
+    }
+
+    /// Vectors C1 and C2, the active side.
+    #[test]
+    fn a_reflected_offer_and_what_was_not_offered_are_refused() {
+        let corrective = Some(Agreed { profile: Profile::F2, encoding: 1, proactive: false });
+        assert_eq!(accept(0x11, 0x91, true), corrective);
+        assert_eq!(accept(0x51, 0x91, true), corrective);
+        assert!(accept(0x51, 0xd1, true).is_some_and(|agreed| agreed.proactive));
+        assert_eq!(accept(0x51, 0x51, true), None, "reflected");
+        assert_eq!(accept(0x11, 0x92, true), None);
+        assert_eq!(accept(0x11, 0xb1, true), None);
+        assert_eq!(accept(0x11, 0xd1, true), None, "Proactive was not offered");
+        assert_eq!(accept(0x51, 0x90, true), None, "nothing is granted");
+        assert!(accept(0x01, 0x01, true).is_some_and(|agreed| agreed.profile == Profile::F1));
+        assert_eq!(accept(0x01, 0x02, true), None);
+        assert_eq!(accept(0x01, 0x91, true), None);
+        assert_eq!(accept(0x01, 0x01, false), None);
+    }
+}

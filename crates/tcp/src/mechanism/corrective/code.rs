@@ -1,0 +1,430 @@
+//! The codes of Corrective: which stream bytes a parity segment covers, its payload, and the checksum.
+//!
+//! A range of stream bytes is cut into blocks of B bytes from its start; the last may be short and counts
+//! as filled up with zeros. A parity is a sum of the blocks, byte under byte, each multiplied by a
+//! coefficient in [GF(256)](super::gf256). Bytes that lie under each other, i.e. at the same *residue*
+//! modulo B, form a column; one parity is one equation for each column.
+//!
+//! | code | coefficients | parities per group | repairs in each column |
+//! |---|---|---|---|
+//! | [`Code::Xor`] | all 1 | 1 | one byte |
+//! | [`Code::XorInterleaved`] | 1 for every other block, else 0 | 2, each for its half | one byte in each half |
+//! | [`Code::ReedSolomon`] | [`coefficient`]: rows of a Cauchy matrix | 1 to 8 | as many bytes as parities |
+//!
+//! The first row of the matrix is all ones, so that the first Reed-Solomon parity is the XOR. Encoder and
+//! decoder share this file; `docs/corrective.md` specifies it.
+
+use arrayvec::ArrayVec;
+use crc::{CRC_32_ISCSI, Crc, Table};
+
+use brisk_wire::SeqNum;
+
+use super::gf256;
+use crate::seq_ranges::SeqRange;
+
+/// Most blocks of a group with one of the XOR codes (Gentle Aggression section 5).
+pub const XOR_BLOCKS_MAX: u32 = 16;
+/// Most blocks of a group with [`Code::ReedSolomon`].
+pub const RS_BLOCKS_MAX: u32 = 32;
+/// Most parities of a group.
+pub const ROWS_MAX: u8 = brisk_wire::gentle::PARITIES_MAX;
+
+/// CRC-32C (Castagnoli): of the library's forms the one that takes 16 bytes at a time.
+static CRC_32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
+
+/// An erasure code that two ends can agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Code {
+    /// XOR over all blocks: encoding type 1.
+    Xor,
+    /// XOR over every other block, two parities: encoding type 2.
+    XorInterleaved,
+    /// Systematic Reed-Solomon code with up to [`ROWS_MAX`] parities: encoding type 3.
+    ReedSolomon,
+}
+
+impl Code {
+    /// The code of an encoding type (`brisk_wire::gentle::ENCODING_*`).
+    pub fn from_encoding(kind: u8) -> Option<Code> {
+        match kind {
+            brisk_wire::gentle::ENCODING_XOR => Some(Code::Xor),
+            brisk_wire::gentle::ENCODING_XOR_INTERLEAVED => Some(Code::XorInterleaved),
+            brisk_wire::gentle::ENCODING_REED_SOLOMON => Some(Code::ReedSolomon),
+            _ => None,
+        }
+    }
+
+    /// The encoding type that stands for the code on SYN and SYN-ACK.
+    pub fn encoding(self) -> u8 {
+        match self {
+            Code::Xor => brisk_wire::gentle::ENCODING_XOR,
+            Code::XorInterleaved => brisk_wire::gentle::ENCODING_XOR_INTERLEAVED,
+            Code::ReedSolomon => brisk_wire::gentle::ENCODING_REED_SOLOMON,
+        }
+    }
+
+    /// Most blocks of a group.
+    pub fn blocks_max(self) -> u32 {
+        match self {
+            Code::Xor | Code::XorInterleaved => XOR_BLOCKS_MAX,
+            Code::ReedSolomon => RS_BLOCKS_MAX,
+        }
+    }
+
+    /// Blocks between the starts of two encoded ones, in blocks.
+    fn stride(self) -> u32 {
+        match self {
+            Code::Xor | Code::ReedSolomon => 1,
+            Code::XorInterleaved => 2,
+        }
+    }
+}
+
+/// The factor of block `block` in parity `row` of a Reed-Solomon group: row `row` of the Cauchy matrix
+/// `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`, each column divided by its entry
+/// in row 0. Every square part of such a matrix can be inverted, so any `n` parities repair any `n`
+/// blocks; and row 0 is all ones. Rows up to 127, blocks up to 127.
+pub const fn coefficient(row: u8, block: u32) -> u8 {
+    let y = 0x80 | (block as u8 & 0x7f);
+    match gf256::inverse((row & 0x7f) ^ y) {
+        Some(inverse) => gf256::mul(y, inverse),
+        None => 0, // x and y differ in the highest bit: their sum is never 0
+    }
+}
+
+/// Which stream bytes one parity segment covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    range: SeqRange,
+    block: u32,
+    code: Code,
+}
+
+impl Layout {
+    /// The blocks of `block` bytes in `range`, which reaches from the first to the last encoded byte.
+    /// `None` if nothing or more than [`Code::blocks_max`] blocks would be encoded, or if the last block
+    /// is one that the code skips.
+    pub fn new(code: Code, range: SeqRange, block: u32) -> Option<Layout> {
+        if range.is_empty() || block == 0 {
+            return None;
+        }
+        let blocks = range.len().div_ceil(block);
+        let ends_encoded = (blocks - 1).is_multiple_of(code.stride());
+        (blocks <= code.blocks_max() && ends_encoded).then_some(Layout { range, block, code })
+    }
+
+    /// The layouts of the parity segments of a group in the order in which they are sent: two for the
+    /// interleaved code if the group has more than one block, one else (for [`Code::ReedSolomon`] that
+    /// one serves every row). Empty if the group is not legal.
+    pub fn of_group(code: Code, group: SeqRange, block: u32) -> ArrayVec<Layout, 2> {
+        let blocks = if block == 0 { 0 } else { group.len().div_ceil(block) };
+        match code {
+            Code::Xor | Code::ReedSolomon => Layout::new(code, group, block).into_iter().collect(),
+            Code::XorInterleaved => (0..2.min(blocks))
+                .filter_map(|first| {
+                    // From the first block of this half to the last one of the same parity.
+                    let last = blocks - 1 - (blocks - 1 - first) % 2;
+                    let end = group.end.min(group.start + (last + 1) * block);
+                    Layout::new(code, SeqRange::new(group.start + first * block, end), block)
+                })
+                .collect(),
+        }
+    }
+
+    /// From the first to the last encoded byte: `enc_len` is its length.
+    pub fn range(&self) -> SeqRange {
+        self.range
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Block size B, bytes.
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// Blocks in the range, skipped ones included.
+    pub fn blocks(&self) -> u32 {
+        self.range.len().div_ceil(self.block)
+    }
+
+    /// Bytes of the parity: B, or less if all that is encoded is less.
+    pub fn payload_len(&self) -> usize {
+        self.block.min(self.range.len()) as usize
+    }
+
+    /// The encoded stream bytes in stream order, as ranges that do not touch.
+    pub fn encoded(&self) -> impl Iterator<Item = SeqRange> + Clone + use<> {
+        let Layout { range, block, code } = *self;
+        let (size, count) = match code.stride() {
+            1 => (range.len(), 1),
+            stride => (block, range.len().div_ceil(block).div_ceil(stride)),
+        };
+        (0..count).map(move |index| {
+            let start = range.start + index * size * code.stride();
+            SeqRange::new(start, range.end.min(start + size))
+        })
+    }
+
+    /// The parts of `range`, which lies in that of the layout, block by block; what is not encoded is
+    /// passed over.
+    pub(super) fn parts(&self, range: SeqRange) -> impl Iterator<Item = Part> + Clone + use<> {
+        let Layout { range: whole, block: size, code } = *self;
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            while at.lt(range.end) {
+                let offset = at.since(whole.start);
+                let (block, residue) = (offset / size, offset % size);
+                let part = SeqRange::new(at, range.end.min(at + (size - residue)));
+                at = part.end;
+                if block.is_multiple_of(code.stride()) {
+                    return Some(Part { block, residue, range: part });
+                }
+            }
+            None
+        })
+    }
+
+    /// The factor of a block in a row.
+    pub(super) fn coefficient(&self, row: u8, block: u32) -> u8 {
+        match self.code {
+            Code::Xor | Code::XorInterleaved => 1,
+            Code::ReedSolomon => coefficient(row, block),
+        }
+    }
+}
+
+/// Encoded bytes of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    /// Index of the block in its layout.
+    pub(super) block: u32,
+    /// Residue of the first byte.
+    pub(super) residue: u32,
+    /// Where they lie in the stream.
+    pub(super) range: SeqRange,
+}
+
+/// Bytes of the stream and where they lie in it.
+pub type Placed<'a> = (SeqNum, &'a [u8]);
+
+/// Two neighbouring slices of a ring as [`Placed`] bytes: what [`parity`] and [`checksum`] take.
+pub fn placed<'a>(start: SeqNum, slices: (&'a [u8], &'a [u8])) -> [Placed<'a>; 2] {
+    [(start, slices.0), (start + slices.0.len() as u32, slices.1)]
+}
+
+/// The encoded pieces of `bytes`, each within one block.
+fn pieces<'a>(layout: &Layout, (seq, bytes): Placed<'a>) -> impl Iterator<Item = (Part, &'a [u8])> + use<'a> {
+    layout.parts(SeqRange::with_len(seq, bytes.len() as u32)).map(move |part| {
+        let from = part.range.start.since(seq) as usize;
+        (part, bytes.get(from..from + part.range.len() as usize).unwrap_or_default())
+    })
+}
+
+/// Writes parity `row` of the given bytes to `out`. Encoded bytes that are not given count as zero, bytes
+/// that are not encoded are passed over, bytes outside the range must not be given. `row` is 0 but for
+/// [`Code::ReedSolomon`]; `out` has [`Layout::payload_len`] bytes.
+pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'a>> + Clone, out: &mut [u8]) {
+    out.fill(0);
+    // Row 0 has no factor but 1.
+    let bits = if row == 0 { 0..1 } else { 0..8 };
+    for bit in bits.rev() {
+        gf256::double_all(out);
+        for (part, bytes) in bytes.clone().flat_map(|placed| pieces(layout, placed)) {
+            if layout.coefficient(row, part.block) >> bit & 1 == 1 {
+                gf256::add(out.get_mut(part.residue as usize..).unwrap_or_default(), bytes);
+            }
+        }
+    }
+}
+
+/// CRC-32C over the encoded ones of the given bytes, which come in stream order and lie in the range.
+///
+/// With [`Code::ReedSolomon`] it also covers where in the stream the range begins, as its distance from
+/// the first stream byte, whose sequence number is `origin` (ISS + 1 for the sender, IRS + 1 for the
+/// receiver): a device that renumbers one part of the stream and not the other cannot move a range. The
+/// XOR codes leave the place out, as they always have; see [`super::decoder`] for what they do instead.
+pub fn checksum<'a>(layout: &Layout, origin: SeqNum, bytes: impl Iterator<Item = Placed<'a>>) -> u32 {
+    let mut digest = CRC_32C.digest();
+    match layout.code {
+        Code::Xor => bytes.for_each(|(_, bytes)| digest.update(bytes)),
+        Code::ReedSolomon => {
+            digest.update(&layout.range.start.since(origin).to_be_bytes());
+            bytes.for_each(|(_, bytes)| digest.update(bytes));
+        }
+        Code::XorInterleaved => {
+            bytes.flat_map(|placed| pieces(layout, placed)).for_each(|(_, bytes)| digest.update(bytes));
+        }
+    }
+    digest.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// Sequence number of the first stream byte.
+    const FIRST: SeqNum = SeqNum(1);
+
+    fn stream(len: usize) -> Vec<u8> {
+        (0..len).map(|index| (7 * index + 3) as u8).collect()
+    }
+
+    fn range(from: u32, to: u32) -> SeqRange {
+        SeqRange::new(FIRST + from, FIRST + to)
+    }
+
+    /// The bytes of the layout's range in two slices, as a ring gives them.
+    fn bytes_of<'a>(stream: &'a [u8], layout: &Layout) -> [Placed<'a>; 2] {
+        let from = layout.range().start.since(FIRST) as usize;
+        let all = &stream[from..from + layout.range().len() as usize];
+        placed(layout.range().start, all.split_at(all.len() / 3))
+    }
+
+    fn parity_of(stream: &[u8], layout: &Layout, row: u8) -> Vec<u8> {
+        let mut out = vec![0xaa; layout.payload_len()];
+        parity(layout, row, bytes_of(stream, layout).into_iter(), &mut out);
+        out
+    }
+
+    fn checksum_of(stream: &[u8], layout: &Layout) -> u32 {
+        checksum(layout, FIRST, bytes_of(stream, layout).into_iter())
+    }
+
+    fn hex(bytes: &[u8]) -> std::string::String {
+        bytes.iter().map(|byte| std::format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn three_segments_of_text() {
+        assert_eq!(CRC_32C.checksum(b"123456789"), 0xe306_9283);
+        let stream = b"HELLO_WORLD_1234abc";
+        let layout = Layout::new(Code::Xor, range(0, 19), 8).expect("three blocks");
+        assert_eq!(hex(&parity_of(stream, &layout, 0)), "7b6b6b137e6d647b");
+        assert_eq!(checksum_of(stream, &layout), 0xe90d_711f);
+    }
+
+    #[test]
+    fn checksums_of_the_stream_of_the_vectors() {
+        let stream = stream(20_000);
+        let sums = [
+            (0, 1000, 0xdd2e_dff7),
+            (0, 1500, 0xf673_2e5e),
+            (0, 2500, 0xc19c_7553),
+            (0, 3000, 0x0135_9494),
+            (0, 4000, 0xe55a_8082),
+            (0, 16_000, 0x381f_9539),
+            (16_000, 20_000, 0x3be1_5e95),
+        ];
+        for (from, to, sum) in sums {
+            let layout = Layout::new(Code::Xor, range(from, to), 1000).expect("at most 16 blocks");
+            assert_eq!(checksum_of(&stream, &layout), sum, "{from}..{to}");
+        }
+    }
+
+    #[test]
+    fn parities_of_the_stream_of_the_vectors() {
+        let stream = stream(4000);
+        let parity = |to| parity_of(&stream, &Layout::new(Code::Xor, range(0, to), 1000).expect("legal"), 0);
+        for (to, start) in [
+            (3000, "ebd2b9a0a78e755c"),
+            (2500, "ebd2b9a0a78e755c"),
+            (4000, "e0c0a08080a04060"),
+            (1500, "586878686858a8b8"),
+        ] {
+            assert_eq!(hex(&parity(to)[..8]), start, "{to}");
+        }
+        assert_eq!(hex(&parity(1500)[500..508]), "afb6bdc4cbd2d9e0");
+        assert_eq!(CRC_32C.checksum(&parity(3000)), 0xf60d_ea4a);
+        assert_eq!(CRC_32C.checksum(&parity(2500)), 0x0412_c5f8);
+    }
+
+    #[test]
+    fn interleaved_parities_of_the_stream_of_the_vectors() {
+        let stream = stream(4000);
+        let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
+        assert_eq!(halves.iter().map(Layout::range).collect::<Vec<_>>(), [range(0, 3000), range(1000, 4000)]);
+        let found: Vec<_> = halves
+            .iter()
+            .map(|half| (hex(&parity_of(&stream, half, 0)[..8]), checksum_of(&stream, half)))
+            .collect();
+        assert_eq!(found[0], ("b0b0d0d0d0f0f0d0".into(), 0x8211_13aa));
+        assert_eq!(found[1], ("507070505050b0b0".into(), 0x502c_9d70));
+    }
+
+    #[test]
+    fn a_group_that_ends_in_a_short_block_is_interleaved_up_to_its_end() {
+        let halves = Layout::of_group(Code::XorInterleaved, range(0, 2500), 1000);
+        assert_eq!(halves.iter().map(Layout::range).collect::<Vec<_>>(), [range(0, 2500), range(1000, 2000)]);
+        let encoded: Vec<_> = halves[0].encoded().collect();
+        assert_eq!(encoded, [range(0, 1000), range(2000, 2500)]);
+        assert_eq!(
+            Layout::of_group(Code::XorInterleaved, range(0, 700), 1000).len(),
+            1,
+            "one block, one parity"
+        );
+    }
+
+    #[test]
+    fn layouts_that_no_group_has_are_refused() {
+        let xor = |to, block| Layout::new(Code::Xor, range(0, to), block);
+        assert!(xor(16_000, 1000).is_some() && xor(16_001, 1000).is_none(), "16 blocks");
+        assert!(xor(0, 1000).is_none() && xor(10, 0).is_none());
+        assert!(Layout::new(Code::ReedSolomon, range(0, 32_000), 1000).is_some());
+        assert!(Layout::new(Code::ReedSolomon, range(0, 32_001), 1000).is_none(), "32 blocks");
+        assert!(Layout::new(Code::XorInterleaved, range(0, 2000), 1000).is_none(), "ends in a skipped block");
+    }
+
+    /// Vectors of `docs/corrective.md`, computed by a program that shares nothing with this one.
+    #[test]
+    fn reed_solomon_parities_of_the_vectors() {
+        let text = Layout::new(Code::ReedSolomon, range(0, 19), 8).expect("three blocks");
+        let rows = ["7b6b6b137e6d647b", "d94249da00179f72", "8beb8d24cc08f91b", "5b0a57d688ce1cac"];
+        for (row, expected) in rows.iter().enumerate() {
+            assert_eq!(hex(&parity_of(b"HELLO_WORLD_1234abc", &text, row as u8)), *expected);
+        }
+        assert_eq!(checksum_of(b"HELLO_WORLD_1234abc", &text), 0x1b9d_a7a7);
+        let stream = stream(21_000);
+        let sums = [
+            (0, 2500, 0x7bbf_b797),
+            (0, 4000, 0x27ae_e3a9),
+            (0, 21_000, 0x0fd0_e1eb),
+            (1000, 3000, 0x02d1_c834),
+        ];
+        for (from, to, sum) in sums {
+            let layout = Layout::new(Code::ReedSolomon, range(from, to), 1000).expect("at most 32 blocks");
+            assert_eq!(checksum_of(&stream, &layout), sum, "{from}..{to}");
+        }
+        let vectors = [
+            (2500, 1, "8aa1e6aa0e69ab19", 0x223d_4349),
+            (2500, 2, "b9e588e7446d3fb7", 0xe92f_e218),
+            (4000, 1, "1e2efd13f05edaa1", 0x142e_2aa6),
+            (4000, 2, "7ee84263b819cece", 0x5a9e_1d60),
+            (21_000, 0, "832ad1787f264df4", 0x51c6_330c),
+            (21_000, 1, "5b01c2f1c4dbf9fb", 0x383e_17f9),
+            (21_000, 2, "d28aada6b93faa91", 0xb2f2_b191),
+            (21_000, 7, "975ce42007c52560", 0x1c01_3bd7),
+        ];
+        for (to, row, start, sum) in vectors {
+            let layout = Layout::new(Code::ReedSolomon, range(0, to), 1000).expect("at most 32 blocks");
+            let parity = parity_of(&stream, &layout, row);
+            assert_eq!(
+                (hex(&parity[..8]).as_str(), CRC_32C.checksum(&parity)),
+                (start, sum),
+                "{to}, row {row}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_row_of_the_matrix_is_all_ones_and_no_factor_is_zero() {
+        assert!((0..128).all(|block| coefficient(0, block) == 1));
+        assert!((0..ROWS_MAX).all(|row| (0..128).all(|block| coefficient(row, block) != 0)));
+    }
+}

@@ -1,0 +1,503 @@
+//! The decoder: a parity segment arrives, and out come the lost bytes or a verdict on why not.
+//!
+//! It knows nothing of the connection: it reads what has arrived through [`Held`] and answers with an
+//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and signals. A parity
+//! segment is never data: whatever happens here, its payload goes no further.
+//!
+//! In profile F2 nothing is delivered unless the CRC-32C that the sender computed over its own copy of
+//! the whole range matches the bytes that arrived together with those that were rebuilt. With the XOR
+//! codes the checksum does not say where the range lies. Bytes of it that arrived do; if none did, it is
+//! repaired only where it follows what has arrived, so that a range which a device on the path moved
+//! does not fill a hole that it does not belong to.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use brisk_wire::{Flags, Gentle, SeqNum, gentle};
+
+use super::code::{self, Code, Layout, Placed, ROWS_MAX};
+use super::repair::{HOLES_MAX, Holes, Parity};
+use crate::config::FecRule;
+use crate::mechanism::Profile;
+use crate::outcome::{Arrived, Rebuilt};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Parity segments that are decoded in [`RATE_SPAN`]; more are dropped unread.
+pub const RATE_LIMIT: u32 = 64;
+/// See [`RATE_LIMIT`].
+pub const RATE_SPAN: Duration = Duration::from_millis(100);
+
+/// A parity segment lies at most this far left of RCV.NXT, bytes.
+const LEFT_MAX: u32 = 1 << 30;
+
+/// Parities that wait for others of their group; the oldest goes first.
+const WAITING_MAX: usize = ROWS_MAX as usize;
+
+/// Checksum mismatches after which the decoder wants to be switched off: one may be a forged segment, a
+/// path that rewrites payload shows itself twice.
+const MISMATCHES_MAX: u32 = 2;
+
+/// What does not change during the life of a decoder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecoderConfig {
+    /// The code that was agreed on.
+    pub code: Code,
+    /// The profile that was agreed on.
+    pub profile: Profile,
+    /// Which losses are repaired.
+    pub rule: FecRule,
+    /// RMSS: the MSS that we announced, bytes.
+    pub rmss: u32,
+    /// Sequence number of the peer's first stream byte: IRS + 1.
+    pub origin: SeqNum,
+}
+
+impl DecoderConfig {
+    /// Bytes before RCV.NXT that may take part in a repair: one block less than a group has, because one
+    /// is missing.
+    pub fn history(&self) -> u32 {
+        (self.code.blocks_max() - 1) * self.rmss
+    }
+}
+
+/// The edges of the receive window when the parity segment arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Edges {
+    /// RCV.NXT.
+    pub rcv_nxt: SeqNum,
+    /// RCV.WND, bytes.
+    pub rcv_wnd: u32,
+    /// The FIN of the peer has arrived, in order or not.
+    pub fin_known: bool,
+}
+
+/// What the receiver still holds of the stream.
+pub trait Held {
+    /// The oldest byte that can be read; all from here to RCV.NXT can. RCV.NXT if there is none.
+    fn oldest(&self) -> SeqNum;
+    /// The parts of `within`, which begins at or after RCV.NXT, that have not arrived, in ascending order.
+    fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange>;
+    /// The bytes of `range`, all of which are held, in at most two pieces.
+    fn slices(&self, range: SeqRange) -> (&[u8], &[u8]);
+}
+
+/// Why a parity segment was dropped without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unfit {
+    /// No parity segment of the profile and code that were agreed on, or one with SYN, FIN, RST or URG.
+    Form,
+    /// Profile F2: it does not lie left of the window.
+    NotLeft,
+    /// Length of payload and of the encoded range do not belong together.
+    Shape,
+    /// The encoded range reaches beyond the window.
+    BeyondWindow,
+    /// The encoded range begins further back than any history reaches.
+    TooOld,
+    /// More than [`RATE_LIMIT`] in [`RATE_SPAN`].
+    Rate,
+}
+
+/// Why a loss could not be repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Failure {
+    /// More is missing than the parities of the group can repair, or nothing is there that would tell where
+    /// they belong.
+    TooMuchLost,
+    /// Bytes that arrived are no longer held.
+    History,
+    /// The rebuilt range is not what the sender encoded.
+    Checksum,
+}
+
+/// What became of a parity segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Dropped without an answer.
+    Dropped(Unfit),
+    /// Nothing that it covers is missing: no answer.
+    Nothing,
+    /// Kept: with the parities that are still to come it may repair what is missing. No answer.
+    Waiting,
+    /// Feed these to the assembler in this order, say `R_SUCC`, acknowledge at once.
+    Recovered(Recovered),
+    /// Acknowledge at once with `R_FAIL` and this `lost_len`.
+    Failed {
+        /// Bytes from RCV.NXT to the end of the encoded range.
+        lost_len: u32,
+        /// Why.
+        why: Failure,
+    },
+    /// The path rewrites payload: switch the decoder off and say STOP.
+    Stop,
+}
+
+/// Bytes that a repair brought back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recovered {
+    /// The missing runs in ascending order; the last may be empty and carry a FIN only.
+    pub runs: Vec<Rebuilt>,
+    /// The range that the parity covered.
+    pub range: SeqRange,
+    /// Parities that took part.
+    pub parities: u8,
+}
+
+/// What the option of a parity segment says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Label {
+    layout: Layout,
+    crc32c: Option<u32>,
+    fin_end: bool,
+    row: u8,
+    rows: u8,
+}
+
+impl Label {
+    /// True if both are parities of one group.
+    fn same_group(&self, other: &Label) -> bool {
+        let Label { layout, crc32c, fin_end: _, row: _, rows: _ } = *self;
+        layout == other.layout && crc32c == other.crc32c
+    }
+}
+
+/// A parity that waits for others of its group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Waiting {
+    label: Label,
+    payload: Vec<u8>,
+}
+
+/// What an attempt at a repair came to.
+enum Attempt {
+    Done(Recovered),
+    Short { by: usize },
+    Failed(Failure),
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    config: DecoderConfig,
+    waiting: VecDeque<Waiting>,
+    mismatches: u32,
+    span_start: Instant,
+    decoded_in_span: u32,
+}
+
+impl Decoder {
+    /// A decoder for what the handshake agreed on. It holds no memory until parities have to wait.
+    pub fn new(config: DecoderConfig) -> Self {
+        Decoder {
+            config,
+            waiting: VecDeque::new(),
+            mismatches: 0,
+            span_start: Instant::ZERO,
+            decoded_in_span: 0,
+        }
+    }
+
+    /// What it was made for.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// Bytes of memory held by parities that wait.
+    pub fn memory(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.payload.capacity()).sum()
+    }
+
+    /// Frees the parities that wait.
+    pub fn clear(&mut self) {
+        self.waiting = VecDeque::new();
+    }
+
+    /// A parity segment arrived, which passed PAWS and whose SEG.ACK is acceptable, in a state in which
+    /// data may arrive.
+    pub fn on_segment(
+        &mut self,
+        segment: &Arrived<'_>,
+        edges: &Edges,
+        held: &impl Held,
+        now: Instant,
+    ) -> Outcome {
+        let label = match self.read(segment, edges) {
+            Ok(label) => label,
+            Err(unfit) => return Outcome::Dropped(unfit),
+        };
+        let missing = missing(&label, edges, held);
+        if missing.is_empty() && !lacks_fin(&label, edges) {
+            return Outcome::Nothing;
+        }
+        if !self.permits(now) {
+            return Outcome::Dropped(Unfit::Rate);
+        }
+        self.forget_complete(edges);
+        let lost_len = label.layout.range().end.since(edges.rcv_nxt).min(gentle::STOP - 1);
+        match self.attempt(&label, Some(segment.payload), &missing, edges, held) {
+            Attempt::Done(recovered) => {
+                self.forget(&label);
+                Outcome::Recovered(recovered)
+            }
+            Attempt::Short { by } => {
+                self.keep(label, segment.payload);
+                if by <= usize::from(label.rows - 1 - label.row) {
+                    Outcome::Waiting
+                } else {
+                    Outcome::Failed { lost_len, why: Failure::TooMuchLost }
+                }
+            }
+            Attempt::Failed(Failure::Checksum) => self.on_mismatch(&label, lost_len),
+            Attempt::Failed(why) => Outcome::Failed { lost_len, why },
+        }
+    }
+
+    /// Data arrived: parities that wait may suffice now. `None` if they do not, or none waits.
+    pub fn on_data(&mut self, edges: &Edges, held: &impl Held, now: Instant) -> Option<Outcome> {
+        self.forget_complete(edges);
+        for index in 0..self.waiting.len() {
+            let label = self.waiting.get(index)?.label;
+            let missing = missing(&label, edges, held);
+            let depth = Holes::new(&label.layout, &missing).map(|holes| holes.depth());
+            let parities = self.waiting.iter().filter(|other| other.label.same_group(&label)).count();
+            if missing.is_empty() || depth.is_none_or(|depth| depth > parities) || !self.permits(now) {
+                continue;
+            }
+            match self.attempt(&label, None, &missing, edges, held) {
+                Attempt::Done(recovered) => {
+                    self.forget(&label);
+                    return Some(Outcome::Recovered(recovered));
+                }
+                Attempt::Failed(Failure::Checksum) => {
+                    let lost_len = label.layout.range().end.since(edges.rcv_nxt).min(gentle::STOP - 1);
+                    return Some(self.on_mismatch(&label, lost_len));
+                }
+                Attempt::Short { by: _ } | Attempt::Failed(Failure::History | Failure::TooMuchLost) => {}
+            }
+        }
+        None
+    }
+
+    /// Form and place of a parity segment: what must hold before any byte of it is looked at.
+    fn read(&self, segment: &Arrived<'_>, edges: &Edges) -> Result<Label, Unfit> {
+        let forbidden = [Flags::SYN, Flags::FIN, Flags::RST, Flags::URG];
+        let len = segment.payload.len() as u32;
+        if len == 0 || forbidden.iter().any(|flag| segment.flags.contains(*flag)) {
+            return Err(Unfit::Form);
+        }
+        let DecoderConfig { code, profile, rule: _, rmss, origin: _ } = self.config;
+        let (flags, start, enc_len, crc32c, row, rows) = match (segment.options.gentle, profile, code) {
+            (Some(Gentle::EncF1 { flags, enc_len }), Profile::F1, _) => {
+                (flags, segment.seq, enc_len, None, 0, 1)
+            }
+            (Some(Gentle::EncF2 { flags, enc_len, start_off, crc32c }), Profile::F2, _) => {
+                (flags, segment.seq + start_off, enc_len, Some(crc32c), 0, 1)
+            }
+            (
+                Some(Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities }),
+                Profile::F2,
+                Code::ReedSolomon,
+            ) => (flags, segment.seq + start_off, enc_len, Some(crc32c), parity, parities),
+            _ => return Err(Unfit::Form),
+        };
+        let left = (segment.seq + len).le(edges.rcv_nxt) && edges.rcv_nxt.since(segment.seq) < LEFT_MAX;
+        if profile == Profile::F2 && !left {
+            return Err(Unfit::NotLeft);
+        }
+        if len > enc_len || len > rmss || row >= rows || rows > ROWS_MAX {
+            return Err(Unfit::Shape);
+        }
+        let range = SeqRange::with_len(start, enc_len);
+        let layout = Layout::new(code, range, len).ok_or(Unfit::Shape)?;
+        if range.end.gt(edges.rcv_nxt + edges.rcv_wnd) {
+            return Err(Unfit::BeyondWindow);
+        }
+        if start.lt(edges.rcv_nxt - self.config.history()) && range.end.gt(edges.rcv_nxt) {
+            return Err(Unfit::TooOld);
+        }
+        let fin_end = profile == Profile::F2 && flags & gentle::FIN_END != 0;
+        Ok(Label { layout, crc32c, fin_end, row, rows })
+    }
+
+    /// Tries to repair a group with a parity that arrives now, if one does, and those that wait.
+    fn attempt(
+        &self,
+        label: &Label,
+        arriving: Option<&[u8]>,
+        missing: &[SeqRange],
+        edges: &Edges,
+        held: &impl Held,
+    ) -> Attempt {
+        let layout = &label.layout;
+        let range = layout.range();
+        if range.start.lt(held.oldest()) && range.start.lt(edges.rcv_nxt) {
+            return Attempt::Failed(Failure::History);
+        }
+        let contiguous = missing.len() <= 1 && missing.iter().all(|run| run.len() <= layout.block());
+        if self.config.rule == FecRule::Contiguous && !contiguous {
+            return Attempt::Failed(Failure::TooMuchLost);
+        }
+        let Some(holes) = Holes::new(layout, missing) else {
+            return Attempt::Failed(Failure::TooMuchLost);
+        };
+        let parities = self.parities(label, arriving);
+        if parities.len() < holes.depth() {
+            return Attempt::Short { by: holes.depth() - parities.len() };
+        }
+        let spans = spans(layout, missing);
+        if !self.is_placed(&spans, range.start, edges, held) {
+            return Attempt::Failed(Failure::TooMuchLost);
+        }
+        let arrived = spans.iter().filter(|span| span.1.is_none()).flat_map(|span| placed(held, span.0));
+        let Some(mut runs) = holes.repair(layout, missing, &parities, arrived) else {
+            return Attempt::Failed(Failure::History);
+        };
+        let rebuilt = |run: usize| runs.get(run).map_or(&[][..], |run| &run.payload);
+        let all = spans.iter().flat_map(|(span, run)| match *run {
+            None => placed(held, *span),
+            Some(run) => code::placed(span.start, (rebuilt(run), &[])),
+        });
+        if label.crc32c.is_some_and(|crc32c| crc32c != code::checksum(layout, self.config.origin, all)) {
+            return Attempt::Failed(Failure::Checksum);
+        }
+        if lacks_fin(label, edges) {
+            end_with_fin(&mut runs, range.end);
+        }
+        Attempt::Done(Recovered { runs, range, parities: holes.depth() as u8 })
+    }
+
+    /// True if something but the sequence number says where the range lies; see the [module](self). F1
+    /// does without.
+    fn is_placed(&self, spans: &[Span], start: SeqNum, edges: &Edges, held: &impl Held) -> bool {
+        let by_checksum = match self.config.code {
+            Code::Xor | Code::XorInterleaved => false,
+            Code::ReedSolomon => true,
+        };
+        by_checksum
+            || self.config.profile == Profile::F1
+            || spans.iter().any(|(_, run)| run.is_none())
+            || start.le(edges.rcv_nxt)
+            || held.gaps(SeqRange::new(start - 1, start)).next().is_none()
+    }
+
+    /// The parities of a group that are here, the one that arrives and those that wait, by row.
+    fn parities<'a>(
+        &'a self,
+        label: &Label,
+        arriving: Option<&'a [u8]>,
+    ) -> ArrayVec<Parity<'a>, WAITING_MAX> {
+        let own = arriving.map(|payload| Parity { row: label.row, payload });
+        let waiting = self
+            .waiting
+            .iter()
+            .filter(|other| other.label.same_group(label))
+            .filter(|other| arriving.is_none() || other.label.row != label.row)
+            .map(|other| Parity { row: other.label.row, payload: &other.payload });
+        let mut parities: ArrayVec<_, WAITING_MAX> =
+            own.into_iter().chain(waiting).take(WAITING_MAX).collect();
+        parities.sort_unstable_by_key(|parity| parity.row);
+        parities
+    }
+
+    /// A parity waits for others.
+    fn keep(&mut self, label: Label, payload: &[u8]) {
+        let known =
+            self.waiting.iter().any(|other| other.label.same_group(&label) && other.label.row == label.row);
+        if known || label.rows == 1 {
+            return;
+        }
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Waiting { label, payload: payload.to_vec() });
+    }
+
+    fn forget(&mut self, label: &Label) {
+        self.waiting.retain(|waiting| !waiting.label.same_group(label));
+        self.release();
+    }
+
+    /// Forgets parities of groups of which nothing can be missing any more.
+    fn forget_complete(&mut self, edges: &Edges) {
+        self.waiting.retain(|waiting| waiting.label.layout.range().end.gt(edges.rcv_nxt));
+        self.release();
+    }
+
+    fn release(&mut self) {
+        if self.waiting.is_empty() && self.waiting.capacity() > 0 {
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    fn on_mismatch(&mut self, label: &Label, lost_len: u32) -> Outcome {
+        self.forget(label);
+        self.mismatches += 1;
+        if self.mismatches >= MISMATCHES_MAX {
+            self.clear();
+            Outcome::Stop
+        } else {
+            Outcome::Failed { lost_len, why: Failure::Checksum }
+        }
+    }
+
+    /// Counts a decoding; false if there were too many of late.
+    fn permits(&mut self, now: Instant) -> bool {
+        if now.saturating_since(self.span_start) >= RATE_SPAN {
+            self.span_start = now;
+            self.decoded_in_span = 0;
+        }
+        self.decoded_in_span = self.decoded_in_span.saturating_add(1);
+        self.decoded_in_span <= RATE_LIMIT
+    }
+}
+
+/// The encoded bytes that have not arrived: disjoint, ascending; one more than [`HOLES_MAX`] runs at most,
+/// which is more than can be repaired.
+fn missing(label: &Label, edges: &Edges, held: &impl Held) -> ArrayVec<SeqRange, { HOLES_MAX + 1 }> {
+    let ahead = |range: SeqRange| SeqRange::new(range.start.max(edges.rcv_nxt), range.end);
+    let encoded = label.layout.encoded().map(ahead).filter(|range| !range.is_empty());
+    encoded.flat_map(|range| held.gaps(range)).take(HOLES_MAX + 1).collect()
+}
+
+/// True if the parity says where the stream ends and that is news.
+fn lacks_fin(label: &Label, edges: &Edges) -> bool {
+    label.fin_end && !edges.fin_known && label.layout.range().end.ge(edges.rcv_nxt)
+}
+
+/// Puts a FIN at the end of the encoded range: on the last run if it reaches there, else alone.
+fn end_with_fin(runs: &mut Vec<Rebuilt>, end: SeqNum) {
+    match runs.last_mut() {
+        Some(last) if last.seq + last.payload.len() as u32 == end => last.fin = true,
+        Some(_) | None => runs.push(Rebuilt { seq: end, payload: Vec::new(), fin: true }),
+    }
+}
+
+/// A stretch of the encoded range, and which run of missing bytes it is, if it is missing.
+type Span = (SeqRange, Option<usize>);
+
+/// The encoded range in stream order as what has arrived (`None`) and what is missing (which run).
+fn spans(layout: &Layout, missing: &[SeqRange]) -> Vec<Span> {
+    let mut spans = Vec::new();
+    let mut runs = missing.iter().enumerate().peekable();
+    for encoded in layout.encoded() {
+        let mut at = encoded.start;
+        while let Some((run, range)) = runs.next_if(|(_, run)| run.start.lt(encoded.end)) {
+            spans.extend([(SeqRange::new(at, range.start), None), (*range, Some(run))]);
+            at = range.end;
+        }
+        spans.push((SeqRange::new(at, encoded.end), None));
+    }
+    spans.retain(|(range, _)| !range.is_empty());
+    spans
+}
+
+fn placed<'a>(held: &'a impl Held, range: SeqRange) -> [Placed<'a>; 2] {
+    code::placed(range.start, held.slices(range))
+}
+
+#[cfg(test)]
+mod adversary;
+#[cfg(test)]
+mod tests;

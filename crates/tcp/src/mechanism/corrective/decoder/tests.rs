@@ -1,0 +1,456 @@
+//! The decoder on its own: a stream of known bytes, a receiver that holds parts of it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use brisk_wire::{Ecn, Options};
+
+use super::*;
+use crate::seq_ranges::SeqRanges;
+
+/// Sequence number of the first stream byte.
+const FIRST: SeqNum = SeqNum(1);
+const RMSS: u32 = 1460;
+const NOW: Instant = Instant::from_millis(75);
+
+/// A receiver of the stream whose byte `i` is `7 * i + 3`.
+struct Peer {
+    stream: Vec<u8>,
+    arrived: SeqRanges,
+    rcv_nxt: SeqNum,
+    oldest: SeqNum,
+    /// Sequence number of the first stream byte.
+    first: SeqNum,
+}
+
+fn range(from: u32, to: u32) -> SeqRange {
+    SeqRange::new(FIRST + from, FIRST + to)
+}
+
+impl Peer {
+    fn new(len: u32) -> Peer {
+        let stream = (0..len as usize).map(|index| (7 * index + 3) as u8).collect();
+        Peer { stream, arrived: SeqRanges::new(), rcv_nxt: FIRST, oldest: FIRST, first: FIRST }
+    }
+
+    fn range(&self, from: u32, to: u32) -> SeqRange {
+        SeqRange::new(self.first + from, self.first + to)
+    }
+
+    /// Without these stretches the stream has arrived.
+    fn without(mut self, lost: &[(u32, u32)]) -> Peer {
+        self.arrived = SeqRanges::new();
+        self.arrived.insert(self.range(0, self.stream.len() as u32));
+        for (from, to) in lost {
+            self.arrived.remove(self.range(*from, *to));
+        }
+        self.oldest = self.first;
+        self.rcv_nxt = self.arrived.range_at(self.first).map_or(self.first, |first| first.end);
+        self
+    }
+
+    fn edges(&self) -> Edges {
+        Edges { rcv_nxt: self.rcv_nxt, rcv_wnd: 65_535, fin_known: false }
+    }
+
+    fn bytes(&self, range: SeqRange) -> &[u8] {
+        &self.stream[range.start.since(self.first) as usize..range.end.since(self.first) as usize]
+    }
+
+    /// The parity segment of a layout, as the sender makes it when `una` is acknowledged.
+    fn sent(&self, layout: Layout, una: SeqNum, row: u8, rows: u8) -> Sent {
+        let placed = || [(layout.range().start, self.bytes(layout.range()))].into_iter();
+        let mut payload = vec![0; layout.payload_len()];
+        code::parity(&layout, row, placed(), &mut payload);
+        let seq = una - payload.len() as u32;
+        let (flags, enc_len, start_off) =
+            (gentle::ENC, layout.range().len(), layout.range().start.since(seq));
+        let crc32c = code::checksum(&layout, self.first, placed());
+        let option = if rows == 1 {
+            Gentle::EncF2 { flags, enc_len, start_off, crc32c }
+        } else {
+            Gentle::EncRs { flags, enc_len, start_off, crc32c, parity: row, parities: rows }
+        };
+        Sent { seq, flags: Flags::ACK, option, payload }
+    }
+}
+
+impl Held for Peer {
+    fn oldest(&self) -> SeqNum {
+        self.oldest
+    }
+
+    fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> {
+        self.arrived.gaps(within)
+    }
+
+    fn slices(&self, range: SeqRange) -> (&[u8], &[u8]) {
+        assert!(self.arrived.covers(&range), "{range:?} has not arrived");
+        self.bytes(range).split_at(range.len() as usize / 2)
+    }
+}
+
+/// A parity segment on the wire.
+#[derive(Clone, Debug)]
+struct Sent {
+    seq: SeqNum,
+    flags: Flags,
+    option: Gentle,
+    payload: Vec<u8>,
+}
+
+fn config(code: Code) -> DecoderConfig {
+    DecoderConfig { code, profile: Profile::F2, rule: FecRule::Residue, rmss: RMSS, origin: FIRST }
+}
+
+fn decode(decoder: &mut Decoder, peer: &Peer, sent: &Sent) -> Outcome {
+    decode_at(decoder, peer, sent, &peer.edges(), NOW)
+}
+
+fn decode_at(decoder: &mut Decoder, peer: &Peer, sent: &Sent, edges: &Edges, now: Instant) -> Outcome {
+    let options = Options { gentle: Some(sent.option), ..Options::default() };
+    let segment = Arrived {
+        seq: sent.seq,
+        ack: SeqNum(0),
+        flags: sent.flags,
+        window: 1000,
+        urgent: 0,
+        options: &options,
+        payload: &sent.payload,
+        ecn: Ecn::NotEct,
+        segment_size: sent.payload.len(),
+    };
+    decoder.on_segment(&segment, edges, peer, now)
+}
+
+fn layout(code: Code, to: u32, block: u32) -> Layout {
+    Layout::new(code, range(0, to), block).expect("a legal group")
+}
+
+/// The runs of a recovery as offsets and whether a FIN follows; their bytes are checked.
+fn runs(peer: &Peer, outcome: &Outcome) -> Vec<(u32, u32, bool)> {
+    let Outcome::Recovered(recovered) = outcome else { panic!("not recovered: {outcome:?}") };
+    let run = |run: &Rebuilt| {
+        let from = run.seq.since(peer.first);
+        let to = from + run.payload.len() as u32;
+        assert_eq!(run.payload, peer.bytes(peer.range(from, to)), "{from}..{to}");
+        (from, to, run.fin)
+    };
+    recovered.runs.iter().map(run).collect()
+}
+
+#[test]
+fn one_lost_segment_of_three_is_rebuilt() {
+    let peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    assert_eq!(sent.seq, SeqNum(1) - 1000);
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+    assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
+}
+
+#[test]
+fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
+    let mut decoder = Decoder::new(config(Code::Xor));
+    let peer = Peer::new(2500).without(&[(2000, 2500)]);
+    let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2500, 1000), FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(2000, 2500, false)]);
+    // Payloads of 600, 1000 and 800 bytes, the second lost: it lies across the blocks.
+    let peer = Peer::new(2400).without(&[(600, 1600)]);
+    let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2400, 1000), FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(600, 1600, false)]);
+    // A range shorter than a block is a copy.
+    let peer = Peer::new(300).without(&[(0, 300)]);
+    let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 300, 1000), FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(0, 300, false)]);
+}
+
+/// Payloads of 300, 1000, 300 and 1000 bytes, the first and third lost: no two missing bytes share a
+/// column.
+#[test]
+fn two_small_losses_in_different_columns_are_rebuilt_by_one_parity_unless_the_rule_is_the_papers() {
+    let peer = Peer::new(2600).without(&[(0, 300), (1300, 1600)]);
+    let sent = peer.sent(layout(Code::Xor, 2600, 1000), FIRST, 0, 1);
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+    assert_eq!(runs(&peer, &outcome), [(0, 300, false), (1300, 1600, false)]);
+    let paper = DecoderConfig { rule: FecRule::Contiguous, ..config(Code::Xor) };
+    let outcome = decode(&mut Decoder::new(paper), &peer, &sent);
+    assert_eq!(outcome, Outcome::Failed { lost_len: 2600, why: Failure::TooMuchLost });
+    // Neighbouring small losses make one run of less than a block.
+    let peer = Peer::new(2700).without(&[(1000, 1700)]);
+    let sent = peer.sent(layout(Code::Xor, 2700, 1000), FIRST, 0, 1);
+    assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
+}
+
+#[test]
+fn two_losses_in_one_column_fail_and_the_answer_says_how_far() {
+    let peer = Peer::new(4000).without(&[(1000, 3000)]);
+    let sent = peer.sent(layout(Code::Xor, 4000, 1000), FIRST, 0, 1);
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+    assert_eq!(outcome, Outcome::Failed { lost_len: 3000, why: Failure::TooMuchLost });
+}
+
+#[test]
+fn interleaved_parities_repair_one_loss_each() {
+    let mut peer = Peer::new(4000).without(&[(1000, 3000)]);
+    let mut decoder = Decoder::new(config(Code::XorInterleaved));
+    let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
+    let outcome = decode(&mut decoder, &peer, &peer.sent(halves[0], FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(2000, 3000, false)]);
+    peer = peer.without(&[(1000, 2000)]);
+    let outcome = decode(&mut decoder, &peer, &peer.sent(halves[1], FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
+}
+
+#[test]
+fn nothing_missing_is_no_news() {
+    let peer = Peer::new(3000).without(&[]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), Outcome::Nothing);
+    // Nor is a hole in a block that this half does not cover.
+    let peer = Peer::new(4000).without(&[(1000, 2000)]);
+    let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
+    let sent = peer.sent(halves[0], FIRST, 0, 1);
+    assert_eq!(decode(&mut Decoder::new(config(Code::XorInterleaved)), &peer, &sent), Outcome::Nothing);
+}
+
+#[test]
+fn a_fin_is_repaired_with_the_last_bytes_and_alone() {
+    let mut decoder = Decoder::new(config(Code::Xor));
+    let with_fin = |sent: Sent| match sent.option {
+        Gentle::EncF2 { flags, enc_len, start_off, crc32c } => Sent {
+            option: Gentle::EncF2 { flags: flags | gentle::FIN_END, enc_len, start_off, crc32c },
+            ..sent
+        },
+        _ => panic!("one parity"),
+    };
+    let tail_lost = Peer::new(1500).without(&[(1000, 1500)]);
+    let sent = with_fin(tail_lost.sent(layout(Code::Xor, 1500, 1000), FIRST, 0, 1));
+    assert_eq!(runs(&tail_lost, &decode(&mut decoder, &tail_lost, &sent)), [(1000, 1500, true)]);
+    let fin_lost = Peer::new(1500).without(&[]);
+    assert_eq!(runs(&fin_lost, &decode(&mut decoder, &fin_lost, &sent)), [(1500, 1500, true)]);
+    let both = Peer::new(1500).without(&[(0, 400)]);
+    assert_eq!(runs(&both, &decode(&mut decoder, &both, &sent)), [(0, 400, false), (1500, 1500, true)]);
+    let known = Edges { fin_known: true, ..fin_lost.edges() };
+    assert_eq!(decode_at(&mut decoder, &fin_lost, &sent, &known, NOW), Outcome::Nothing);
+}
+
+/// Bit 5 of byte 10 of the first segment was flipped on the way, the second segment is lost.
+#[test]
+fn what_the_path_rewrote_is_not_completed_and_the_second_time_reception_ends() {
+    let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    peer.stream[10] ^= 1 << 5;
+    let mut decoder = Decoder::new(config(Code::Xor));
+    let outcome = decode(&mut decoder, &peer, &sent);
+    assert_eq!(outcome, Outcome::Failed { lost_len: 2000, why: Failure::Checksum });
+    assert_eq!(decode(&mut decoder, &peer, &sent), Outcome::Stop);
+}
+
+#[test]
+fn bytes_that_are_no_longer_held_make_a_repair_impossible() {
+    let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    peer.oldest = FIRST + 1;
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+    assert_eq!(outcome, Outcome::Failed { lost_len: 2000, why: Failure::History });
+}
+
+#[test]
+fn segments_that_no_sender_makes_are_dropped_without_an_answer() {
+    let peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let good = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    let Gentle::EncF2 { flags, enc_len, start_off, crc32c } = good.option else { panic!("one parity") };
+    let option = |enc_len, start_off| Gentle::EncF2 { flags, enc_len, start_off, crc32c };
+    let f1 = Gentle::EncF1 { flags, enc_len };
+    let rs = Gentle::EncRs { flags, enc_len, start_off, crc32c, parity: 0, parities: 1 };
+    let cases = [
+        (Sent { flags: Flags::ACK | Flags::FIN, ..good.clone() }, Unfit::Form),
+        (Sent { flags: Flags::ACK | Flags::URG, ..good.clone() }, Unfit::Form),
+        (Sent { payload: Vec::new(), ..good.clone() }, Unfit::Form),
+        (Sent { option: f1, ..good.clone() }, Unfit::Form),
+        (Sent { option: rs, ..good.clone() }, Unfit::Form),
+        (Sent { option: Gentle::Short { flags: 0 }, ..good.clone() }, Unfit::Form),
+        (Sent { seq: good.seq + 1001, ..good.clone() }, Unfit::NotLeft),
+        (Sent { seq: peer.rcv_nxt - (1 << 30), ..good.clone() }, Unfit::NotLeft),
+        (Sent { option: option(999, start_off), ..good.clone() }, Unfit::Shape),
+        (Sent { option: option(16_001, start_off), ..good.clone() }, Unfit::Shape),
+        (Sent { payload: vec![0; RMSS as usize + 1], seq: good.seq - 1000, ..good.clone() }, Unfit::Shape),
+        (Sent { option: option(3000, 66_000), ..good.clone() }, Unfit::BeyondWindow),
+    ];
+    for (index, (sent, unfit)) in cases.into_iter().enumerate() {
+        let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+        assert_eq!(outcome, Outcome::Dropped(unfit), "case {index}");
+    }
+}
+
+#[test]
+fn ranges_that_begin_before_any_history_are_dropped_if_they_are_news_at_all() {
+    let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
+    peer.oldest = FIRST + 20_000;
+    let good = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    let parity = |enc_len, payload: usize| {
+        let option = Gentle::EncF2 { flags: gentle::ENC, enc_len, start_off: 10_000, crc32c: 0 };
+        Sent { seq: FIRST - 1000, option, payload: vec![0; payload], ..good.clone() }
+    };
+    let decode = |sent: &Sent, rcv_nxt| {
+        let edges = Edges { rcv_nxt, ..peer.edges() };
+        decode_at(&mut Decoder::new(config(Code::Xor)), &peer, sent, &edges, NOW)
+    };
+    let start = FIRST + 9000;
+    let edge = start + 15 * RMSS;
+    assert_eq!(decode(&parity(22_000, 1400), edge + 1), Outcome::Dropped(Unfit::TooOld));
+    // History reaches there, but this receiver has given it up.
+    let failed = Outcome::Failed { lost_len: 22_000 - 15 * RMSS, why: Failure::History };
+    assert_eq!(decode(&parity(22_000, 1400), edge), failed);
+    assert_eq!(decode(&parity(16_000, 1000), edge), Outcome::Nothing, "it ends there too");
+}
+
+#[test]
+fn sequence_numbers_wrap_within_a_group() {
+    let mut peer = Peer::new(3000);
+    peer.first = SeqNum(0xffff_fc18);
+    let peer = peer.without(&[(1000, 2000)]);
+    let group = SeqRange::with_len(peer.first, 3000);
+    let sent = peer.sent(Layout::new(Code::Xor, group, 1000).expect("legal"), peer.first, 0, 1);
+    assert_eq!(sent.seq, SeqNum(0xffff_f830));
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
+    assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
+}
+
+/// Two segments are lost. The parity of the second alone, moved by a device onto the first: its checksum
+/// matches, for nothing else is in the range.
+#[test]
+fn a_range_of_which_nothing_arrived_must_follow_what_has() {
+    let peer = Peer::new(4000).without(&[(1000, 3000)]);
+    let second = Layout::new(Code::Xor, range(2000, 3000), 1000).expect("one block");
+    let failed = Outcome::Failed { lost_len: 2000, why: Failure::TooMuchLost };
+    let sent = peer.sent(second, FIRST, 0, 1);
+    assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), failed);
+    let first = Layout::new(Code::Xor, range(1000, 2000), 1000).expect("one block");
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &peer.sent(first, FIRST, 0, 1));
+    assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
+}
+
+/// The same with a code whose checksum says where the range lies.
+#[test]
+fn a_range_that_was_moved_fails_its_checksum() {
+    let peer = Peer::new(4000).without(&[(1000, 3000)]);
+    let second = Layout::new(Code::ReedSolomon, range(2000, 3000), 1000).expect("one block");
+    let sent = peer.sent(second, FIRST, 0, 1);
+    let outcome = decode(&mut Decoder::new(config(Code::ReedSolomon)), &peer, &sent);
+    assert_eq!(runs(&peer, &outcome), [(2000, 3000, false)]);
+    let moved = Sent { seq: sent.seq - 1000, ..sent };
+    let outcome = decode(&mut Decoder::new(config(Code::ReedSolomon)), &peer, &moved);
+    assert_eq!(outcome, Outcome::Failed { lost_len: 1000, why: Failure::Checksum });
+}
+
+#[test]
+fn decoding_is_limited_in_rate() {
+    let peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    let mut decoder = Decoder::new(config(Code::Xor));
+    for _ in 0..RATE_LIMIT {
+        assert!(matches!(decode(&mut decoder, &peer, &sent), Outcome::Recovered(_)));
+    }
+    assert_eq!(decode(&mut decoder, &peer, &sent), Outcome::Dropped(Unfit::Rate));
+    let later = decode_at(&mut decoder, &peer, &sent, &peer.edges(), NOW + RATE_SPAN);
+    assert!(matches!(later, Outcome::Recovered(_)));
+}
+
+#[test]
+fn profile_f1_lies_at_the_first_encoded_byte_and_has_no_checksum() {
+    let peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let f2 = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    let f1 = Sent { seq: FIRST, option: Gentle::EncF1 { flags: gentle::ENC, enc_len: 3000 }, ..f2.clone() };
+    let config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
+    let mut decoder = Decoder::new(config);
+    assert_eq!(runs(&peer, &decode(&mut decoder, &peer, &f1)), [(1000, 2000, false)]);
+    assert_eq!(decode(&mut decoder, &peer, &f2), Outcome::Dropped(Unfit::Form));
+}
+
+/// Three of 21 segments lost, three parities.
+fn three_of_21() -> (Peer, [Sent; 3]) {
+    let peer = Peer::new(21_000).without(&[(0, 1000), (5000, 6000), (20_000, 21_000)]);
+    let sent = [0, 1, 2].map(|row| peer.sent(layout(Code::ReedSolomon, 21_000, 1000), FIRST, row, 3));
+    (peer, sent)
+}
+
+#[test]
+fn three_lost_segments_take_three_parities() {
+    let (peer, sent) = three_of_21();
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    assert_eq!(decode(&mut decoder, &peer, &sent[0]), Outcome::Waiting);
+    assert_eq!(decode(&mut decoder, &peer, &sent[1]), Outcome::Waiting);
+    let outcome = decode(&mut decoder, &peer, &sent[2]);
+    assert_eq!(runs(&peer, &outcome), [(0, 1000, false), (5000, 6000, false), (20_000, 21_000, false)]);
+    assert_eq!(decoder.memory(), 0);
+}
+
+#[test]
+fn any_one_parity_repairs_one_loss_at_once() {
+    for row in 0..3 {
+        let peer = Peer::new(21_000).without(&[(5000, 6000)]);
+        let sent = peer.sent(layout(Code::ReedSolomon, 21_000, 1000), FIRST, row, 3);
+        let outcome = decode(&mut Decoder::new(config(Code::ReedSolomon)), &peer, &sent);
+        assert_eq!(runs(&peer, &outcome), [(5000, 6000, false)], "row {row}");
+    }
+    // One parity alone goes in the form of XOR, and is the XOR.
+    let peer = Peer::new(21_000).without(&[(5000, 6000)]);
+    let sent = peer.sent(layout(Code::ReedSolomon, 21_000, 1000), FIRST, 0, 1);
+    assert!(matches!(sent.option, Gentle::EncF2 { .. }));
+    let outcome = decode(&mut Decoder::new(config(Code::ReedSolomon)), &peer, &sent);
+    assert_eq!(runs(&peer, &outcome), [(5000, 6000, false)]);
+}
+
+#[test]
+fn a_lost_parity_makes_the_failure_known_with_the_last_one() {
+    let (peer, sent) = three_of_21();
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    assert_eq!(decode(&mut decoder, &peer, &sent[0]), Outcome::Waiting);
+    let failed = Outcome::Failed { lost_len: 21_000, why: Failure::TooMuchLost };
+    assert_eq!(decode(&mut decoder, &peer, &sent[2]), failed);
+    // It was only overtaken.
+    assert!(matches!(decode(&mut decoder, &peer, &sent[1]), Outcome::Recovered(_)));
+}
+
+#[test]
+fn late_data_makes_parities_suffice_that_waited() {
+    let (peer, sent) = three_of_21();
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    decode(&mut decoder, &peer, &sent[0]);
+    decode(&mut decoder, &peer, &sent[2]);
+    assert_eq!(decoder.on_data(&peer.edges(), &peer, NOW), None);
+    let peer = peer.without(&[(0, 1000), (20_000, 21_000)]);
+    let outcome = decoder.on_data(&peer.edges(), &peer, NOW).expect("two missing, two parities");
+    assert_eq!(runs(&peer, &outcome), [(0, 1000, false), (20_000, 21_000, false)]);
+    assert_eq!((decoder.on_data(&peer.edges(), &peer, NOW), decoder.memory()), (None, 0));
+}
+
+#[test]
+fn a_parity_that_was_rewritten_spoils_its_group_and_delivers_nothing() {
+    let (peer, mut sent) = three_of_21();
+    sent[1].payload[500] ^= 1;
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    decode(&mut decoder, &peer, &sent[0]);
+    decode(&mut decoder, &peer, &sent[1]);
+    let failed = Outcome::Failed { lost_len: 21_000, why: Failure::Checksum };
+    assert_eq!(decode(&mut decoder, &peer, &sent[2]), failed);
+    assert_eq!(decoder.memory(), 0);
+}
+
+#[test]
+fn parities_that_wait_are_bounded_and_do_not_outlive_their_group() {
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    let peer = Peer::new(30_000).without(&[(0, 30_000)]);
+    for group in 0..15 {
+        let range = range(group * 2000, group * 2000 + 2000);
+        let layout = Layout::new(Code::ReedSolomon, range, 1000).expect("two blocks");
+        assert_eq!(decode(&mut decoder, &peer, &peer.sent(layout, FIRST, 0, 2)), Outcome::Waiting);
+        assert_eq!(decode(&mut decoder, &peer, &peer.sent(layout, FIRST, 0, 2)), Outcome::Waiting, "again");
+        assert!(decoder.memory() <= WAITING_MAX * RMSS as usize);
+    }
+    assert_eq!(decoder.waiting.len(), WAITING_MAX);
+    let peer = peer.without(&[(29_000, 30_000)]);
+    decoder.on_data(&peer.edges(), &peer, NOW);
+    assert_eq!(decoder.memory(), 0, "that last parity has repaired it");
+}

@@ -1,0 +1,414 @@
+//! The sending half of Corrective: which segments make a group, when its parity leaves, and what that
+//! parity covers then (Gentle Aggression section 5).
+//!
+//! Segments that are sent for the first time within a quarter of a round trip form a group of at most
+//! 16 blocks. Its parity leaves a quarter of a round trip after its last packet: late enough that the
+//! loss of a burst does not take the parity with it, early enough to come well before a retransmission.
+//! Nothing here knows the bytes of the stream: [`Encoder::poll`] says what to compute, from the send
+//! queue, when the packet is written.
+
+use alloc::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use brisk_wire::SeqNum;
+
+use super::code::{Code, Layout};
+use crate::config::{CorrectiveConfig, FecDue};
+use crate::mechanism::Profile;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Groups that wait for their parity; the oldest is dropped for one more.
+const MAX_CLOSED: usize = 8;
+/// How long parity waits while the round-trip time of the path is not known.
+const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
+/// `start_off` has 24 bits.
+const MAX_OFFSET: u32 = 1 << 24;
+/// Failures in a row, without one repair, that show that the losses of this path are not of the kind that
+/// is repaired.
+const FAILURES_IN_A_ROW: u32 = 8;
+/// Groups that go without parity then.
+const PAUSE_GROUPS: u32 = 16;
+
+/// How the next groups are protected. May be changed between groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupPlan {
+    /// The code, one that the connection agreed on.
+    pub code: Code,
+    /// Most blocks of a group, up to what the code takes.
+    pub blocks: u32,
+    /// Parities of a group; only [`Code::ReedSolomon`] has a choice. 0: none at all.
+    pub parities: u8,
+    /// Parity waits for the round-trip time divided by this; 0: it leaves right behind the burst.
+    pub delay_divisor: u32,
+    /// From which packet of the group the delay counts.
+    pub due: FecDue,
+}
+
+/// A parity segment that may leave now: what it covers and where it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParityPlan {
+    /// What it covers, how, and how long its payload is.
+    pub layout: Layout,
+    /// Which parity of the group, from 0.
+    pub row: u8,
+    /// Parities of the group.
+    pub parities: u8,
+    /// SEG.SEQ.
+    pub seq: SeqNum,
+    /// A FIN follows the last encoded byte.
+    pub fin_end: bool,
+}
+
+impl ParityPlan {
+    /// The sequence range that the segment seems to occupy.
+    pub fn wire(&self) -> SeqRange {
+        SeqRange::with_len(self.seq, self.layout.payload_len() as u32)
+    }
+}
+
+/// Why a group got no parity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unsent {
+    /// It is acknowledged, or all of it is reported by SACK.
+    Delivered,
+    /// Its segments do not fit the path any more.
+    TooBig,
+    /// Losses are being repaired, the peer's window is shut, or this path does not suit parity.
+    State,
+}
+
+/// What the sender knows when parity is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outlook {
+    /// SND.UNA.
+    pub(crate) una: SeqNum,
+    /// Largest payload of a parity segment now.
+    pub(crate) limit: u32,
+    /// The sequence number of our FIN, once it was sent.
+    pub(crate) fin: Option<SeqNum>,
+    /// Losses are being repaired.
+    pub(crate) in_recovery: bool,
+    /// SND.WND is zero.
+    pub(crate) window_shut: bool,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Encoder {
+    profile: Profile,
+    plan: GroupPlan,
+    in_recovery: bool,
+    left_margin: u32,
+    open: Option<Group>,
+    closed: VecDeque<Group>,
+    /// A group whose time has come, and its parities that have not left yet.
+    ready: Option<Ready>,
+    /// When time was last told: what was due by then waits for the connection, not for the clock.
+    woken: Option<Instant>,
+    failures_in_row: u32,
+    /// Groups that still go without.
+    paused: u32,
+    has_paused: bool,
+}
+
+/// Segments that one parity will cover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Group {
+    range: SeqRange,
+    /// B: the largest payload of its segments.
+    block: u32,
+    first: Instant,
+    last: Instant,
+    plan: GroupPlan,
+}
+
+#[derive(Clone, Debug)]
+struct Ready {
+    group: Group,
+    /// What is left to send.
+    parities: ArrayVec<ParityPlan, 8>,
+}
+
+impl Group {
+    fn blocks(&self) -> u32 {
+        self.range.len().div_ceil(self.block)
+    }
+
+    /// The fraction of a round trip that parity waits.
+    fn delay(&self, rtt: Option<Duration>) -> Duration {
+        match (self.plan.delay_divisor, rtt) {
+            (0, _) => Duration::ZERO,
+            (divisor, Some(rtt)) => rtt / divisor,
+            (_, None) => DELAY_WITHOUT_SAMPLE,
+        }
+    }
+
+    /// When it takes no more segments.
+    fn closes(&self, rtt: Option<Duration>) -> Instant {
+        self.first + self.delay(rtt)
+    }
+
+    /// When its parity leaves.
+    fn due(&self, rtt: Option<Duration>) -> Instant {
+        let delay = self.delay(rtt);
+        match self.plan.due {
+            FecDue::FirstPacket => self.first + delay,
+            FecDue::LastPacket => (self.last + delay).min(self.first + delay.saturating_mul(2)),
+        }
+    }
+}
+
+impl Encoder {
+    /// No group yet.
+    pub(crate) fn new(profile: Profile, code: Code, config: &CorrectiveConfig) -> Self {
+        let plan = GroupPlan {
+            code,
+            blocks: config.blocks,
+            parities: config.parities,
+            delay_divisor: config.delay_divisor,
+            due: config.due,
+        };
+        Encoder {
+            profile,
+            plan,
+            in_recovery: config.in_recovery,
+            left_margin: u32::from(config.left_margin),
+            open: None,
+            closed: VecDeque::new(),
+            ready: None,
+            woken: None,
+            failures_in_row: 0,
+            paused: 0,
+            has_paused: false,
+        }
+    }
+
+    /// How the groups that begin from now on are protected.
+    pub(crate) fn set_plan(&mut self, plan: GroupPlan) {
+        self.plan = plan;
+    }
+
+    /// The plan in force.
+    pub(crate) fn plan(&self) -> GroupPlan {
+        self.plan
+    }
+
+    /// Data left for the first time, in segments of `segment_size` bytes. `recovering`: losses are being
+    /// repaired.
+    pub(crate) fn on_sent(
+        &mut self,
+        range: SeqRange,
+        segment_size: u32,
+        recovering: bool,
+        rtt: Option<Duration>,
+        now: Instant,
+    ) {
+        self.close_by_time(rtt, now);
+        if self.plan.parities == 0 || (recovering && !self.in_recovery) {
+            return self.close();
+        }
+        let mut start = range.start;
+        while start.lt(range.end) {
+            let end = range.end.min(start + segment_size.max(1));
+            self.add(SeqRange::new(start, end), now);
+            start = end;
+        }
+    }
+
+    fn add(&mut self, segment: SeqRange, now: Instant) {
+        if let Some(group) = &mut self.open {
+            let grown = Group {
+                range: SeqRange::new(group.range.start, segment.end),
+                block: group.block.max(segment.len()),
+                last: now,
+                ..*group
+            };
+            if group.range.end == segment.start && grown.blocks() <= most_blocks(&group.plan) {
+                *group = grown;
+                return self.close_if_full();
+            }
+            self.close();
+        }
+        let plan = self.plan;
+        self.open = Some(Group { range: segment, block: segment.len(), first: now, last: now, plan });
+        self.close_if_full();
+    }
+
+    fn close_if_full(&mut self) {
+        if self.open.is_some_and(|group| group.blocks() >= most_blocks(&group.plan)) {
+            self.close();
+        }
+    }
+
+    fn close_by_time(&mut self, rtt: Option<Duration>, now: Instant) {
+        let over = |group: Group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now;
+        if self.open.is_some_and(over) {
+            self.close();
+        }
+    }
+
+    /// The open group takes no more.
+    pub(crate) fn close(&mut self) {
+        let Some(group) = self.open.take() else { return };
+        if self.paused > 0 {
+            self.paused -= 1;
+            return;
+        }
+        if self.closed.len() == MAX_CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(group);
+    }
+
+    /// The open group is given up: parity of urgent data would tell its place too late.
+    pub(crate) fn discard_open(&mut self) {
+        self.open = None;
+    }
+
+    /// Everything is given up: after a retransmission timeout nothing of it is worth its bytes.
+    pub(crate) fn clear(&mut self) {
+        self.open = None;
+        self.closed.clear();
+        self.ready = None;
+    }
+
+    /// No more data leaves for now: a group that does not wait is complete.
+    pub(crate) fn on_burst_end(&mut self) {
+        if self.open.is_some_and(|group| group.plan.delay_divisor == 0) {
+            self.close();
+        }
+    }
+
+    /// When [`Encoder::on_timeout`] wants to be called.
+    pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
+        let open = self.open.filter(|group| group.plan.delay_divisor > 0);
+        let closes = open.map(|group| group.closes(rtt));
+        let due = self.closed.front().filter(|_| self.ready.is_none()).map(|group| group.due(rtt));
+        let ahead = |at: &Instant| self.woken.is_none_or(|woken| *at > woken);
+        closes.into_iter().chain(due).filter(ahead).min()
+    }
+
+    /// Time passed.
+    pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
+        self.woken = Some(now);
+        self.close_by_time(rtt, now);
+    }
+
+    /// The parity that leaves now, or why there will be none. Asked until it answers `None`; what is
+    /// granted is told by [`Encoder::sent`]. `sacked` tells whether a whole range is reported by SACK.
+    pub(crate) fn poll(
+        &mut self,
+        outlook: &Outlook,
+        sacked: impl Fn(SeqRange) -> bool,
+        rtt: Option<Duration>,
+        now: Instant,
+    ) -> Option<Result<ParityPlan, Unsent>> {
+        self.close_by_time(rtt, now);
+        loop {
+            if let Some(ready) = &self.ready {
+                let next = ready.parities.first().copied();
+                match next {
+                    Some(plan) if self.still_whole(&plan, outlook) => return Some(Ok(plan)),
+                    Some(_) => {
+                        self.ready = None;
+                        return Some(Err(Unsent::Delivered));
+                    }
+                    None => self.ready = None,
+                }
+            }
+            let group = *self.closed.front().filter(|group| group.due(rtt) <= now)?;
+            self.closed.pop_front();
+            match self.parities(&group, outlook, &sacked) {
+                Ok(parities) => self.ready = Some(Ready { group, parities }),
+                Err(why) => return Some(Err(why)),
+            }
+        }
+    }
+
+    /// False if acknowledgements have come in since the parity was planned: its bytes may be gone.
+    fn still_whole(&self, plan: &ParityPlan, outlook: &Outlook) -> bool {
+        let permitted = self.in_recovery || !outlook.in_recovery;
+        permitted && outlook.una.le(plan.layout.range().start)
+    }
+
+    /// The parity that was polled last left, or cannot leave at all.
+    pub(crate) fn sent(&mut self) {
+        if let Some(ready) = &mut self.ready
+            && !ready.parities.is_empty()
+        {
+            ready.parities.remove(0);
+        }
+    }
+
+    /// Section "emission" of the specification: what the parities of a group are by now.
+    fn parities(
+        &self,
+        group: &Group,
+        outlook: &Outlook,
+        sacked: impl Fn(SeqRange) -> bool,
+    ) -> Result<ArrayVec<ParityPlan, 8>, Unsent> {
+        let range = SeqRange::new(group.range.start.max(outlook.una), group.range.end);
+        if range.is_empty() || !range.start.lt(range.end) || sacked(range) {
+            return Err(Unsent::Delivered);
+        }
+        if (outlook.in_recovery && !self.in_recovery) || outlook.window_shut {
+            return Err(Unsent::State);
+        }
+        if group.block > outlook.limit {
+            return Err(Unsent::TooBig);
+        }
+        let code = group.plan.code;
+        // More parities than blocks would insure against nothing but the loss of each other.
+        let blocks = range.len().div_ceil(group.block.max(1)).min(8) as u8;
+        let rows = if code == Code::ReedSolomon { group.plan.parities.min(blocks) } else { 1 };
+        let plans = Layout::of_group(code, range, group.block)
+            .into_iter()
+            .flat_map(|layout| (0..rows).filter_map(move |row| self.place(layout, row, rows, outlook)));
+        Ok(plans.take(8).collect())
+    }
+
+    /// Gives a parity its place in the sequence space: left of the window, where it cannot be taken for
+    /// data, or in F1 at its first byte.
+    fn place(&self, layout: Layout, row: u8, parities: u8, outlook: &Outlook) -> Option<ParityPlan> {
+        let range = layout.range();
+        let seq = match self.profile {
+            Profile::F2 => outlook.una - layout.payload_len() as u32 - self.left_margin,
+            Profile::F1 => range.start,
+        };
+        let fin_end = self.profile == Profile::F2 && outlook.fin == Some(range.end);
+        let within = range.start.since(seq) < MAX_OFFSET;
+        within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
+    }
+
+    /// The peer could not repair a group. True if this path does not suit parity at all.
+    pub(crate) fn on_failure(&mut self) -> bool {
+        self.failures_in_row += 1;
+        if self.failures_in_row < FAILURES_IN_A_ROW {
+            return false;
+        }
+        self.failures_in_row = 0;
+        self.paused = PAUSE_GROUPS;
+        core::mem::replace(&mut self.has_paused, true)
+    }
+
+    /// The peer repaired a loss.
+    pub(crate) fn on_success(&mut self) {
+        self.failures_in_row = 0;
+    }
+
+    /// When the parity of a group that covers `range` will leave, if there is such a group.
+    pub(crate) fn due_for(&self, range: &SeqRange, rtt: Option<Duration>) -> Option<Instant> {
+        let ready = self.ready.as_ref().map(|ready| ready.group);
+        ready
+            .iter()
+            .chain(&self.closed)
+            .chain(self.open.iter().filter(|_| self.paused == 0))
+            .find(|group| group.range.covers(range))
+            .map(|group| group.due(rtt))
+    }
+}
+
+fn most_blocks(plan: &GroupPlan) -> u32 {
+    plan.blocks.min(plan.code.blocks_max())
+}

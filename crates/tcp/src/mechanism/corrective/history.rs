@@ -1,0 +1,194 @@
+//! What the receiver keeps of the stream for repairs: bytes that arrived in order stay readable after the
+//! application took them, as a prefix of the ring that they were received in, so that nothing is copied.
+//!
+//! [`Reception`] shows the decoder all that is held: the prefix, what the application has not read yet,
+//! and what waits behind a gap. [`History`] says for how long the prefix is kept: not on an idle
+//! connection, not under memory pressure. The memory counts for the stack's bound, not for the window.
+
+use brisk_wire::SeqNum;
+
+use super::decoder::Held;
+use crate::receive::{Assembler, RecvQueue};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// A connection on which nothing arrives for this long, or two retransmission timeouts if that is more,
+/// keeps no history.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// All that the receiver holds of the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reception<'a> {
+    /// Where the bytes are.
+    pub(crate) queue: &'a RecvQueue,
+    /// Which have arrived.
+    pub(crate) assembler: &'a Assembler,
+    /// Sequence number of the next byte that the application reads.
+    pub(crate) read_next: SeqNum,
+}
+
+impl Held for Reception<'_> {
+    fn oldest(&self) -> SeqNum {
+        self.read_next - self.queue.retained() as u32
+    }
+
+    fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> {
+        self.assembler.gaps(within)
+    }
+
+    fn slices(&self, range: SeqRange) -> (&[u8], &[u8]) {
+        self.queue.stored(range.start.diff(self.read_next), range.len() as usize)
+    }
+}
+
+/// How long the bytes before RCV.NXT are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct History {
+    last_arrival: Option<Instant>,
+}
+
+impl History {
+    /// Nothing has arrived yet, nothing is kept.
+    pub(crate) fn new() -> Self {
+        History { last_arrival: None }
+    }
+
+    /// Payload arrived: from now on what the application takes is kept.
+    pub(crate) fn on_arrival(&mut self, now: Instant) {
+        self.last_arrival = Some(now);
+    }
+
+    /// When payload arrived last; `None` if nothing is kept.
+    pub(crate) fn last_arrival(&self) -> Option<Instant> {
+        self.last_arrival
+    }
+
+    /// When the connection counts as idle; `None` if nothing is kept.
+    pub(crate) fn next_timeout(&self, rto: Duration) -> Option<Instant> {
+        self.last_arrival.map(|last| last + IDLE.max(rto * 2))
+    }
+
+    /// Time passes. True once when the connection has become idle: let the queue forget.
+    pub(crate) fn on_timeout(&mut self, rto: Duration, now: Instant) -> bool {
+        let idle = self.next_timeout(rto).is_some_and(|at| at <= now);
+        if idle {
+            self.last_arrival = None;
+        }
+        idle
+    }
+
+    /// The stack is short of memory, or reception was switched off: nothing is kept until more arrives.
+    pub(crate) fn clear(&mut self) {
+        self.last_arrival = None;
+    }
+}
+
+/// What all connections of a stack may keep for repairs, and what they keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FecMemory {
+    limit: usize,
+    used: usize,
+}
+
+/// How much of the memory for repairs is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pressure {
+    /// At most nine tenths.
+    None,
+    /// More than nine tenths: the connections that have been idle longest give theirs up.
+    High,
+    /// All of it: no new history, no new agreement on Corrective.
+    Full,
+}
+
+impl FecMemory {
+    /// `limit` in bytes; 0 means that nothing is kept.
+    pub(crate) fn new(limit: usize) -> Self {
+        FecMemory { limit, used: 0 }
+    }
+
+    /// A connection that kept `before` bytes keeps `after` now.
+    pub(crate) fn account(&mut self, before: usize, after: usize) {
+        self.used = self.used.saturating_sub(before).saturating_add(after);
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// How much of it is used.
+    pub(crate) fn pressure(&self) -> Pressure {
+        if self.used >= self.limit {
+            Pressure::Full
+        } else if self.used > self.limit / 10 * 9 {
+            Pressure::High
+        } else {
+            Pressure::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const RTO: Duration = Duration::from_millis(300);
+
+    #[test]
+    fn an_idle_connection_forgets_after_a_second_or_two_timeouts() {
+        let mut history = History::new();
+        assert_eq!(history.next_timeout(RTO), None, "nothing is kept");
+        history.on_arrival(Instant::from_millis(50));
+        assert_eq!(history.next_timeout(RTO), Some(Instant::from_millis(1050)));
+        assert_eq!(history.next_timeout(RTO * 2), Some(Instant::from_millis(1250)));
+        history.on_arrival(Instant::from_millis(100));
+        assert!(!history.on_timeout(RTO, Instant::from_millis(1099)));
+        assert!(history.on_timeout(RTO, Instant::from_millis(1100)));
+        assert!(!history.on_timeout(RTO, Instant::from_millis(9000)), "once");
+    }
+
+    /// Bytes of one segment in three places: read and kept, unread, behind a gap.
+    #[test]
+    fn all_that_is_held_can_be_seen() {
+        let first = SeqNum(u32::MAX - 3);
+        let mut queue = RecvQueue::new(100);
+        let mut assembler = Assembler::new(first);
+        queue.retain(6);
+        for (from, to) in [(0, 10), (12, 15)] {
+            let range = SeqRange::new(first + from, first + to);
+            let arrival = assembler.on_data(range, false);
+            let bytes: Vec<u8> = (from..to).map(|index| index as u8).collect();
+            queue.write_at(from as usize, &bytes);
+            queue.advance(arrival.advanced as usize);
+        }
+        let mut out = [0; 8];
+        queue.read(&mut out);
+        let reception = Reception { queue: &queue, assembler: &assembler, read_next: first + 8 };
+        assert_eq!(reception.oldest(), first + 4, "six bytes before RCV.NXT, two of them unread");
+        let gaps: Vec<SeqRange> = reception.gaps(SeqRange::new(first + 10, first + 20)).collect();
+        assert_eq!(gaps, [(10, 12), (15, 20)].map(|(from, to)| SeqRange::new(first + from, first + to)));
+        let bytes = |from, to| {
+            let (one, two) = reception.slices(SeqRange::new(first + from, first + to));
+            [one, two].concat()
+        };
+        assert_eq!((bytes(4, 10), bytes(12, 15)), (vec![4, 5, 6, 7, 8, 9], vec![12, 13, 14]));
+    }
+
+    #[test]
+    fn memory_for_repairs_is_bounded() {
+        let mut memory = FecMemory::new(1000);
+        memory.account(0, 900);
+        assert_eq!((memory.used(), memory.pressure()), (900, Pressure::None));
+        memory.account(900, 901);
+        assert_eq!(memory.pressure(), Pressure::High);
+        memory.account(0, 99);
+        assert_eq!(memory.pressure(), Pressure::Full);
+        memory.account(901, 0);
+        assert_eq!((memory.used(), memory.pressure()), (99, Pressure::None));
+        assert_eq!(FecMemory::new(0).pressure(), Pressure::Full);
+    }
+}

@@ -1,0 +1,20 @@
+//! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
+//! data, from which the receiver rebuilds what the path lost. `docs/corrective.md` specifies the wire.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `gf256` | the field in which the parities are computed |
+//! | `code` | which bytes a parity covers, the parity, the checksum: shared by both ends |
+//! | `encoder` | which segments make a group, and when its parity leaves |
+//! | `ring` | the parity that left last, by which answers are judged |
+//! | `history` | bytes that stay readable after the application took them |
+//! | `repair` | solving the equations of the parities for the lost bytes |
+//! | `decoder` | a parity segment in, the lost bytes or a verdict out |
+
+pub mod code;
+pub mod decoder;
+pub(crate) mod encoder;
+pub mod gf256;
+pub(crate) mod history;
+mod repair;
+pub(crate) mod ring;

@@ -1,0 +1,142 @@
+//! The parity segments that left last: what the answers of the peer are judged by.
+//!
+//! A report of a failure must name the end of one of them, else it is forged; a DSACK of the place where
+//! one stood shows that somebody removed its option; and a segment that one of them covers is not declared
+//! lost before its answer could have come.
+
+use arrayvec::ArrayVec;
+use brisk_wire::SeqNum;
+
+use crate::seq_ranges::SeqRange;
+use crate::time::Instant;
+
+/// Parity segments that are remembered.
+const ENTRIES: usize = 8;
+
+/// A parity segment that left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SentParity {
+    /// The encoded range.
+    pub(crate) range: SeqRange,
+    /// Where the segment stood.
+    pub(crate) wire: SeqRange,
+    /// When it left.
+    pub(crate) at: Instant,
+    /// The peer has reported what it repaired, or that it could not: nothing waits for it any more.
+    pub(crate) answered: bool,
+    /// It repaired something.
+    pub(crate) repaired: bool,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ring {
+    entries: ArrayVec<SentParity, ENTRIES>,
+}
+
+impl Ring {
+    /// A parity segment left; the oldest entry makes room.
+    pub(crate) fn push(&mut self, range: SeqRange, wire: SeqRange, at: Instant) {
+        if self.entries.is_full() {
+            self.entries.remove(0);
+        }
+        self.entries.push(SentParity { range, wire, at, answered: false, repaired: false });
+    }
+
+    /// After a timeout nothing is remembered.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// True if no parity left lately: nobody can have repaired anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The newest entry whose range ends at `end`.
+    pub(crate) fn ending_at(&self, end: SeqNum) -> Option<SentParity> {
+        self.entries.iter().rev().find(|entry| entry.range.end == end).copied()
+    }
+
+    /// True if a parity segment stood exactly there.
+    pub(crate) fn stood_at(&self, wire: &SeqRange) -> bool {
+        self.entries.iter().any(|entry| entry.wire == *wire)
+    }
+
+    /// The newest entry that covers `range`.
+    pub(crate) fn covering(&self, range: &SeqRange) -> Option<SentParity> {
+        self.entries.iter().rev().find(|entry| entry.range.covers(range)).copied()
+    }
+
+    /// The newest entry that covers `range` and whose answer is still to come.
+    pub(crate) fn awaited(&self, range: &SeqRange) -> Option<Instant> {
+        let waits = |entry: &&SentParity| !entry.answered && entry.range.covers(range);
+        self.entries.iter().rev().find(waits).map(|entry| entry.at)
+    }
+
+    /// A repair within `range` was reported: answers to parity that left before will not come any more.
+    pub(crate) fn on_repaired(&mut self, range: &SeqRange) {
+        let touched = |entry: &&SentParity| entry.range.intersection(range).is_some();
+        let Some(newest) = self.entries.iter().rev().find(touched).map(|entry| entry.at) else { return };
+        for entry in &mut self.entries {
+            // Of parities that left together another may still have something to say.
+            entry.answered |= entry.at < newest;
+            entry.repaired |= entry.at == newest && entry.range.intersection(range).is_some();
+        }
+    }
+
+    /// A failure of the parity that left at `at` was reported.
+    pub(crate) fn on_failed(&mut self, at: Instant) {
+        self.entries.iter_mut().filter(|entry| entry.at <= at).for_each(|entry| entry.answered = true);
+    }
+
+    /// True if a reported repair lies around `range`: its original had been lost, whatever else arrives.
+    pub(crate) fn has_repaired(&self, range: &SeqRange) -> bool {
+        self.entries.iter().any(|entry| entry.repaired && entry.range.covers(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(from: u32, to: u32) -> SeqRange {
+        SeqRange::new(SeqNum(from), SeqNum(to))
+    }
+
+    fn ring() -> Ring {
+        let mut ring = Ring::default();
+        ring.push(range(1, 3001), range(u32::MAX - 999, 1), Instant::from_millis(25));
+        ring.push(range(3001, 6001), range(u32::MAX - 999, 1), Instant::from_millis(50));
+        ring
+    }
+
+    #[test]
+    fn a_failure_is_known_by_the_end_of_its_range() {
+        let ring = ring();
+        assert_eq!(ring.ending_at(SeqNum(3001)).map(|entry| entry.at), Some(Instant::from_millis(25)));
+        assert_eq!(ring.ending_at(SeqNum(3000)), None);
+    }
+
+    #[test]
+    fn the_answer_to_a_later_parity_ends_the_wait_for_earlier_ones() {
+        let mut ring = ring();
+        assert!(ring.awaited(&range(1001, 2001)).is_some());
+        ring.on_repaired(&range(4001, 5001));
+        assert!(ring.awaited(&range(1001, 2001)).is_none());
+        assert!(ring.has_repaired(&range(4001, 5001)));
+        assert!(!ring.has_repaired(&range(1001, 2001)));
+    }
+
+    #[test]
+    fn the_oldest_entry_makes_room() {
+        let mut ring = ring();
+        for n in 0..7 {
+            ring.push(range(n * 10 + 6001, n * 10 + 6011), range(0, 1), Instant::ZERO);
+        }
+        assert!(ring.covering(&range(1, 3001)).is_none());
+        assert!(ring.covering(&range(3001, 6001)).is_some());
+        ring.clear();
+        assert!(ring.is_empty());
+    }
+}

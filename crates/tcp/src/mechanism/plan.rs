@@ -1,0 +1,572 @@
+//! The planner: what redundancy a flight gets. A pure function of what is about to be sent, what is known
+//! of the path, what the connection may use and what may be spent.
+//!
+//! It weighs every way of protecting the flight that fits the allowance by the time that the flight is
+//! expected to be late, and takes the least, if that is worth its bytes. Losses follow a chain of two
+//! states (Gilbert): a packet behind a lost one is lost with probability `1 - 1/burst`, and a pause ends a
+//! burst. Loss that a full queue causes is never answered with more packets.
+//!
+//! Constants of time are in thousandths of a round trip, expected delays in millionths, probabilities in
+//! units of 1e-9; all are integers.
+
+use arrayvec::ArrayVec;
+
+/// One, as a probability.
+const ONE: u64 = 1_000_000_000;
+/// A parity segment carries its own option: bytes beyond the headers of data (timestamps aside).
+pub const PARITY_OPTION: u32 = 16;
+/// Most parities of a group.
+pub const PARITIES_MAX: u32 = 8;
+/// A flight of at most this many segments may be cut into smaller ones.
+const CUT_MAX: u32 = 8;
+/// Segments that cutting may add.
+const CUTS: u32 = 3;
+
+/// A loss inside the flight is noticed by what arrives behind it: a round trip, and the reordering window.
+const LATE_HOLE: u64 = 1_250;
+/// A lost tail waits for a probe: two round trips.
+const LATE_TAIL: u64 = 2_000;
+/// A lost flight of one segment waits for the probe of a receiver that may delay its acknowledgement.
+const LATE_SINGLE: u64 = 3_000;
+/// Parity that does not suffice says so at once: a round trip.
+const LATE_FAILURE: u64 = 1_000;
+/// How late parity is that leaves after a pause.
+const PAUSE: u64 = 250;
+/// How late parity is that leaves right behind the data.
+const BEHIND: u64 = 20;
+/// More than the end is to come: what is late now is late beside something else.
+const NOT_THE_END: u64 = 100;
+/// What a percent of additional bytes must gain at least, in millionths of a round trip.
+const PRICE: u64 = 300;
+
+/// What is about to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flight {
+    /// Bytes of payload, at least 1.
+    pub bytes: u32,
+    /// Largest payload of a segment.
+    pub mss: u32,
+    /// Headers of a segment, IP and TCP with the options that every segment has, bytes.
+    pub headers: u32,
+    /// Nothing is known to follow: the flight ends a request or a response.
+    pub last: bool,
+    /// The windows let all of it go at once; else the acknowledgements of what is in flight set its pace.
+    pub at_once: bool,
+}
+
+impl Flight {
+    /// Segments without cutting.
+    pub fn segments(&self) -> u32 {
+        self.bytes.div_ceil(self.mss.max(1)).max(1)
+    }
+}
+
+/// What is known of the losses of the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Losses {
+    /// Share of packets, per million.
+    pub per_million: u32,
+    /// Mean length of a run of lost packets, in thousandths; at least 1000.
+    pub burst_milli: u32,
+    /// The round-trip time rose before packets were lost: a queue ran over.
+    pub queue: bool,
+}
+
+/// Parity that the connection may send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parity {
+    /// One parity for at most 16 segments.
+    Xor,
+    /// Two parities, each of every other segment, for at most 16 segments together.
+    Interleaved,
+    /// One to eight parities for at most 32 segments.
+    ReedSolomon,
+}
+
+impl Parity {
+    /// Most segments of a group.
+    pub fn blocks_max(self) -> u32 {
+        match self {
+            Parity::Xor | Parity::Interleaved => 16,
+            Parity::ReedSolomon => 32,
+        }
+    }
+}
+
+/// What the connection may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Means {
+    /// Parity, if it is agreed on.
+    pub parity: Option<Parity>,
+    /// Copies are agreed on.
+    pub copies: bool,
+}
+
+/// How a flight is protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protection {
+    /// By Reactive alone: probe and retransmission.
+    Nothing,
+    /// So many parities for each group of at most so many segments.
+    Parity {
+        /// Parities of a group.
+        parities: u32,
+        /// Segments of a group, at most.
+        group: u32,
+        /// They leave after a pause rather than right behind the data.
+        pause: bool,
+    },
+    /// The last so many segments leave twice.
+    Copies {
+        /// How many.
+        last: u32,
+        /// The copies leave after a pause.
+        pause: bool,
+    },
+}
+
+/// Why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// It is the least expected delay within the allowance.
+    Pays,
+    /// So little is lost that it is not worth its bytes.
+    RareLoss,
+    /// Losses come from a full queue: more packets would add to it.
+    QueueLoss,
+    /// The allowance does not reach.
+    Allowance,
+    /// Neither parity nor copies are agreed on.
+    NoMeans,
+}
+
+/// What was decided, and what is expected of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Payload of a segment: less than the MSS if the flight is cut so that parity is cheap.
+    pub segment: u32,
+    /// How the flight is protected.
+    pub protection: Protection,
+    /// Why.
+    pub reason: Reason,
+    /// Bytes that it adds, headers included.
+    pub cost: u32,
+    /// How late the flight is expected to be, in millionths of a round trip.
+    pub late: u64,
+    /// Probability, per million, that a retransmission is needed all the same.
+    pub failure_per_million: u32,
+}
+
+/// Decides. `allowance`: bytes that may be spent on this flight.
+pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> Plan {
+    let plain = Candidate::nothing(flight).weigh(flight, losses);
+    let without = |reason| Plan { reason, ..plain };
+    if losses.queue {
+        return without(Reason::QueueLoss);
+    }
+    if means.parity.is_none() && !means.copies {
+        return without(Reason::NoMeans);
+    }
+    let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain, flight));
+    for candidate in candidates(flight, means).filter(|candidate| flight.at_once || candidate.pauses()) {
+        let plan = candidate.weigh(flight, losses);
+        let value = value(&plan, flight);
+        if value < best_value {
+            if plan.cost <= allowance {
+                (best, best_value) = (plan, value);
+            } else if best.protection == Protection::Nothing {
+                best.reason = Reason::Allowance;
+            }
+        }
+    }
+    best
+}
+
+/// What a plan costs, in millionths of a round trip: the delay and the price of its bytes.
+fn value(plan: &Plan, flight: &Flight) -> u64 {
+    plan.late + price(plan.cost, flight.bytes + flight.segments() * flight.headers)
+}
+
+/// What `cost` more bytes beside `plain` have to gain, in millionths of a round trip.
+fn price(cost: u32, plain: u32) -> u64 {
+    u64::from(cost) * 100 * PRICE / u64::from(plain.max(1))
+}
+
+/// True if a packet of the handshake should leave twice: `bytes` is its length, `late_milli` how late the
+/// flight is without it, in thousandths of a round trip (the timer of the SYN or SYN-ACK), `exchange` what
+/// the connection is expected to carry, `allowance` what may be spent.
+pub fn doubles_handshake(
+    bytes: u32,
+    late_milli: u32,
+    exchange: u32,
+    losses: &Losses,
+    allowance: u32,
+) -> bool {
+    let chain = Chain::of(losses);
+    let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
+    !losses.queue && bytes <= allowance && gain > price(bytes, exchange)
+}
+
+/// A way of protecting a flight.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    segments: u32,
+    segment: u32,
+    protection: Protection,
+}
+
+impl Candidate {
+    fn nothing(flight: &Flight) -> Self {
+        let segments = flight.segments();
+        Candidate { segments, segment: flight.mss, protection: Protection::Nothing }
+    }
+
+    fn pauses(&self) -> bool {
+        match self.protection {
+            Protection::Nothing => true,
+            Protection::Parity { pause, .. } | Protection::Copies { pause, .. } => pause,
+        }
+    }
+
+    /// Bytes that it adds to the flight without protection.
+    fn cost(&self, flight: &Flight) -> u32 {
+        let more = self.segments - flight.segments();
+        let payload = self.segment.min(flight.bytes);
+        let redundant = match self.protection {
+            Protection::Nothing => 0,
+            Protection::Parity { parities, group, .. } => {
+                parities * self.segments.div_ceil(group) * (payload + flight.headers + PARITY_OPTION)
+            }
+            Protection::Copies { last, .. } => {
+                let bytes = (last * payload).min(flight.bytes);
+                bytes + last * flight.headers
+            }
+        };
+        redundant + more * flight.headers
+    }
+
+    fn weigh(&self, flight: &Flight, losses: &Losses) -> Plan {
+        let chain = Chain::of(losses);
+        let odds = match self.protection {
+            Protection::Nothing => without(self.segments, &chain),
+            Protection::Parity { parities, group, pause } => {
+                with_parity(self.segments, parities, group, pause, &chain)
+            }
+            Protection::Copies { last, pause } => with_copies(self.segments, last, pause, &chain),
+        };
+        let share = if flight.last { 1 } else { NOT_THE_END };
+        Plan {
+            segment: self.segment,
+            protection: self.protection,
+            reason: Reason::Pays,
+            cost: self.cost(flight),
+            late: odds.late / share,
+            failure_per_million: (odds.failure / 1000) as u32,
+        }
+    }
+}
+
+/// Every way that the connection could take.
+fn candidates(flight: &Flight, means: &Means) -> impl Iterator<Item = Candidate> {
+    let plain = flight.segments();
+    let cuts = if plain <= CUT_MAX { CUTS.min(flight.bytes.saturating_sub(1)) } else { 0 };
+    let Means { parity, copies } = *means;
+    (plain..=plain + cuts).flat_map(move |segments| {
+        let segment = if segments == plain { flight.mss } else { flight.bytes.div_ceil(segments) };
+        let of = move |protection| Candidate { segments, segment, protection };
+        let parities = parity.into_iter().flat_map(move |code| parity_forms(code, segments));
+        let last = [1, 2, 4, segments].into_iter().filter(move |last| copies && *last <= segments);
+        let doubled = last.flat_map(|last| [false, true].map(|pause| Protection::Copies { last, pause }));
+        parities.chain(doubled).map(of)
+    })
+}
+
+fn parity_forms(code: Parity, segments: u32) -> impl Iterator<Item = Protection> {
+    let groups = segments.div_ceil(code.blocks_max());
+    let group = segments.div_ceil(groups);
+    let most = match code {
+        Parity::Xor | Parity::Interleaved => 1,
+        Parity::ReedSolomon => PARITIES_MAX,
+    };
+    let doubled = if code == Parity::Interleaved { 2 } else { 1 };
+    (1..=most).flat_map(move |parities| {
+        [false, true].map(|pause| Protection::Parity { parities: parities * doubled, group, pause })
+    })
+}
+
+/// What is expected of a candidate.
+#[derive(Clone, Copy, Debug)]
+struct Odds {
+    /// Expected delay, millionths of a round trip.
+    late: u64,
+    /// Probability that something must be retransmitted.
+    failure: u64,
+}
+
+fn odds(parts: &[(u64, u64)], failure: u64) -> Odds {
+    Odds { late: parts.iter().map(|(probability, late)| mul(*probability, late * 1000)).sum(), failure }
+}
+
+fn without(segments: u32, chain: &Chain) -> Odds {
+    let any = ONE - chain.none_lost(segments);
+    let tail = chain.loss.min(any);
+    let late = if segments == 1 { LATE_SINGLE } else { LATE_TAIL };
+    odds(&[(tail, late), (any - tail, LATE_HOLE)], any)
+}
+
+fn with_copies(segments: u32, last: u32, pause: bool, chain: &Chain) -> Odds {
+    let both = mul(chain.loss, if pause { chain.loss } else { chain.stay });
+    let single = segments - last;
+    let hole = ONE - chain.none_lost(single);
+    let none = pow(ONE - both, last);
+    let tail = ONE - none;
+    let pause_late = if pause { PAUSE } else { BEHIND };
+    let used = (ONE - chain.none_lost(last)).saturating_sub(tail);
+    odds(&[(tail, LATE_TAIL), (hole, LATE_HOLE), (used, pause_late)], (tail + hole).min(ONE))
+}
+
+fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, chain: &Chain) -> Odds {
+    let groups = segments.div_ceil(group);
+    let blocks = segments.div_ceil(groups);
+    let lost = chain.lost(blocks, parities + 1);
+    let any = ONE - lost[0];
+    let failure = if pause {
+        let parity = chain.lost(parities, parities + 1);
+        let mut failure = 0;
+        for (data, share) in lost.iter().enumerate().skip(1) {
+            let beyond = (parities as usize + 1).saturating_sub(data);
+            let enough: u64 = parity.iter().skip(beyond).sum();
+            failure += mul(*share, enough);
+        }
+        failure
+    } else {
+        chain.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
+    };
+    let wait = if pause { PAUSE } else { BEHIND };
+    // Of several groups the last decides when the flight is there; each can fail.
+    let failures = ONE - pow(ONE - failure.min(ONE), groups);
+    let hit = (ONE - pow(ONE - any, groups)).saturating_sub(failures);
+    odds(&[(hit, wait), (failures, wait + LATE_FAILURE)], failures)
+}
+
+/// Losses as a chain of two states.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    /// Share of packets lost; also the probability after a pause.
+    loss: u64,
+    /// Probability that the packet behind a lost one is lost.
+    stay: u64,
+    /// Probability that the packet behind one that was not lost is lost.
+    enter: u64,
+}
+
+impl Chain {
+    fn of(losses: &Losses) -> Self {
+        let loss = (u64::from(losses.per_million) * 1000).min(ONE / 2);
+        let burst = u64::from(losses.burst_milli.max(1000));
+        let stay = (ONE - ONE / 1000 * 1_000_000 / burst).max(loss);
+        // The share is what it is: loss = loss * stay + (1 - loss) * enter.
+        let enter = (u128::from(loss) * u128::from(ONE - stay) / u128::from(ONE - loss)) as u64;
+        Chain { loss, stay, enter }
+    }
+
+    fn none_lost(&self, packets: u32) -> u64 {
+        if packets == 0 { ONE } else { mul(ONE - self.loss, pow(ONE - self.enter, packets - 1)) }
+    }
+
+    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one.
+    fn lost(&self, packets: u32, most: u32) -> ArrayVec<u64, { PARITIES_MAX as usize + 2 }> {
+        let most = most as usize;
+        let mut good: ArrayVec<u64, { PARITIES_MAX as usize + 2 }> = (0..=most).map(|_| 0).collect();
+        let mut bad = good.clone();
+        if packets == 0 {
+            good[0] = ONE;
+            return good;
+        }
+        (good[0], bad[1.min(most)]) = (ONE - self.loss, self.loss);
+        for _ in 1..packets {
+            let (mut next_good, mut next_bad) = (good.clone(), bad.clone());
+            next_bad[0] = 0;
+            for count in 0..=most {
+                next_good[count] = mul(good[count], ONE - self.enter) + mul(bad[count], ONE - self.stay);
+            }
+            for count in 1..=most {
+                let from = |at: usize| mul(good[at], self.enter) + mul(bad[at], self.stay);
+                next_bad[count] = from(count - 1) + if count == most { from(most) } else { 0 };
+            }
+            (good, bad) = (next_good, next_bad);
+        }
+        good.iter().zip(&bad).map(|(good, bad)| good + bad).collect()
+    }
+}
+
+fn mul(a: u64, b: u64) -> u64 {
+    (u128::from(a) * u128::from(b) / u128::from(ONE)) as u64
+}
+
+fn pow(base: u64, exponent: u32) -> u64 {
+    (0..exponent).fold(ONE, |power, _| mul(power, base))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    const RS: Means = Means { parity: Some(Parity::ReedSolomon), copies: true };
+    const COPIES: Means = Means { parity: None, copies: true };
+
+    fn flight(bytes: u32) -> Flight {
+        Flight { bytes, mss: 1432, headers: 52, last: true, at_once: true }
+    }
+
+    fn losses(per_million: u32) -> Losses {
+        Losses { per_million, burst_milli: 1000, queue: false }
+    }
+
+    #[test]
+    fn without_loss_without_allowance_and_without_means_nothing_is_spent() {
+        let nothing = |plan: Plan| (plan.protection, plan.reason);
+        let of = |losses: &Losses, means: &Means, allowance| {
+            nothing(plan(&flight(30_000), losses, means, allowance))
+        };
+        assert_eq!(of(&losses(0), &RS, 30_000), (Protection::Nothing, Reason::RareLoss));
+        assert_eq!(of(&losses(20_000), &RS, 0), (Protection::Nothing, Reason::Allowance));
+        let none = Means { parity: None, copies: false };
+        assert_eq!(of(&losses(20_000), &none, 30_000), (Protection::Nothing, Reason::NoMeans));
+    }
+
+    #[test]
+    fn a_full_queue_is_never_answered_with_more_packets() {
+        for per_million in [1_000, 20_000, 200_000] {
+            let queue = Losses { queue: true, ..losses(per_million) };
+            let plan = plan(&flight(30_000), &queue, &RS, 30_000);
+            assert_eq!(
+                (plan.protection, plan.reason, plan.cost),
+                (Protection::Nothing, Reason::QueueLoss, 0)
+            );
+        }
+    }
+
+    /// The bar: 30 kB at 2 % want three parities, 2 kB at 5 % are cut in four and want two.
+    #[test]
+    fn the_two_flights_of_the_bar() {
+        let large = plan(&flight(30_000), &losses(20_000), &RS, 7_500);
+        assert!(
+            matches!(large.protection, Protection::Parity { parities: 3, group: 21, pause: false }),
+            "{large:?}"
+        );
+        assert!(large.failure_per_million < 2_000, "{large:?}");
+        let small = plan(&flight(2_000), &losses(50_000), &RS, 2_000);
+        assert!(
+            matches!(small.protection, Protection::Parity { parities: 2, pause: false, .. }),
+            "{small:?}"
+        );
+        assert_eq!((small.segment, small.reason), (500, Reason::Pays));
+    }
+
+    #[test]
+    fn the_allowance_is_a_bound_and_more_of_it_never_makes_a_flight_later() {
+        for bytes in [200, 2_000, 10_000, 30_000] {
+            for per_million in [1_000, 10_000, 50_000] {
+                let mut before = u64::MAX;
+                for allowance in [0, 100, 500, 1_500, 5_000, 30_000] {
+                    for means in [RS, COPIES] {
+                        assert!(
+                            plan(&flight(bytes), &losses(per_million), &means, allowance).cost <= allowance
+                        );
+                    }
+                    let plan = plan(&flight(bytes), &losses(per_million), &RS, allowance);
+                    assert!(value(&plan, &flight(bytes)) <= before);
+                    before = value(&plan, &flight(bytes));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn behind_a_burst_redundancy_waits_for_its_end() {
+        let bursty = Losses { per_million: 20_000, burst_milli: 3_000, queue: false };
+        let pauses = |means: &Means| match plan(&flight(14_000), &bursty, means, 15_500).protection {
+            Protection::Parity { pause, .. } | Protection::Copies { pause, .. } => pause,
+            Protection::Nothing => false,
+        };
+        assert!(pauses(&COPIES), "{:?}", plan(&flight(14_000), &bursty, &COPIES, 15_500));
+    }
+
+    #[test]
+    fn what_is_not_the_end_is_left_to_retransmission_unless_much_is_lost() {
+        let middle = Flight { last: false, ..flight(14_000) };
+        assert_eq!(plan(&middle, &losses(10_000), &RS, 14_000).protection, Protection::Nothing);
+    }
+
+    #[test]
+    fn a_flight_that_acknowledgements_pace_is_protected_after_a_pause() {
+        let paced = Flight { at_once: false, ..flight(14_000) };
+        let protection = plan(&paced, &losses(20_000), &RS, 7_000).protection;
+        assert!(matches!(protection, Protection::Parity { pause: true, .. }), "{protection:?}");
+    }
+
+    #[test]
+    fn the_handshake_is_doubled_where_its_loss_costs_more_than_its_bytes() {
+        assert!(doubles_handshake(172, 1500, 10_000, &losses(20_000), 200));
+        assert!(!doubles_handshake(172, 1500, 10_000, &losses(20_000), 100), "allowance");
+        assert!(!doubles_handshake(172, 1500, 10_000, &losses(0), 200));
+        assert!(!doubles_handshake(172, 1500, 10_000, &Losses { queue: true, ..losses(20_000) }, 200));
+    }
+
+    /// The chain against a count of many runs of a seeded generator.
+    #[test]
+    fn the_odds_are_those_of_the_chain() {
+        use rand_chacha::rand_core::{RngCore, SeedableRng};
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        for (per_million, burst_milli) in [(20_000, 1_000), (50_000, 2_000), (10_000, 4_000)] {
+            let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
+            let mut counts = [0u64; 5];
+            const RUNS: u64 = 100_000;
+            for _ in 0..RUNS {
+                let (mut lost, mut last) = (0, None);
+                for _ in 0..12 {
+                    let odds = last.map_or(chain.loss, |lost| if lost { chain.stay } else { chain.enter });
+                    let hit = random.next_u64() % ONE < odds;
+                    lost += usize::from(hit);
+                    last = Some(hit);
+                }
+                counts[lost.min(4)] += 1;
+            }
+            for (computed, counted) in chain.lost(12, 4).iter().zip(counts) {
+                let seen = counted * (ONE / RUNS);
+                assert!(computed.abs_diff(seen) < ONE / 100, "{computed} {seen}");
+            }
+            assert!(chain.lost(12, 4).iter().sum::<u64>().abs_diff(ONE) < 1_000, "they sum up to one");
+        }
+    }
+
+    /// The table of docs/planner.md.
+    #[test]
+    fn decisions_that_a_person_can_read() {
+        let mut table = String::new();
+        for (bytes, percent) in
+            [(200, 25), (2_000, 25), (2_000, 100), (10_000, 5), (10_000, 25), (30_000, 5), (30_000, 25)]
+        {
+            let cells: Vec<String> = [1_000, 10_000, 20_000, 50_000]
+                .map(|per_million| {
+                    let plan = plan(&flight(bytes), &losses(per_million), &RS, bytes * percent / 100);
+                    match plan.protection {
+                        Protection::Nothing => format!("nothing ({:?})", plan.reason),
+                        Protection::Parity { parities, group, pause } => {
+                            format!("{group}+{parities}{}", if pause { " after a pause" } else { "" })
+                        }
+                        Protection::Copies { last, .. } => format!("the last {last} twice"),
+                    }
+                })
+                .into_iter()
+                .collect();
+            table += &format!("| {bytes} B, {percent} % | {} |\n", cells.join(" | "));
+        }
+        let page = include_str!("../../../../docs/planner.md");
+        assert!(page.contains(&table), "docs/planner.md should have\n{table}");
+    }
+}

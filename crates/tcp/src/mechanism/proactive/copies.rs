@@ -1,0 +1,427 @@
+//! The sending side of Proactive: which segments leave twice, and when the second instance does.
+//!
+//! A copy is identical to its original but for the mark, the IP identification and the checksums, so the
+//! header of the original is kept until the copy leaves. Copies take nothing from the congestion window
+//! and leave no trace on the scoreboard but "this was sent twice"; pacing counts them.
+
+use alloc::collections::VecDeque;
+
+use brisk_wire::{Flags, Gentle, SeqNum, TcpHeader, gentle};
+
+use super::brake::Brake;
+use crate::config::CopyMark;
+use crate::outcome::Origin;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Copies that wait for their time, at most; a gap of a quarter of a round trip on a fast path would
+/// keep a header for every segment in it.
+const WAITING_MAX: usize = 1024;
+/// Copies of which it is remembered that they left.
+const RECENT_MAX: usize = 1024;
+/// Copies reported as duplicates that say that the mark does not get through.
+const NEEDLESS_MAX: u32 = 2;
+/// Bytes of options that the mark takes if it is one: kind, length, ExID and flags, padded.
+pub(crate) const MARK_OPTION_LEN: u32 = 8;
+
+/// Which new segments are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    /// Those of the first bytes of each burst after idle.
+    Short {
+        /// Stream bytes of a burst that are copied.
+        max_bytes: u32,
+    },
+    /// All.
+    All,
+    /// Those that the planner names.
+    Named,
+}
+
+/// Why copying ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopiesOff {
+    /// The peer reports copies as duplicates: the mark does not get through.
+    MarkLost,
+    /// Too many originals were lost.
+    Brake,
+}
+
+/// What [`Copies::new`] needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CopyPolicy {
+    /// Which new segments.
+    pub(crate) scope: Scope,
+    /// Retransmissions too.
+    pub(crate) retransmissions: bool,
+    /// The mark to begin with.
+    pub(crate) mark: CopyMark,
+    /// Time between original and copy; at most a quarter of the round-trip time is used.
+    pub(crate) gap: Duration,
+    /// Loss in percent that ends the copying.
+    pub(crate) loss_cap: u32,
+    /// Originals that leave before the first of their copies does; 1 outside of tests.
+    pub(crate) aggregate: usize,
+}
+
+/// A copy that is to leave.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Copy {
+    /// What it repeats, the FIN included.
+    pub(crate) range: SeqRange,
+    /// The header of the original, with the mark.
+    pub(crate) header: TcpHeader,
+    due: Instant,
+}
+
+impl Copy {
+    /// Payload bytes.
+    pub(crate) fn payload_len(&self) -> u32 {
+        self.range.len() - u32::from(self.header.flags.contains(Flags::FIN))
+    }
+}
+
+/// What was just sent, as the copier must know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Original {
+    /// What it occupies, the FIN included.
+    pub(crate) range: SeqRange,
+    /// Why it was sent.
+    pub(crate) origin: Origin,
+    /// When.
+    pub(crate) at: Instant,
+    /// The smoothed round-trip time.
+    pub(crate) srtt: Option<Duration>,
+    /// The retransmission timeout: silence that ends a burst.
+    pub(crate) rto: Duration,
+}
+
+/// A copy that left.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    range: SeqRange,
+    at: Instant,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Copies {
+    policy: CopyPolicy,
+    brake: Brake,
+    /// Stream bytes of this burst so far, and when its last segment left.
+    burst: (u32, Option<Instant>),
+    waiting: VecDeque<Copy>,
+    recent: VecDeque<Left>,
+    /// Copies that came back as duplicates since the mark was chosen.
+    needless: u32,
+    /// Originals are still to join the copies that wait; see [`CopyPolicy::aggregate`].
+    gathering: bool,
+    /// The next copy is due and something else holds it back.
+    held: bool,
+    off: Option<CopiesOff>,
+}
+
+impl Copies {
+    /// Nothing has been sent.
+    pub(crate) fn new(policy: CopyPolicy) -> Self {
+        Copies {
+            policy,
+            brake: Brake::new(policy.loss_cap),
+            burst: (0, None),
+            waiting: VecDeque::new(),
+            recent: VecDeque::new(),
+            needless: 0,
+            gathering: false,
+            held: false,
+            off: None,
+        }
+    }
+
+    /// Why no copies are sent any more, if they are not.
+    pub(crate) fn off(&self) -> Option<CopiesOff> {
+        self.off
+    }
+
+    /// Options that the mark adds to a copy, bytes: originals must leave room for them.
+    pub(crate) fn mark_len(&self) -> u32 {
+        match self.policy.mark {
+            CopyMark::Option if self.off.is_none() => MARK_OPTION_LEN,
+            CopyMark::Bit | CopyMark::Option => 0,
+        }
+    }
+
+    /// True if new segments from here on may be copied: they must leave one by one.
+    pub(crate) fn wants_single_segments(&self) -> bool {
+        self.off.is_none()
+    }
+
+    /// A segment left with this header. Decides whether it is copied, and says so.
+    pub(crate) fn on_sent(&mut self, original: &Original, header: &TcpHeader) -> bool {
+        let in_scope = self.is_in_scope(original);
+        match original.origin {
+            Origin::New => self.brake.on_original(),
+            Origin::Retransmit => self.on_loss(),
+            Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => {}
+        }
+        let copied = in_scope && self.off.is_none() && self.waiting.len() < WAITING_MAX;
+        if copied {
+            let gap = original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(srtt / 4));
+            let header = self.marked(header);
+            self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
+        }
+        copied
+    }
+
+    /// Copies `header`'s segment whatever the scope says; for what the planner names.
+    pub(crate) fn add(&mut self, range: SeqRange, header: &TcpHeader, due: Instant) {
+        if self.off.is_none() && self.waiting.len() < WAITING_MAX {
+            let header = self.marked(header);
+            self.waiting.push_back(Copy { range, header, due });
+        }
+    }
+
+    /// The copy that may leave at `now`. What is acknowledged up to `una` needs none and is struck out.
+    /// `more` tells that further originals could leave first.
+    pub(crate) fn next(&mut self, una: SeqNum, more: bool, now: Instant) -> Option<&Copy> {
+        self.held = false;
+        let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
+        while self.waiting.front().is_some_and(obsolete) {
+            self.waiting.pop_front();
+        }
+        self.gathering |= self.waiting.is_empty();
+        self.gathering &= more && self.waiting.len() < self.policy.aggregate;
+        let gathering = self.gathering;
+        self.waiting.front().filter(|copy| copy.due <= now && !gathering)
+    }
+
+    /// The copy that [`Copies::next`] answered.
+    pub(crate) fn front(&self) -> Option<&Copy> {
+        self.waiting.front()
+    }
+
+    /// The copy that [`Copies::next`] answered has to wait for something else than its time.
+    pub(crate) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// The copy that [`Copies::next`] answered left.
+    pub(crate) fn on_copy_sent(&mut self, now: Instant) {
+        if let Some(copy) = self.waiting.pop_front() {
+            if self.recent.len() == RECENT_MAX {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(Left { range: copy.range, at: now });
+        }
+    }
+
+    /// The copy that [`Copies::next`] answered is not permitted.
+    pub(crate) fn drop_next(&mut self) {
+        self.waiting.pop_front();
+    }
+
+    /// When the next copy is due, if it waits for its time.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.front().filter(|_| !self.held && !self.gathering).map(|copy| copy.due)
+    }
+
+    /// Its time has come: from now on nothing but [`Copies::next`] is waited for.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.held |= self.next_timeout().is_some_and(|due| due <= now);
+    }
+
+    /// The peer reports a copy as a duplicate: it did not see the mark. After two of them the mark
+    /// becomes an option, or copying ends. Returns true if that happened now.
+    pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Duration, now: Instant) -> bool {
+        let since = srtt.saturating_mul(2);
+        let known = |left: &Left| left.range == range && now.saturating_since(left.at) <= since;
+        if self.off.is_some() || !self.recent.iter().any(known) {
+            return false;
+        }
+        self.needless += 1;
+        if self.needless < NEEDLESS_MAX {
+            return false;
+        }
+        self.needless = 0;
+        match self.policy.mark {
+            CopyMark::Bit => self.policy.mark = CopyMark::Option,
+            CopyMark::Option => self.end(CopiesOff::MarkLost),
+        }
+        // They carry the old mark, and may be too long for the new one.
+        self.waiting.clear();
+        true
+    }
+
+    /// An original was lost: retransmitted, or reported as masked.
+    pub(crate) fn on_loss(&mut self) {
+        if self.brake.on_loss() && self.off.is_none() {
+            self.end(CopiesOff::Brake);
+        }
+    }
+
+    /// Bytes of copies that left and are not acknowledged.
+    pub(crate) fn outstanding(&self, una: SeqNum) -> u32 {
+        let open = |left: &&Left| left.range.end.gt(una);
+        self.recent.iter().rev().take_while(open).map(|left| left.range.len()).sum()
+    }
+
+    fn end(&mut self, why: CopiesOff) {
+        self.off = Some(why);
+        self.waiting.clear();
+    }
+
+    fn is_in_scope(&mut self, original: &Original) -> bool {
+        match original.origin {
+            Origin::New => {}
+            Origin::Retransmit => return self.policy.retransmissions,
+            Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => return false,
+        }
+        let (mut sent, last) = self.burst;
+        if last.is_none_or(|last| original.at.saturating_since(last) >= original.rto) {
+            sent = 0;
+        }
+        self.burst = (sent.saturating_add(original.range.len()), Some(original.at));
+        match self.policy.scope {
+            Scope::All => true,
+            Scope::Short { max_bytes } => sent < max_bytes,
+            Scope::Named => false,
+        }
+    }
+
+    fn marked(&self, header: &TcpHeader) -> TcpHeader {
+        let mut copy = header.clone();
+        match self.policy.mark {
+            CopyMark::Bit => copy.flags |= Flags::R4,
+            CopyMark::Option => {
+                let flags = copy.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
+                copy.options.gentle = Some(Gentle::Short { flags: flags | gentle::COPY });
+            }
+        }
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+    const RTO: Duration = Duration::from_millis(500);
+    const POLICY: CopyPolicy = CopyPolicy {
+        scope: Scope::All,
+        retransmissions: false,
+        mark: CopyMark::Bit,
+        gap: Duration::ZERO,
+        loss_cap: 25,
+        aggregate: 1,
+    };
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn range(segment: u32) -> SeqRange {
+        SeqRange::with_len(SeqNum(1 + 1000 * (segment - 1)), 1000)
+    }
+
+    fn send(copies: &mut Copies, segment: u32, origin: Origin, now: Instant) {
+        let header = TcpHeader { seq: range(segment).start, flags: Flags::ACK, ..TcpHeader::default() };
+        let original = Original { range: range(segment), origin, at: now, srtt: Some(RTT), rto: RTO };
+        copies.on_sent(&original, &header);
+    }
+
+    /// The segments whose copies leave at `now`.
+    fn drain(copies: &mut Copies, now: Instant) -> alloc::vec::Vec<u32> {
+        let mut left = alloc::vec::Vec::new();
+        while let Some(copy) = copies.next(SeqNum(1), false, now) {
+            left.push((copy.range.start.0 - 1) / 1000 + 1);
+            copies.on_copy_sent(now);
+        }
+        left
+    }
+
+    #[test]
+    fn a_copy_is_due_at_once_and_differs_in_the_mark_only() {
+        let mut copies = Copies::new(POLICY);
+        send(&mut copies, 1, Origin::New, at(0));
+        let copy = copies.next(SeqNum(1), true, at(0)).unwrap();
+        assert_eq!((copy.header.flags, copy.header.seq), (Flags::ACK | Flags::R4, SeqNum(1)));
+        assert_eq!((copy.range, copy.payload_len()), (range(1), 1000));
+    }
+
+    #[test]
+    fn probes_and_retransmissions_are_not_copied_unless_asked() {
+        let mut copies = Copies::new(POLICY);
+        send(&mut copies, 1, Origin::Retransmit, at(0));
+        send(&mut copies, 1, Origin::TailLossProbe, at(0));
+        assert!(drain(&mut copies, at(0)).is_empty());
+        let mut copies = Copies::new(CopyPolicy { retransmissions: true, ..POLICY });
+        send(&mut copies, 1, Origin::Retransmit, at(0));
+        assert_eq!(drain(&mut copies, at(0)), [1]);
+    }
+
+    #[test]
+    fn short_copies_the_beginning_of_each_burst() {
+        let mut copies = Copies::new(CopyPolicy { scope: Scope::Short { max_bytes: 2500 }, ..POLICY });
+        (1..=4).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
+        assert_eq!(drain(&mut copies, at(0)), [1, 2, 3], "the third begins below the limit");
+        send(&mut copies, 5, Origin::New, at(499));
+        assert!(drain(&mut copies, at(499)).is_empty(), "silent for less than a timeout");
+        send(&mut copies, 6, Origin::New, at(999));
+        assert_eq!(drain(&mut copies, at(999)), [6]);
+    }
+
+    #[test]
+    fn a_gap_is_a_quarter_of_the_round_trip_at_most_and_what_is_acknowledged_needs_no_copy() {
+        let mut copies = Copies::new(CopyPolicy { gap: Duration::from_millis(80), ..POLICY });
+        (1..=2).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
+        assert_eq!(copies.next_timeout(), Some(at(25)));
+        assert!(copies.next(SeqNum(1), false, at(24)).is_none());
+        assert_eq!(copies.next(SeqNum(1001), false, at(25)).map(|copy| copy.range), Some(range(2)));
+    }
+
+    #[test]
+    fn two_needless_copies_change_the_mark_and_two_more_end_it() {
+        let mut copies = Copies::new(POLICY);
+        (1..=4).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
+        drain(&mut copies, at(0));
+        assert!(!copies.on_needless(range(9), RTT, at(100)), "never copied");
+        assert!(!copies.on_needless(range(1), RTT, at(201)), "too long ago");
+        assert!(!copies.on_needless(range(1), RTT, at(100)));
+        assert!(copies.on_needless(range(2), RTT, at(100)));
+        assert_eq!((copies.mark_len(), copies.off()), (8, None));
+        send(&mut copies, 5, Origin::New, at(110));
+        let copy = copies.next(SeqNum(1), false, at(110)).unwrap();
+        assert_eq!(copy.header.options.gentle, Some(Gentle::Short { flags: gentle::COPY }));
+        assert_eq!(copy.header.flags, Flags::ACK);
+        copies.on_copy_sent(at(110));
+        assert!(!copies.on_needless(range(3), RTT, at(120)) && copies.on_needless(range(4), RTT, at(120)));
+        assert_eq!((copies.mark_len(), copies.off()), (0, Some(CopiesOff::MarkLost)));
+        send(&mut copies, 6, Origin::New, at(130));
+        assert!(drain(&mut copies, at(130)).is_empty());
+    }
+
+    #[test]
+    fn the_brake_ends_it() {
+        let mut copies = Copies::new(POLICY);
+        for segment in 1..=100 {
+            send(&mut copies, segment, Origin::New, at(0));
+        }
+        (1..=25).for_each(|_| copies.on_loss());
+        assert_eq!(copies.off(), None);
+        send(&mut copies, 1, Origin::Retransmit, at(0));
+        assert_eq!(copies.off(), Some(CopiesOff::Brake));
+        assert!(drain(&mut copies, at(0)).is_empty());
+    }
+
+    #[test]
+    fn copies_of_an_aggregate_follow_it() {
+        let mut copies = Copies::new(CopyPolicy { aggregate: 2, ..POLICY });
+        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
+        send(&mut copies, 1, Origin::New, at(0));
+        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
+        send(&mut copies, 2, Origin::New, at(0));
+        assert!(copies.next(SeqNum(1), true, at(0)).is_some());
+        assert_eq!(drain(&mut copies, at(0)), [1, 2]);
+        assert_eq!((copies.outstanding(SeqNum(1)), copies.outstanding(SeqNum(1001))), (2000, 1000));
+    }
+}

@@ -1,0 +1,393 @@
+//! The receiving side of Proactive: of two instances of a segment one is taken, the other dropped without
+//! an acknowledgement.
+//!
+//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original is still to
+//! come. An original that comes for an entry is dropped in silence; every other original that brings
+//! nothing new is a retransmission and gets its acknowledgement. An entry whose original does not come in
+//! time is a loss that the copy masked, and is reported.
+//!
+//! The filter does not know the stream: whether a segment brings new bytes is handed in.
+
+use alloc::collections::VecDeque;
+
+use brisk_wire::{SackBlocks, SeqNum};
+
+use crate::config::{CopyReport, CopyRule};
+use crate::receive::older;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant};
+
+/// Entries of the ledger, and of the memory of first instances; beyond it the oldest is dropped.
+const ENTRIES_MAX: usize = 128;
+/// Age at which an entry may be reported because later originals have overtaken it.
+const OVERTAKEN_AGE: Duration = Duration::from_millis(1);
+/// Later originals that say that one is not coming any more (the duplicate threshold of RFC 5681).
+const OVERTAKEN_BY: u32 = 3;
+/// How long an original is awaited without an estimate of the round-trip time.
+const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
+
+/// One instance of a segment with data or a FIN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Instance {
+    /// What it occupies, the FIN included.
+    pub(crate) range: SeqRange,
+    /// It is marked as a copy.
+    pub(crate) marked: bool,
+    /// TSval.
+    pub(crate) tsval: u32,
+    /// Some of it has not arrived before.
+    pub(crate) new: bool,
+}
+
+/// What an acknowledgement without data says, as far as two instances of it must agree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BareAck {
+    /// SEG.ACK.
+    pub(crate) ack: SeqNum,
+    /// SEG.WND, unscaled.
+    pub(crate) window: u16,
+    /// The SACK blocks.
+    pub(crate) sack: SackBlocks,
+    /// TSval.
+    pub(crate) tsval: u32,
+}
+
+/// What becomes of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It is processed like any segment.
+    Process,
+    /// A copy of what had arrived: it is as if it had not come.
+    DropCopy,
+    /// The original of what a copy had brought: likewise.
+    DropOriginal,
+}
+
+/// A range that a copy delivered.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    range: SeqRange,
+    since: Instant,
+    /// Until when the original is awaited.
+    until: Instant,
+    /// Originals of later ranges that have arrived since.
+    overtaken: u32,
+}
+
+impl Pending {
+    fn due(&self) -> Instant {
+        if self.overtaken >= OVERTAKEN_BY { (self.since + OVERTAKEN_AGE).min(self.until) } else { self.until }
+    }
+}
+
+/// The timestamp of the first instance of a range.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    range: SeqRange,
+    tsval: u32,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Filter {
+    rule: CopyRule,
+    report: CopyReport,
+    pending: VecDeque<Pending>,
+    firsts: VecDeque<First>,
+    /// For the paper's rule: how the last packet with a sequence number was marked.
+    last_marks: VecDeque<(SeqNum, bool)>,
+    /// The last marked acknowledgement that was processed, and until when its original is awaited.
+    last_ack: Option<(BareAck, Instant)>,
+}
+
+impl Filter {
+    /// An empty ledger.
+    pub(crate) fn new(rule: CopyRule, report: CopyReport) -> Self {
+        Filter {
+            rule,
+            report,
+            pending: VecDeque::new(),
+            firsts: VecDeque::new(),
+            last_marks: VecDeque::new(),
+            last_ack: None,
+        }
+    }
+
+    /// How long the original of a delivered copy is awaited: a quarter of the round-trip time, 1 ms to
+    /// 25 ms; 10 ms without a sample.
+    pub(crate) fn pend_age(srtt: Option<Duration>) -> Duration {
+        srtt.map_or(AGE_WITHOUT_SAMPLE, |srtt| {
+            (srtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
+        })
+    }
+
+    /// A segment with data or a FIN arrived. Nothing is entered for what is processed until
+    /// [`Filter::on_taken`] says that the receiver took it.
+    pub(crate) fn judge(&mut self, instance: &Instance, now: Instant) -> Fate {
+        let marked = instance.marked && !self.is_marked_retransmission(instance);
+        let fate = match (marked, instance.new) {
+            (true, true) | (false, true) => Fate::Process,
+            (true, false) => Fate::DropCopy,
+            (false, false) => self.judge_repeated(instance, now),
+        };
+        if !marked {
+            self.note_original(instance.range.start);
+        }
+        if self.rule == CopyRule::Paper {
+            self.note_mark(instance.range.start, instance.marked);
+        }
+        fate
+    }
+
+    /// The receiver took new bytes from an instance that was to be processed; its original is awaited
+    /// for `age` if it was a copy.
+    pub(crate) fn on_taken(&mut self, instance: &Instance, age: Duration, now: Instant) {
+        self.remember_first(instance);
+        if instance.marked && self.rule == CopyRule::Ledger {
+            if self.pending.len() == ENTRIES_MAX {
+                self.pending.pop_front();
+            }
+            let entry = Pending { range: instance.range, since: now, until: now + age, overtaken: 0 };
+            self.pending.push_back(entry);
+        }
+    }
+
+    /// An acknowledgement without data arrived: `news` tells whether it advances SND.UNA, opens the
+    /// window or reports something by SACK that was not known.
+    pub(crate) fn judge_ack(
+        &mut self,
+        ack: BareAck,
+        marked: bool,
+        news: bool,
+        age: Duration,
+        now: Instant,
+    ) -> Fate {
+        if !marked {
+            let awaited = self.last_ack.take_if(|(last, until)| *last == ack && now <= *until);
+            return if awaited.is_some() { Fate::DropOriginal } else { Fate::Process };
+        }
+        if !news {
+            return Fate::DropCopy;
+        }
+        self.last_ack = Some((ack, now + age));
+        Fate::Process
+    }
+
+    /// When an original is given up next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.pending.iter().map(Pending::due).min()
+    }
+
+    /// Strikes out the entries whose time has come and returns how many masked losses they are and how
+    /// many of them are to be reported.
+    pub(crate) fn on_timeout(&mut self, now: Instant) -> Masked {
+        let before = self.pending.len();
+        self.pending.retain(|entry| entry.due() > now);
+        let losses = (before - self.pending.len()) as u32;
+        match self.report {
+            CopyReport::Original => Masked { losses, report: losses > 0 },
+            CopyReport::None => Masked { losses, report: false },
+        }
+    }
+
+    /// Entries whose original is awaited.
+    #[cfg(test)]
+    pub(crate) fn awaited(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// An unmarked segment without new bytes: the original of a copy, or a retransmission?
+    fn judge_repeated(&mut self, instance: &Instance, now: Instant) -> Fate {
+        match self.rule {
+            CopyRule::Paper => {
+                let previous = self.last_marks.iter().rev().find(|(seq, _)| *seq == instance.range.start);
+                match previous {
+                    Some((_, true)) => Fate::DropOriginal,
+                    Some((_, false)) | None => Fate::Process,
+                }
+            }
+            CopyRule::Ledger => {
+                let found = self.pending.iter().position(|entry| entry.range == instance.range);
+                match found.and_then(|index| self.pending.remove(index)) {
+                    Some(entry) if now < entry.until => Fate::DropOriginal,
+                    Some(_) | None => Fate::Process,
+                }
+            }
+        }
+    }
+
+    /// A middlebox may set the mark on everything. Copies are identical to what they copy, so a marked
+    /// segment that repeats data with a younger timestamp than its first instance had is a
+    /// retransmission; so is one of which no first instance is remembered.
+    fn is_marked_retransmission(&self, instance: &Instance) -> bool {
+        if instance.new || self.rule == CopyRule::Paper {
+            return false;
+        }
+        let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
+        first.is_none_or(|first| older(first.tsval, instance.tsval))
+    }
+
+    fn note_original(&mut self, seq: SeqNum) {
+        for entry in self.pending.iter_mut().filter(|entry| seq.ge(entry.range.end)) {
+            entry.overtaken += 1;
+        }
+    }
+
+    /// Neighbours that left in the same tick share an entry.
+    fn remember_first(&mut self, instance: &Instance) {
+        let Instance { range, tsval, .. } = *instance;
+        if let Some(last) = self.firsts.back_mut()
+            && last.tsval == tsval
+            && last.range.end == range.start
+        {
+            last.range.end = range.end;
+            return;
+        }
+        if self.firsts.len() == ENTRIES_MAX {
+            self.firsts.pop_front();
+        }
+        self.firsts.push_back(First { range, tsval });
+    }
+
+    fn note_mark(&mut self, seq: SeqNum, marked: bool) {
+        self.last_marks.retain(|(noted, _)| *noted != seq);
+        if self.last_marks.len() == ENTRIES_MAX {
+            self.last_marks.pop_front();
+        }
+        self.last_marks.push_back((seq, marked));
+    }
+}
+
+/// What [`Filter::on_timeout`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Masked {
+    /// Originals that were lost and whose copies delivered the data.
+    pub(crate) losses: u32,
+    /// The sender is to be told.
+    pub(crate) report: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE: Duration = Duration::from_millis(25);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn instance(segment: u32, marked: bool, new: bool) -> Instance {
+        let range = SeqRange::with_len(SeqNum(1 + 1000 * (segment - 1)), 1000);
+        Instance { range, marked, tsval: 5000, new }
+    }
+
+    fn filter() -> Filter {
+        Filter::new(CopyRule::Ledger, CopyReport::Original)
+    }
+
+    /// A new instance goes through and is taken.
+    fn take(filter: &mut Filter, segment: u32, marked: bool, now: Instant) {
+        let instance = instance(segment, marked, true);
+        assert_eq!(filter.judge(&instance, now), Fate::Process);
+        filter.on_taken(&instance, AGE, now);
+    }
+
+    #[test]
+    fn a_copy_of_what_arrived_is_dropped_and_leaves_no_trace() {
+        let mut filter = filter();
+        take(&mut filter, 1, false, at(50));
+        assert_eq!(filter.judge(&instance(1, true, false), at(50)), Fate::DropCopy);
+        assert_eq!((filter.awaited(), filter.next_timeout()), (0, None));
+    }
+
+    #[test]
+    fn the_original_that_a_copy_overtook_is_dropped_once() {
+        let mut filter = filter();
+        take(&mut filter, 1, true, at(50));
+        assert_eq!(filter.judge(&instance(1, false, false), at(55)), Fate::DropOriginal);
+        assert_eq!(filter.judge(&instance(1, false, false), at(56)), Fate::Process, "a retransmission");
+        assert_eq!(filter.next_timeout(), None);
+    }
+
+    #[test]
+    fn an_original_that_does_not_come_is_a_masked_loss() {
+        let mut filter = filter();
+        take(&mut filter, 1, false, at(50));
+        take(&mut filter, 2, true, at(50));
+        take(&mut filter, 3, false, at(50));
+        assert_eq!(filter.next_timeout(), Some(at(75)), "a quarter of the round-trip time");
+        assert_eq!(filter.on_timeout(at(74)), Masked::default());
+        assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: true });
+        assert_eq!(filter.judge(&instance(2, false, false), at(76)), Fate::Process, "too late");
+    }
+
+    #[test]
+    fn three_later_originals_say_it_sooner_but_not_within_a_millisecond() {
+        let mut filter = filter();
+        take(&mut filter, 1, true, at(50));
+        for segment in 2..=4 {
+            take(&mut filter, segment, false, at(50));
+            assert_eq!(filter.judge(&instance(segment, true, false), at(50)), Fate::DropCopy);
+        }
+        assert_eq!(filter.next_timeout(), Some(at(51)));
+        assert_eq!(filter.on_timeout(at(50)), Masked::default());
+        assert_eq!(filter.on_timeout(at(51)), Masked { losses: 1, report: true });
+    }
+
+    #[test]
+    fn what_the_authors_deployed_reports_nothing() {
+        let mut filter = Filter::new(CopyRule::Ledger, CopyReport::None);
+        take(&mut filter, 1, true, at(50));
+        assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: false });
+    }
+
+    /// The paper: an unmarked packet is processed "if it contains new data or if the previous packet
+    /// carrying the same sequence did not have the flag set either".
+    #[test]
+    fn a_retransmission_after_a_lost_ack_is_acknowledged_but_not_by_the_papers_rule() {
+        let fate = |rule| {
+            let mut filter = Filter::new(rule, CopyReport::Original);
+            take(&mut filter, 1, false, at(50));
+            filter.judge(&instance(1, true, false), at(50));
+            filter.judge(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))
+        };
+        assert_eq!(fate(CopyRule::Ledger), Fate::Process);
+        assert_eq!(fate(CopyRule::Paper), Fate::DropOriginal);
+    }
+
+    #[test]
+    fn a_marked_segment_with_a_younger_timestamp_is_a_retransmission() {
+        let mut filter = filter();
+        take(&mut filter, 1, true, at(50));
+        let again = Instance { tsval: 5400, ..instance(1, true, false) };
+        assert_eq!(filter.judge(&again, at(450)), Fate::Process);
+        assert_eq!(filter.judge(&instance(1, true, false), at(451)), Fate::DropCopy, "same timestamp");
+        assert_eq!(filter.judge(&instance(9, true, false), at(452)), Fate::Process, "of an unknown first");
+    }
+
+    #[test]
+    fn a_burst_of_one_tick_is_one_entry_in_memory_and_everything_is_bounded() {
+        let mut filter = filter();
+        for segment in 1..=1000 {
+            take(&mut filter, segment, true, at(50));
+        }
+        assert_eq!((filter.firsts.len(), filter.awaited()), (1, ENTRIES_MAX));
+        for segment in 1..=1000 {
+            filter.on_taken(&Instance { tsval: segment, ..instance(segment, false, true) }, AGE, at(60));
+        }
+        assert_eq!(filter.firsts.len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn the_copy_of_an_acknowledgement_counts_only_if_it_says_something_new() {
+        let mut filter = filter();
+        let ack = BareAck { ack: SeqNum(1001), window: 100, sack: SackBlocks::default(), tsval: 7 };
+        assert_eq!(filter.judge_ack(ack.clone(), false, true, AGE, at(0)), Fate::Process);
+        assert_eq!(filter.judge_ack(ack.clone(), true, false, AGE, at(0)), Fate::DropCopy);
+        let ack = BareAck { ack: SeqNum(2001), ..ack };
+        assert_eq!(filter.judge_ack(ack.clone(), true, true, AGE, at(10)), Fate::Process);
+        assert_eq!(filter.judge_ack(ack.clone(), false, false, AGE, at(12)), Fate::DropOriginal);
+        assert_eq!(filter.judge_ack(ack, false, false, AGE, at(13)), Fate::Process, "a duplicate ACK");
+    }
+}

@@ -1,0 +1,316 @@
+//! How a repaired loss is told and answered: R_SUCC, R_ACK, R_FAIL and STOP.
+//!
+//! The end that repaired a loss sets R_SUCC on everything it sends until the other end, which has then
+//! reduced its window, answers R_ACK: like the ECN-Echo of RFC 3168, once per round trip. In F2 each
+//! episode has a parity, an alternating bit: a repeated R_SUCC causes no second reduction, and a stale
+//! R_ACK ends no later episode. Corrective and Proactive share one state.
+
+use brisk_wire::gentle::{A_PAR, R_ACK, R_SUCC, S_PAR, STOP};
+use brisk_wire::{Gentle, SeqNum};
+
+use super::capability::Profile;
+use crate::outcome::Arrived;
+use crate::time::{Duration, Instant};
+
+/// Segments that say STOP.
+const STOPS: u8 = 3;
+
+/// What the signals of an arriving segment say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct News {
+    /// A repair was reported that was not known: it may reduce the window.
+    pub(crate) repaired: bool,
+    /// A repair was reported, known or not.
+    pub(crate) reported: bool,
+    /// This many bytes from SEG.ACK on could not be repaired.
+    pub(crate) failed: Option<u32>,
+    /// The peer takes no parity any more.
+    pub(crate) stop: bool,
+}
+
+/// The signals of one connection, in both directions.
+#[derive(Clone, Debug)]
+pub(crate) struct Signals {
+    profile: Profile,
+    /// As the receiver: an episode that the peer has not confirmed, and its parity.
+    succ: bool,
+    s_par: bool,
+    /// As the receiver: a failure to be told with an acknowledgement, bytes from RCV.NXT on.
+    fail: Option<u32>,
+    stops: u8,
+    /// As the sender: parity of the last episode that was answered, and whether the answer goes out.
+    last_par: bool,
+    rack_pending: bool,
+    /// The newest segment that carried R_SUCC.
+    last_succ: Option<Stamp>,
+    /// F1: when R_ACK last left.
+    r_ack_sent: Option<Instant>,
+}
+
+/// What tells which of two segments of the peer is the newer one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stamp {
+    seq: SeqNum,
+    ack: SeqNum,
+    ts: Option<u32>,
+}
+
+impl Stamp {
+    fn of(segment: &Arrived<'_>) -> Stamp {
+        let ts = segment.options.timestamps.map(|stamps| stamps.value);
+        Stamp { seq: segment.seq, ack: segment.ack, ts }
+    }
+
+    fn newer_than(&self, other: &Stamp) -> bool {
+        let ticked = match (self.ts, other.ts) {
+            (Some(this), Some(that)) => crate::receive::timestamps::older(that, this),
+            _ => false,
+        };
+        ticked || self.seq.gt(other.seq) || self.ack.gt(other.ack)
+    }
+}
+
+impl Signals {
+    /// Nothing to tell.
+    pub(crate) fn new(profile: Profile) -> Self {
+        Signals {
+            profile,
+            succ: false,
+            s_par: false,
+            fail: None,
+            stops: 0,
+            last_par: false,
+            rack_pending: false,
+            last_succ: None,
+            r_ack_sent: None,
+        }
+    }
+
+    /// Receiver: a loss was repaired here. Repairs that follow before the peer has answered belong to the
+    /// same episode.
+    pub(crate) fn on_repair(&mut self) {
+        if !self.succ {
+            self.s_par = !self.s_par;
+            self.succ = true;
+        }
+    }
+
+    /// Receiver: a repair failed; the next acknowledgement says which bytes from RCV.NXT on are missing.
+    pub(crate) fn on_failure(&mut self, lost_len: u32) {
+        self.fail = Some(lost_len.min(STOP - 1));
+    }
+
+    /// Receiver: no more parity is taken.
+    pub(crate) fn on_stop(&mut self) {
+        (self.fail, self.stops) = (None, STOPS);
+    }
+
+    /// What the option of an acknowledgement that leaves now says beside [`Signals::flags`].
+    pub(crate) fn failure(&self) -> Option<u32> {
+        if self.stops > 0 { Some(STOP) } else { self.fail }
+    }
+
+    /// The flags that every outgoing segment carries now.
+    pub(crate) fn flags(&self) -> u8 {
+        let f2 = self.profile == Profile::F2;
+        let mut flags = 0;
+        if self.succ {
+            flags |= R_SUCC | if f2 && self.s_par { S_PAR } else { 0 };
+        }
+        if self.rack_pending {
+            flags |= R_ACK | if f2 && self.last_par { A_PAR } else { 0 };
+        }
+        flags
+    }
+
+    /// A segment with these flags left; `told` if it also carried the failure or STOP.
+    pub(crate) fn on_sent(&mut self, option: Option<Gentle>, now: Instant) {
+        if let Some(Gentle::Fail { .. }) = option {
+            self.fail = None;
+            self.stops = self.stops.saturating_sub(1);
+        }
+        if self.rack_pending
+            && option.and_then(|option| option.flags()).is_some_and(|flags| flags & R_ACK != 0)
+        {
+            self.r_ack_sent = Some(now);
+            // [F1] "stop: after one segment".
+            self.rack_pending = self.profile == Profile::F2;
+        }
+    }
+
+    /// The signals of an acceptable segment. `expected`: parity or copies left from here that may have
+    /// repaired something; without them a report is forged.
+    pub(crate) fn on_segment(
+        &mut self,
+        segment: &Arrived<'_>,
+        expected: bool,
+        srtt: Option<Duration>,
+        now: Instant,
+    ) -> News {
+        let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
+        let mut news = News::default();
+        if flags & R_ACK != 0 {
+            self.take_confirmation(flags);
+        }
+        if flags & R_SUCC != 0 && expected {
+            news.reported = true;
+            news.repaired = self.take_report(flags, srtt, now);
+            let stamp = Stamp::of(segment);
+            if self.last_succ.is_none_or(|last| stamp.newer_than(&last)) {
+                self.last_succ = Some(stamp);
+            }
+        } else if flags & R_SUCC == 0
+            && self.profile == Profile::F2
+            && self.last_succ.is_some_and(|last| Stamp::of(segment).newer_than(&last))
+        {
+            self.rack_pending = false;
+        }
+        match segment.options.gentle {
+            Some(Gentle::Fail { lost_len: STOP, .. }) => news.stop = true,
+            Some(Gentle::Fail { lost_len, .. }) => news.failed = Some(lost_len),
+            Some(
+                Gentle::Short { .. }
+                | Gentle::EncF1 { .. }
+                | Gentle::EncF2 { .. }
+                | Gentle::EncRs { .. }
+                | Gentle::Part { .. }
+                | Gentle::Capability(_),
+            )
+            | None => {}
+        }
+        news
+    }
+
+    fn take_confirmation(&mut self, flags: u8) {
+        let ours = match self.profile {
+            Profile::F2 => (flags & A_PAR != 0) == self.s_par,
+            Profile::F1 => true,
+        };
+        if ours {
+            self.succ = false;
+        }
+    }
+
+    /// Takes R_SUCC; true if it opens an episode.
+    fn take_report(&mut self, flags: u8, srtt: Option<Duration>, now: Instant) -> bool {
+        match self.profile {
+            Profile::F2 => {
+                let par = flags & S_PAR != 0;
+                let opens = par != self.last_par;
+                (self.last_par, self.rack_pending) = (par, true);
+                opens
+            }
+            Profile::F1 => {
+                // The bit alone does not tell a repetition from a new loss: within a round trip of our
+                // answer it is a repetition.
+                let overdue = match (self.r_ack_sent, srtt) {
+                    (Some(sent), Some(srtt)) => now.saturating_since(sent) >= srtt,
+                    (None, _) | (_, None) => true,
+                };
+                self.rack_pending |= overdue;
+                overdue
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brisk_wire::{Ecn, Flags, Options, Timestamps};
+
+    fn arrive(signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> News {
+        let options = Options {
+            timestamps: Some(Timestamps { value: at_ms as u32, echo: 0 }),
+            gentle: flags.map(|flags| Gentle::Short { flags }),
+            ..Options::default()
+        };
+        let segment = Arrived {
+            seq: SeqNum(seq),
+            ack: SeqNum(1),
+            flags: Flags::ACK,
+            window: 1,
+            urgent: 0,
+            options: &options,
+            payload: &[],
+            ecn: Ecn::NotEct,
+            segment_size: 0,
+        };
+        let srtt = Some(Duration::from_millis(100));
+        signals.on_segment(&segment, true, srtt, Instant::from_millis(at_ms))
+    }
+
+    #[test]
+    fn a_repair_is_told_until_it_is_confirmed() {
+        let mut receiver = Signals::new(Profile::F2);
+        assert_eq!(receiver.flags(), 0);
+        receiver.on_repair();
+        assert_eq!(receiver.flags(), R_SUCC | S_PAR);
+        receiver.on_repair();
+        assert_eq!(receiver.flags(), R_SUCC | S_PAR, "merged into the episode");
+        arrive(&mut receiver, 1, 10, Some(R_ACK));
+        assert_eq!(receiver.flags(), R_SUCC | S_PAR, "a confirmation of another episode");
+        arrive(&mut receiver, 1, 10, Some(R_ACK | A_PAR));
+        assert_eq!(receiver.flags(), 0);
+        receiver.on_repair();
+        assert_eq!(receiver.flags(), R_SUCC, "the next episode has the other parity");
+    }
+
+    #[test]
+    fn a_report_is_news_once_and_confirmed_until_it_ends() {
+        let mut sender = Signals::new(Profile::F2);
+        let news = arrive(&mut sender, 1, 10, Some(R_SUCC | S_PAR));
+        assert!(news.repaired);
+        assert_eq!(sender.flags(), R_ACK | A_PAR);
+        let again = arrive(&mut sender, 1, 20, Some(R_SUCC | S_PAR));
+        assert!(again.reported && !again.repaired);
+        arrive(&mut sender, 1, 15, None);
+        assert_eq!(sender.flags(), R_ACK | A_PAR, "an older segment ends nothing");
+        arrive(&mut sender, 1, 30, None);
+        assert_eq!(sender.flags(), 0);
+        assert!(arrive(&mut sender, 1, 40, Some(R_SUCC)).repaired, "the other parity: a second loss");
+    }
+
+    #[test]
+    fn what_nobody_can_have_repaired_is_no_news() {
+        let mut sender = Signals::new(Profile::F2);
+        let options = Options { gentle: Some(Gentle::Short { flags: R_SUCC | S_PAR }), ..Options::default() };
+        let segment = Arrived {
+            seq: SeqNum(1),
+            ack: SeqNum(1),
+            flags: Flags::ACK,
+            window: 1,
+            urgent: 0,
+            options: &options,
+            payload: &[],
+            ecn: Ecn::NotEct,
+            segment_size: 0,
+        };
+        assert_eq!(sender.on_segment(&segment, false, None, Instant::ZERO), News::default());
+        assert_eq!(sender.flags(), 0);
+    }
+
+    #[test]
+    fn stop_is_said_three_times_and_outweighs_a_failure() {
+        let mut receiver = Signals::new(Profile::F2);
+        receiver.on_failure(3000);
+        assert_eq!(receiver.failure(), Some(3000));
+        receiver.on_stop();
+        for _ in 0..3 {
+            assert_eq!(receiver.failure(), Some(STOP));
+            receiver.on_sent(Some(Gentle::Fail { flags: 0x20, lost_len: STOP }), Instant::ZERO);
+        }
+        assert_eq!(receiver.failure(), None);
+    }
+
+    #[test]
+    fn in_f1_one_confirmation_leaves_and_a_repetition_within_a_round_trip_is_none() {
+        let mut sender = Signals::new(Profile::F1);
+        assert!(arrive(&mut sender, 1, 100, Some(R_SUCC)).repaired);
+        assert_eq!(sender.flags(), R_ACK);
+        sender.on_sent(Some(Gentle::Short { flags: R_ACK }), Instant::from_millis(110));
+        assert_eq!(sender.flags(), 0);
+        assert!(!arrive(&mut sender, 1, 150, Some(R_SUCC)).repaired);
+        assert!(arrive(&mut sender, 1, 210, Some(R_SUCC)).repaired, "its carrier was lost");
+    }
+}

@@ -1,0 +1,572 @@
+//! What is remembered of a path from one connection to the next (RFC 9040, temporal sharing).
+//!
+//! A path is a pair of addresses. Its connections tell what they measured, when they open, every
+//! [`REPORT_INTERVAL`] while they live, and at their end; the memory folds that in, lets it age, and a new
+//! connection is handed the [`PathFacts`] as a value. The memory knows no connection and decides nothing:
+//! what a connection makes of the facts is [`crate::config::PathStart`] and
+//! [`crate::config::HandshakeTimers`].
+//!
+//! This is the only place for facts of the *path*: round-trip time, window, loss, and how large segments
+//! may be. What a *server* said about Fast Open (cookies, refusals) is in [`crate::fast_open::client`].
+//!
+//! | fact | folded in how | believed for |
+//! |---|---|---|
+//! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
+//! | window, slow-start threshold | a reduction at once; growth that was used | `window_lifetime`, half of it after half of that |
+//! | loss, burst length | counts that decay | halved per `loss_half_life` |
+//! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
+//! | MSS of the peer, handshakes that failed | the last | while there is room |
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::net::IpAddr;
+
+use crate::error::ConfigError;
+use crate::lru::Lru;
+use crate::stack::KeyedHash;
+use crate::time::{Duration, Instant};
+
+mod persist;
+
+/// A connection tells what it measured at least so often while it is busy.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// Segments that the loss estimate remembers at most: beyond it everything counted is halved.
+const LOSS_SEGMENTS: u64 = 1 << 14;
+/// Counts are kept in this fraction of a segment, so that halving a single loss does not lose it.
+const FRACTION: u64 = 1 << 10;
+
+/// Bounds and ages of the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathMemoryConfig {
+    /// Pairs of addresses. 0 (nothing is remembered)..=1000000, default 1024.
+    pub entries: usize,
+    /// How long a round-trip time is believed. 1 s..=86400 s, default 600 s.
+    pub rtt_lifetime: Duration,
+    /// How long a window is believed; half of it from half of this on. 1 s..=86400 s, default 600 s.
+    pub window_lifetime: Duration,
+    /// After this long a loss counts half. 1 s..=86400 s, default 600 s.
+    pub loss_half_life: Duration,
+    /// How long a path is believed to be narrow. 0 (never)..=86400 s, default 600 s: RFC 8201 section 4
+    /// recommends ten minutes.
+    pub mtu_lifetime: Duration,
+}
+
+impl Default for PathMemoryConfig {
+    fn default() -> Self {
+        let ten_minutes = Duration::from_secs(600);
+        PathMemoryConfig {
+            entries: 1024,
+            rtt_lifetime: ten_minutes,
+            window_lifetime: ten_minutes,
+            loss_half_life: ten_minutes,
+            mtu_lifetime: ten_minutes,
+        }
+    }
+}
+
+impl PathMemoryConfig {
+    /// Checks the ranges given at the fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let PathMemoryConfig { entries, rtt_lifetime, window_lifetime, loss_half_life, mtu_lifetime } = *self;
+        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
+        if entries > 1_000_000 {
+            return refuse("path.entries", entries.to_string(), "0 to 1000000");
+        }
+        let day = Duration::from_secs(86_400);
+        for (key, value) in [
+            ("path.rtt_lifetime", rtt_lifetime),
+            ("path.window_lifetime", window_lifetime),
+            ("path.loss_half_life", loss_half_life),
+        ] {
+            if !(Duration::from_secs(1)..=day).contains(&value) {
+                return refuse(key, format!("{value:?}"), "1 s to 86400 s");
+            }
+        }
+        if mtu_lifetime > day {
+            return refuse("path.mtu_lifetime", format!("{mtu_lifetime:?}"), "0 to 86400 s");
+        }
+        Ok(())
+    }
+}
+
+/// What is believed of a path now; what is not known, or too old, is absent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PathFacts {
+    /// Round-trip time.
+    pub rtt: Option<PathRtt>,
+    /// Congestion window.
+    pub window: Option<PathWindow>,
+    /// Loss of what we sent.
+    pub loss: Option<PathLoss>,
+    /// MSS that the peer announced last, bytes.
+    pub mss: Option<u16>,
+    /// The path takes less than the device.
+    pub mtu: Option<NarrowPath>,
+    /// Active opens in a row that got no answer.
+    pub handshake_failures: u8,
+}
+
+/// Round-trip time of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathRtt {
+    /// Smoothed.
+    pub srtt: Duration,
+    /// Its variation.
+    pub rttvar: Duration,
+    /// The least that the last connection saw.
+    pub min_rtt: Duration,
+}
+
+/// Congestion window of a path, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathWindow {
+    /// The window that was in use without a loss.
+    pub cwnd: u32,
+    /// Slow-start threshold after the last reduction, if there was one.
+    pub ssthresh: Option<u32>,
+}
+
+/// Loss on a path, of segments that we sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathLoss {
+    /// Segments that the estimate rests on, older ones counting less.
+    pub segments: u32,
+    /// Of a million segments so many were lost.
+    pub per_million: u32,
+    /// Segments of a run of losses in the mean, times 1000; 0 without a loss.
+    pub burst_milli: u32,
+}
+
+/// What path-MTU discovery found, bytes of IP packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NarrowPath {
+    /// Packets of this size pass.
+    pub low: u16,
+    /// Larger ones than this do not; in between nobody knows.
+    pub high: u16,
+}
+
+/// The ends of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Ends {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+}
+
+/// What a connection tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PathReport {
+    /// Its estimate, and how many samples that rests on.
+    pub(crate) rtt: Option<(PathRtt, u32)>,
+    /// Its window.
+    pub(crate) window: Option<WindowReport>,
+    /// What was sent and lost since its last report, segments.
+    pub(crate) losses: LossCount,
+    /// The peer's MSS option.
+    pub(crate) mss: Option<u16>,
+    /// What path-MTU discovery found.
+    pub(crate) mtu: MtuReport,
+    /// The handshake just ended.
+    pub(crate) handshake: Option<Handshake>,
+}
+
+/// The window of a connection, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WindowReport {
+    /// The window, or the threshold while a loss is being repaired.
+    pub(crate) cwnd: u32,
+    /// The threshold; `None` before the first reduction of this connection.
+    pub(crate) ssthresh: Option<u32>,
+}
+
+/// Segments sent and lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LossCount {
+    pub(crate) sent: u64,
+    pub(crate) lost: u64,
+    /// Runs of lost segments that followed each other.
+    pub(crate) runs: u64,
+}
+
+/// What path-MTU discovery of a connection found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum MtuReport {
+    /// Nothing speaks for or against large packets.
+    #[default]
+    Silent,
+    /// Large packets do not pass.
+    Narrow(NarrowPath),
+    /// What was believed to be narrow is not.
+    Open,
+}
+
+/// How a handshake ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handshake {
+    Completed,
+    /// There was no answer.
+    Failed,
+}
+
+/// A fact and until when it is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Aging<T> {
+    fact: T,
+    until: Instant,
+}
+
+impl<T: Copy> Aging<T> {
+    fn at(aging: Option<Aging<T>>, now: Instant) -> Option<T> {
+        aging.filter(|aging| aging.until > now).map(|aging| aging.fact)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Path {
+    rtt: Option<Aging<PathRtt>>,
+    window: Option<Aging<PathWindow>>,
+    losses: Losses,
+    mss: Option<u16>,
+    mtu: Option<Aging<NarrowPath>>,
+    handshake_failures: u8,
+}
+
+/// Counts that decay, in [`FRACTION`]s of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Losses {
+    count: LossCount,
+    /// When it was halved last.
+    halved: Instant,
+}
+
+/// The memory of a stack.
+#[derive(Debug)]
+pub(crate) struct PathMemory {
+    config: PathMemoryConfig,
+    hash: KeyedHash,
+    paths: Lru<Ends, Path, KeyedHash>,
+}
+
+impl PathMemory {
+    /// An empty memory.
+    pub(crate) fn new(config: PathMemoryConfig, hash: KeyedHash) -> Self {
+        PathMemory { config, paths: Lru::new(config.entries, hash.clone()), hash }
+    }
+
+    fn emptied(&self) -> Self {
+        PathMemory::new(self.config, self.hash.clone())
+    }
+
+    /// What is believed of a path; nothing of one that nobody has used.
+    pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
+        self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(&self.config, now))
+    }
+
+    /// All paths, the one unused for longest first.
+    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (Ends, PathFacts)> {
+        self.paths.iter().map(move |(ends, path)| (*ends, path.facts(&self.config, now)))
+    }
+
+    /// Takes in what a connection tells.
+    pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
+        let config = self.config;
+        let Some((_, path)) = self.paths.touch_or_insert(ends, Path::default) else { return };
+        if let Some((rtt, samples)) = report.rtt {
+            path.on_rtt(rtt, samples, now, config.rtt_lifetime);
+        }
+        if let Some(window) = report.window {
+            path.on_window(window, now, &config);
+        }
+        path.losses.add(report.losses, now, config.loss_half_life);
+        path.mss = report.mss.or(path.mss);
+        match report.mtu {
+            MtuReport::Silent => {}
+            MtuReport::Narrow(fact) => path.mtu = Some(Aging { fact, until: now + config.mtu_lifetime }),
+            MtuReport::Open => path.mtu = None,
+        }
+        path.handshake_failures = match report.handshake {
+            Some(Handshake::Failed) => path.handshake_failures.saturating_add(1),
+            Some(Handshake::Completed) => 0,
+            None => path.handshake_failures,
+        };
+    }
+
+    /// Forgets every path: on a change of network.
+    pub(crate) fn flush(&mut self) {
+        self.paths.retain(|_, _| false);
+    }
+}
+
+impl Path {
+    fn facts(&self, config: &PathMemoryConfig, now: Instant) -> PathFacts {
+        PathFacts {
+            rtt: Aging::at(self.rtt, now),
+            window: self.window_at(config, now),
+            loss: self.losses.estimate(now, config.loss_half_life),
+            mss: self.mss,
+            mtu: Aging::at(self.mtu, now),
+            handshake_failures: self.handshake_failures,
+        }
+    }
+
+    /// Half of an old window: nobody has tried it for a while.
+    fn window_at(&self, config: &PathMemoryConfig, now: Instant) -> Option<PathWindow> {
+        let window = Aging::at(self.window, now)?;
+        let left = self.window?.until.saturating_since(now);
+        if left > config.window_lifetime / 2 {
+            return Some(window);
+        }
+        Some(PathWindow { cwnd: window.cwnd / 2, ssthresh: window.ssthresh.map(|ssthresh| ssthresh / 2) })
+    }
+
+    /// RFC 9040 section 5 leaves open how the RTT of a connection is merged. A path that became longer is
+    /// believed at once, since timers that are too short cost packets; one that became shorter slowly.
+    fn on_rtt(&mut self, new: PathRtt, samples: u32, now: Instant, lifetime: Duration) {
+        let rtt = match Aging::at(self.rtt, now) {
+            None => new,
+            Some(old) => {
+                let srtt = if new.srtt >= old.srtt { new.srtt } else { old.srtt - (old.srtt - new.srtt) / 8 };
+                // One sample says nothing of the variation: RFC 6298 then takes half of the time.
+                let error = old.srtt.abs_diff(new.srtt);
+                let folded = old.rttvar - old.rttvar / 4 + error / 4;
+                let rttvar = if samples > 1 { new.rttvar.max(error / 2) } else { folded };
+                PathRtt { srtt, rttvar, min_rtt: new.min_rtt }
+            }
+        };
+        self.rtt = Some(Aging { fact: rtt, until: now + lifetime });
+    }
+
+    /// A connection that was too short to use what is remembered tells nothing of it.
+    fn on_window(&mut self, new: WindowReport, now: Instant, config: &PathMemoryConfig) {
+        let old = self.window_at(config, now);
+        let fact = match (old, new.ssthresh) {
+            (None, ssthresh) => PathWindow { cwnd: new.cwnd, ssthresh },
+            (Some(_), Some(_)) => PathWindow { cwnd: new.cwnd, ssthresh: new.ssthresh },
+            (Some(old), None) if new.cwnd >= old.cwnd => {
+                PathWindow { cwnd: new.cwnd, ssthresh: old.ssthresh.map(|old| old.max(new.cwnd)) }
+            }
+            (Some(_), None) => return,
+        };
+        self.window = Some(Aging { fact, until: now + config.window_lifetime });
+    }
+}
+
+impl Losses {
+    fn add(&mut self, new: LossCount, now: Instant, half_life: Duration) {
+        *self = self.decayed(now, half_life);
+        if new.sent == 0 && new.lost == 0 {
+            return;
+        }
+        if self.count.sent == 0 {
+            self.halved = now;
+        }
+        let LossCount { sent, lost, runs } = &mut self.count;
+        *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
+        *lost = lost.saturating_add(new.lost.min(new.sent).saturating_mul(FRACTION));
+        *runs = runs.saturating_add(new.runs.min(new.lost).saturating_mul(FRACTION));
+        while self.count.sent > LOSS_SEGMENTS * FRACTION {
+            self.count = self.count.shifted(1);
+        }
+    }
+
+    fn decayed(self, now: Instant, half_life: Duration) -> Losses {
+        let half_life = half_life.as_micros().max(1);
+        let times = (now.saturating_since(self.halved).as_micros() / half_life).min(63) as u32;
+        let passed = Duration::from_micros((half_life as u64).saturating_mul(u64::from(times)));
+        let halved = if times == 63 { now } else { self.halved + passed };
+        Losses { count: self.count.shifted(times), halved }
+    }
+
+    fn estimate(&self, now: Instant, half_life: Duration) -> Option<PathLoss> {
+        let LossCount { sent, lost, runs } = self.decayed(now, half_life).count;
+        if sent == 0 {
+            return None;
+        }
+        let ratio = |part: u64, of: u64, scale: u64| {
+            u32::try_from(part.saturating_mul(scale).checked_div(of).unwrap_or(0)).unwrap_or(u32::MAX)
+        };
+        Some(PathLoss {
+            segments: u32::try_from(sent / FRACTION).unwrap_or(u32::MAX),
+            per_million: ratio(lost, sent, 1_000_000),
+            burst_milli: ratio(lost, runs, 1000),
+        })
+    }
+}
+
+impl LossCount {
+    fn shifted(self, times: u32) -> LossCount {
+        LossCount { sent: self.sent >> times, lost: self.lost >> times, runs: self.runs >> times }
+    }
+
+    /// What was counted since `before`.
+    pub(crate) fn since(self, before: LossCount) -> LossCount {
+        LossCount {
+            sent: self.sent.saturating_sub(before.sent),
+            lost: self.lost.saturating_sub(before.lost),
+            runs: self.runs.saturating_sub(before.runs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1460;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(1000 * seconds)
+    }
+
+    fn ends(last: u8) -> Ends {
+        Ends { local: IpAddr::from([192, 0, 2, 1]), remote: IpAddr::from([198, 51, 100, last]) }
+    }
+
+    fn memory(entries: usize) -> PathMemory {
+        PathMemory::new(PathMemoryConfig { entries, ..PathMemoryConfig::default() }, KeyedHash::new(1))
+    }
+
+    fn rtt(srtt: u64, rttvar: u64) -> PathRtt {
+        PathRtt { srtt: ms(srtt), rttvar: ms(rttvar), min_rtt: ms(srtt) }
+    }
+
+    fn measured(srtt: u64, rttvar: u64, samples: u32) -> PathReport {
+        PathReport { rtt: Some((rtt(srtt, rttvar), samples)), ..PathReport::default() }
+    }
+
+    fn window(cwnd: u32, ssthresh: Option<u32>) -> PathReport {
+        let ssthresh = ssthresh.map(|segments| segments * MSS);
+        PathReport { window: Some(WindowReport { cwnd: cwnd * MSS, ssthresh }), ..PathReport::default() }
+    }
+
+    fn lost(sent: u64, lost: u64, runs: u64) -> PathReport {
+        PathReport { losses: LossCount { sent, lost, runs }, ..PathReport::default() }
+    }
+
+    /// What is believed at second `now` after these reports, one a second from 0 on.
+    fn after(reports: &[PathReport], now: u64) -> PathFacts {
+        let mut memory = memory(10);
+        for (second, report) in (0..).zip(reports) {
+            memory.on_report(ends(9), report, at(second));
+        }
+        memory.facts(&ends(9), at(now))
+    }
+
+    #[test]
+    fn a_path_belongs_to_a_pair_of_addresses_and_the_one_unused_for_longest_makes_way() {
+        let mut memory = memory(2);
+        for last in [1, 2, 1, 3] {
+            memory.on_report(ends(last), &measured(u64::from(last) * 10, 5, 1), at(0));
+        }
+        let known = |last| memory.facts(&ends(last), at(1)).rtt.map(|rtt| rtt.srtt);
+        assert_eq!((known(1), known(2), known(3)), (Some(ms(10)), None, Some(ms(30))));
+        let elsewhere = Ends { local: IpAddr::from([10, 0, 0, 1]), ..ends(1) };
+        assert_eq!(memory.facts(&elsewhere, at(1)), PathFacts::default());
+        memory.flush();
+        assert_eq!(memory.iter(at(1)).count(), 0);
+    }
+
+    #[test]
+    fn without_entries_nothing_is_remembered() {
+        let mut memory = memory(0);
+        memory.on_report(ends(1), &measured(100, 5, 1), at(0));
+        assert_eq!(memory.facts(&ends(1), at(0)), PathFacts::default());
+    }
+
+    #[test]
+    fn a_longer_round_trip_is_believed_at_once_a_shorter_one_slowly() {
+        assert_eq!(
+            after(&[measured(100, 10, 9), measured(180, 20, 9)], 2).rtt.map(|rtt| rtt.srtt),
+            Some(ms(180))
+        );
+        let shorter = after(&[measured(180, 10, 9), measured(100, 20, 9)], 2).rtt;
+        assert_eq!(shorter.map(|rtt| (rtt.srtt, rtt.rttvar)), Some((ms(170), ms(40))));
+    }
+
+    #[test]
+    fn a_single_sample_does_not_spoil_a_variation_that_is_known() {
+        // RFC 6298 2.2 takes half of the first sample; RFC 9040 table 3 shares RTTVAR between connections.
+        let known = after(&[measured(100, 4, 50), measured(100, 50, 1)], 2).rtt;
+        assert_eq!(known, Some(PathRtt { rttvar: ms(3), ..rtt(100, 0) }));
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_believed() {
+        let report = PathReport { rtt: measured(100, 4, 9).rtt, ..window(40, Some(20)) };
+        let believed = |now| {
+            let facts = after(&[report], now);
+            (facts.rtt.is_some(), facts.window.map(|window| (window.cwnd / MSS, window.ssthresh)))
+        };
+        assert_eq!(believed(299), (true, Some((40, Some(20 * MSS)))));
+        assert_eq!(believed(300), (true, Some((20, Some(10 * MSS)))), "half of it from half of its life on");
+        assert_eq!(believed(600), (false, None));
+    }
+
+    #[test]
+    fn a_reduction_counts_at_once_and_an_unused_window_not_at_all() {
+        let cwnd = |reports: &[PathReport]| after(reports, 9).window.map(|window| window.cwnd / MSS);
+        assert_eq!(cwnd(&[window(40, None), window(12, Some(12))]), Some(12));
+        assert_eq!(cwnd(&[window(40, None), window(12, None)]), Some(40), "a short connection");
+        assert_eq!(cwnd(&[window(12, Some(12)), window(40, None)]), Some(40));
+        let threshold =
+            after(&[window(12, Some(12)), window(40, None)], 9).window.and_then(|window| window.ssthresh);
+        assert_eq!(threshold, Some(40 * MSS));
+    }
+
+    #[test]
+    fn losses_are_counted_per_segment_and_per_run() {
+        let loss = after(&[lost(300, 6, 2), lost(100, 2, 2)], 2).loss;
+        assert_eq!(loss, Some(PathLoss { segments: 400, per_million: 20_000, burst_milli: 2000 }));
+        let none = after(&[lost(100, 0, 0)], 2).loss;
+        assert_eq!(none, Some(PathLoss { segments: 100, per_million: 0, burst_milli: 0 }));
+        assert_eq!(after(&[lost(0, 0, 0)], 2).loss, None);
+    }
+
+    #[test]
+    fn old_losses_count_less_than_new_ones() {
+        let mut memory = memory(1);
+        memory.on_report(ends(9), &lost(1000, 100, 100), at(0));
+        memory.on_report(ends(9), &lost(500, 0, 0), at(600));
+        let per_million = |now| memory.facts(&ends(9), at(now)).loss.map(|loss| loss.per_million);
+        assert_eq!(per_million(600), Some(50_000), "half of 1000 with half of 100, and 500 without any");
+        assert_eq!(per_million(1300), Some(50_000), "both age alike");
+        assert_eq!(per_million(1_000_000_000), None);
+    }
+
+    #[test]
+    fn however_much_is_sent_the_estimate_follows() {
+        let mut memory = memory(1);
+        memory.on_report(ends(9), &lost(1_000_000, 100_000, 100_000), at(0));
+        memory.on_report(ends(9), &lost(1_000_000, 0, 0), at(1));
+        let loss = memory.facts(&ends(9), at(2)).loss.expect("a million segments");
+        assert!(loss.per_million < 2_000 && loss.segments <= 1 << 14, "{loss:?}");
+    }
+
+    #[test]
+    fn a_narrow_path_is_tried_again_after_ten_minutes_or_when_it_proves_wide() {
+        let narrow = PathReport {
+            mtu: MtuReport::Narrow(NarrowPath { low: 1064, high: 1500 }),
+            ..PathReport::default()
+        };
+        let open = PathReport { mtu: MtuReport::Open, ..PathReport::default() };
+        assert_eq!(after(&[narrow], 599).mtu, Some(NarrowPath { low: 1064, high: 1500 }));
+        assert_eq!(after(&[narrow], 600).mtu, None);
+        assert_eq!(after(&[narrow, open], 2).mtu, None);
+        assert_eq!(
+            after(&[narrow, PathReport::default()], 2).mtu,
+            Some(NarrowPath { low: 1064, high: 1500 })
+        );
+    }
+
+    #[test]
+    fn failures_are_counted_until_a_handshake_succeeds() {
+        let of = |handshake| PathReport { handshake: Some(handshake), ..PathReport::default() };
+        let failed = of(Handshake::Failed);
+        assert_eq!(after(&[failed, failed], 2).handshake_failures, 2);
+        assert_eq!(after(&[failed, failed, of(Handshake::Completed)], 3).handshake_failures, 0);
+    }
+}

@@ -1,0 +1,108 @@
+//! PSH at the end of every burst, as Linux has it since 5.4: there a burst is one packet with segmentation
+//! offload, and its last segment carries PSH so that a receiver that coalesces need not wait for more.
+//!
+//! How long such a packet is decides where the flags are. Linux makes it as long as what the pacing rate
+//! sends in 1/1024 s (though it does not pace), at least two segments, at most half the congestion window
+//! and 64 KB; on short paths half of 64 KB and less are added, the closer the more.
+
+use crate::time::Duration;
+
+/// `tcp_min_tso_segs`.
+const LEAST_SEGMENTS: u32 = 2;
+/// `gso_max_size` less the headers.
+const MOST_BYTES: u64 = 65_535 - 320;
+/// `tcp_tso_rtt_log`: microseconds of round-trip time, as a power of two, that halve what is added.
+const RTT_LOG: u32 = 9;
+/// Pacing rates of slow start and of congestion avoidance, percent of cwnd/srtt.
+const SLOW_START_PERCENT: u64 = 200;
+const AVOIDANCE_PERCENT: u64 = 120;
+
+/// What the length of a burst depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pace {
+    /// Congestion window, bytes.
+    pub(crate) cwnd: u32,
+    /// The window is below half the slow-start threshold.
+    pub(crate) slow_start: bool,
+    /// Bytes in flight.
+    pub(crate) pipe: u32,
+    /// Payload of a full segment.
+    pub(crate) mss: u32,
+    pub(crate) srtt: Option<Duration>,
+    pub(crate) min_rtt: Option<Duration>,
+}
+
+/// The burst that is being sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct BurstPush {
+    /// Segments of the burst that have left.
+    sent: u32,
+    /// How many it has at most.
+    most: u32,
+}
+
+impl BurstPush {
+    /// A segment of new data leaves; `more`: another full one may follow at once. True if it ends a
+    /// burst of several.
+    pub(crate) fn on_segment(&mut self, pace: &Pace, more: bool) -> bool {
+        if self.sent == 0 {
+            self.most = longest(pace);
+        }
+        self.sent += 1;
+        let ends = self.sent >= self.most || !more;
+        let several = self.sent > 1;
+        if ends {
+            self.sent = 0;
+        }
+        ends && several
+    }
+}
+
+/// Segments of a burst that begins now.
+fn longest(pace: &Pace) -> u32 {
+    let mss = u64::from(pace.mss.max(1));
+    let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };
+    let window = u64::from(pace.cwnd.max(pace.pipe));
+    let micros = pace.srtt.map_or(0, |srtt| srtt.as_micros() as u64);
+    let rate = (window * percent * 10_000).checked_div(micros).unwrap_or(u64::MAX);
+    let near = pace.min_rtt.map_or(0, |rtt| (rtt.as_micros() as u64) >> RTT_LOG);
+    let added = if near < 32 { MOST_BYTES >> near } else { 0 };
+    let bytes = (rate >> 10).saturating_add(added).min(MOST_BYTES);
+    let quota = (pace.cwnd / pace.mss.max(1) / 2).max(1);
+    let segments = (bytes / mss).max(u64::from(LEAST_SEGMENTS)).min(MOST_BYTES / mss);
+    (segments as u32).min(quota)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(cwnd: u32, rtt_us: u64) -> Pace {
+        let rtt = Some(Duration::from_micros(rtt_us));
+        Pace { cwnd, slow_start: true, pipe: 0, mss: 1000, srtt: rtt, min_rtt: rtt }
+    }
+
+    fn pushes(pace: &Pace, segments: u32) -> std::vec::Vec<u32> {
+        let mut burst = BurstPush::default();
+        (1..=segments).filter(|at| burst.on_segment(pace, *at < segments)).collect()
+    }
+
+    #[test]
+    fn on_a_long_path_every_second_segment_pushes() {
+        assert_eq!(pushes(&pace(10_000, 100_000), 10), [2, 4, 6, 8, 10]);
+        assert_eq!(pushes(&pace(10_000, 100_000), 5), [2, 4], "the last is alone");
+    }
+
+    #[test]
+    fn on_a_short_path_half_the_window_is_one_burst() {
+        assert_eq!(pushes(&pace(10_000, 200), 10), [5, 10]);
+        assert_eq!(pushes(&pace(10_000, 200), 7), [5, 7]);
+        assert_eq!(pushes(&Pace { srtt: None, min_rtt: None, ..pace(10_000, 0) }, 10), [5, 10]);
+    }
+
+    #[test]
+    fn a_segment_alone_does_not_push() {
+        assert_eq!(pushes(&pace(10_000, 100_000), 1), []);
+        assert_eq!(pushes(&pace(2_000, 100_000), 2), [], "half of two segments is one");
+    }
+}

@@ -1,0 +1,134 @@
+//! What redundancy may be spent per destination: a share of the bytes sent there in the last ten seconds,
+//! over all connections together, and a small sum for short exchanges that have earned nothing yet.
+
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+
+use crate::config::PlannerConfig;
+use crate::outcome::Origin;
+use crate::time::Instant;
+
+/// Seconds that are looked back upon.
+const SECONDS: u64 = 10;
+/// Destinations at one time. One that was silent for ten seconds needs no entry.
+const DESTINATIONS_MAX: usize = 4096;
+
+/// The books of one destination, a page per second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Ledger {
+    pages: [Page; SECONDS as usize],
+}
+
+/// What was sent in one second, IP bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Page {
+    second: u64,
+    /// Everything but redundancy.
+    sent: u64,
+    /// Copies and parity.
+    spent: u64,
+}
+
+impl Ledger {
+    fn note(&mut self, sent: u64, spent: u64, second: u64) {
+        if let Some(page) = self.pages.get_mut((second % SECONDS) as usize) {
+            if page.second != second {
+                *page = Page { second, ..Page::default() };
+            }
+            page.sent += sent;
+            page.spent += spent;
+        }
+    }
+
+    /// Bytes sent and spent in the last ten seconds.
+    fn sums(&self, second: u64) -> (u64, u64) {
+        let recent = self.pages.iter().filter(|page| page.second + SECONDS > second);
+        recent.fold((0, 0), |(sent, spent), page| (sent + page.sent, spent + page.spent))
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Allowances {
+    ledgers: BTreeMap<IpAddr, Ledger>,
+}
+
+impl Allowances {
+    /// Bytes of redundancy that may go to `remote` at `now`, and those that are overdrawn.
+    pub(super) fn available(&self, remote: IpAddr, planner: &PlannerConfig, now: Instant) -> u32 {
+        let Some(ledger) = self.ledgers.get(&remote) else {
+            return if self.ledgers.len() < DESTINATIONS_MAX { planner.burst } else { 0 };
+        };
+        let (sent, spent) = ledger.sums(second(now));
+        let earned = sent * u64::from(planner.max_overhead) / 100 + u64::from(planner.burst);
+        u32::try_from(earned.saturating_sub(spent)).unwrap_or(u32::MAX)
+    }
+
+    /// A packet of so many IP bytes left for `remote`.
+    pub(super) fn note(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
+        let (sent, spent) = match origin {
+            Origin::Duplicate | Origin::Parity => (0, bytes as u64),
+            Origin::Ack | Origin::New | Origin::Retransmit | Origin::TailLossProbe => (bytes as u64, 0),
+        };
+        let second = second(now);
+        if self.ledgers.len() >= DESTINATIONS_MAX && !self.ledgers.contains_key(&remote) {
+            self.ledgers.retain(|_, ledger| ledger.sums(second) != (0, 0));
+            if self.ledgers.len() >= DESTINATIONS_MAX {
+                return;
+            }
+        }
+        self.ledgers.entry(remote).or_default().note(sent, spent, second);
+    }
+}
+
+/// Pages begin with second 1, so that an empty one is of no second.
+fn second(now: Instant) -> u64 {
+    now.as_micros() / 1_000_000 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    const PLANNER: PlannerConfig = PlannerConfig { max_overhead: 5, burst: 600, ..PlannerConfig::DEFAULT };
+
+    fn peer(last: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from(last))
+    }
+
+    #[test]
+    fn a_share_of_ten_seconds_and_a_little_in_advance() {
+        let mut allowances = Allowances::default();
+        let available =
+            |allowances: &Allowances, at| allowances.available(peer(1), &PLANNER, Instant::from_millis(at));
+        assert_eq!(available(&allowances, 0), 600);
+        allowances.note(peer(1), Origin::New, 20_000, Instant::from_millis(500));
+        assert_eq!(available(&allowances, 600), 1_600);
+        allowances.note(peer(1), Origin::Parity, 1_500, Instant::from_millis(700));
+        assert_eq!(available(&allowances, 800), 100);
+        assert_eq!(available(&allowances, 9_900), 100);
+        assert_eq!(available(&allowances, 10_000), 600, "ten seconds later nothing of it counts");
+        assert_eq!(allowances.available(peer(2), &PLANNER, Instant::from_millis(800)), 600);
+    }
+
+    #[test]
+    fn what_is_overdrawn_leaves_nothing() {
+        let mut allowances = Allowances::default();
+        allowances.note(peer(1), Origin::New, 1_000, Instant::ZERO);
+        allowances.note(peer(1), Origin::Duplicate, 5_000, Instant::ZERO);
+        assert_eq!(allowances.available(peer(1), &PLANNER, Instant::ZERO), 0);
+    }
+
+    #[test]
+    fn destinations_are_bounded_and_silent_ones_go_first() {
+        let mut allowances = Allowances::default();
+        for index in 0..2 * DESTINATIONS_MAX as u32 {
+            allowances.note(peer(index), Origin::New, 1_000, Instant::ZERO);
+        }
+        assert_eq!(allowances.ledgers.len(), DESTINATIONS_MAX);
+        assert_eq!(allowances.available(peer(u32::MAX), &PLANNER, Instant::ZERO), 0);
+        allowances.note(peer(u32::MAX), Origin::New, 1_000, Instant::from_millis(20_000));
+        assert_eq!(allowances.ledgers.len(), 1);
+    }
+}

@@ -1,0 +1,214 @@
+//! Data that follows the SYN at once, where both ends have agreed to it. Times as in the parent.
+
+use super::*;
+
+fn following(segments: u8) -> ConnectConfig {
+    let fast_open = FastOpenConnect { data_after_syn: segments, ..FastOpenConnect::default() };
+    ConnectConfig { fast_open: Some(fast_open), ..asking() }
+}
+
+fn taking() -> FastOpenListen {
+    FastOpenListen { data_after_syn: true, ..FastOpenListen::default() }
+}
+
+/// Length of what A sent, in its order, with the time.
+fn lengths(world: &World) -> Vec<(u64, &'static str, usize)> {
+    world.sent(A).into_iter().map(|(at, flags, len, _)| (at, flags, len)).collect()
+}
+
+#[test]
+fn a_long_request_arrives_after_half_a_round_trip() {
+    let mut world = World::known(taking());
+    let id = world.open(&following(9), &pattern(10_000));
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(10_000));
+    world.pair.write(B, at_b, &pattern(500)).expect("room");
+    world.until(100);
+    assert_eq!(world.read(A, id), pattern(500), "one round trip");
+    world.until(400);
+    let sent = lengths(&world);
+    assert_eq!(sent[..2], [(0, "S", 1420), (0, "?", 1420)], "no ACK flag");
+    assert_eq!(sent.iter().filter(|(at, ..)| *at == 0).map(|(.., len)| len).sum::<usize>(), 10_000);
+    let stats = world.pair.a.conn_stats(id).expect("held").counters;
+    assert_eq!((stats.data_after_syn, stats.retransmits, stats.timeouts), (8_580, 0, 0));
+    assert_eq!(stats.payload_bytes_acked, 10_000);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+    assert_eq!(world.pending(), 0);
+}
+
+#[test]
+fn no_more_than_an_initial_window_follows() {
+    let mut world = World::known(taking());
+    world.open(&following(9), &pattern(30_000));
+    world.until(10);
+    let sent: usize = lengths(&world).iter().map(|(.., len)| len).sum();
+    assert_eq!((sent, lengths(&world).len()), (14_200, 10));
+    world.until(1000);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(30_000));
+}
+
+#[test]
+fn by_default_nothing_follows() {
+    let mut world = World::known(taking());
+    world.open(&asking(), &pattern(10_000));
+    world.until(99);
+    assert_eq!(lengths(&world), [(0, "S", 1420)]);
+}
+
+#[test]
+fn a_server_that_refuses_the_cookie_gets_everything_after_the_handshake() {
+    let mut world = World::known(taking());
+    world.pair.b.set_fast_open_keys(fixed(9, None));
+    let id = world.open(&following(9), &pattern(10_000));
+    world.until(1000);
+    assert_eq!(world.class(id), Some(SynAckClass::SoftReject));
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(10_000));
+    let again: usize = lengths(&world).iter().filter(|(at, ..)| *at == 100).map(|(.., len)| len).sum();
+    assert_eq!(again, 10_000, "with the acknowledgement");
+    assert_eq!(world.pair.a.conn_stats(id).expect("held").counters.reductions, 0);
+}
+
+#[test]
+fn a_server_that_has_not_agreed_gets_it_all_the_same() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&following(9), &pattern(10_000));
+    world.until(60);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(1420), "what the SYN carried");
+    world.until(2000);
+    assert_eq!(world.read(B, at_b), pattern(10_000)[1420..]);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+}
+
+#[test]
+fn what_is_lost_behind_the_syn_is_recovered_as_anything_else() {
+    for lost in 1..8 {
+        let mut world = World::known(taking());
+        let mut count = 0;
+        world.pair.tap = Some(Box::new(move |from, _: &Segment<'_>| {
+            count += u32::from(from == A);
+            from == A && count == lost + 1
+        }));
+        let id = world.open(&following(9), &pattern(10_000));
+        world.until(1500);
+        let at_b = world.accept();
+        assert_eq!(world.read(B, at_b), pattern(10_000), "segment {lost} lost");
+        assert_eq!(world.pair.a.conn_stats(id).expect("held").counters.timeouts, 0, "segment {lost} lost");
+    }
+}
+
+/// The listener has nothing that they could belong to (RFC 9293 section 3.10.7.2: "drop the segment").
+#[test]
+fn what_overtakes_its_syn_is_dropped_without_a_word() {
+    let mut world = World::known(taking());
+    let syn =
+        TcpHeader { src_port: 4444, dst_port: 80, seq: SeqNum(77), window: 1000, ..TcpHeader::default() };
+    let early = TcpHeader { seq: SeqNum(78), flags: Flags::PSH, ..syn };
+    world.pair.forge(B, &early, &pattern(100));
+    world.until(100);
+    assert_eq!(world.sent(B), []);
+}
+
+#[test]
+fn a_connection_that_its_syn_did_not_open_takes_nothing_without_ack() {
+    let mut world = World::known(taking());
+    let client = Played::new(&mut world, 1);
+    world.restart();
+    client.send(&mut world, 1001, None, &[]);
+    let behind = TcpHeader { seq: SeqNum(1002), flags: Flags::PSH, window: 1000, ..TcpHeader::default() };
+    client.segment(&mut world, 1001, &behind, &pattern(100));
+    world.until(10);
+    assert!(world.pair.b.accept(world.listener).is_none());
+    assert_eq!(world.sent(B).len(), 1, "the SYN-ACK");
+}
+
+fn in_parts(parts: u8) -> ConnectConfig {
+    let fast_open = FastOpenConnect { syn_parts: parts, ..FastOpenConnect::default() };
+    ConnectConfig { fast_open: Some(fast_open), ..asking() }
+}
+
+#[test]
+fn parts_of_a_request_travel_on_syns_and_are_acknowledged_after_the_handshake() {
+    let mut world = World::known(taking());
+    let id = world.open(&in_parts(4), &pattern(5000));
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(5000));
+    world.pair.write(B, at_b, &pattern(500)).expect("room");
+    world.until(100);
+    assert_eq!(world.read(A, id), pattern(500), "one round trip");
+    world.until(400);
+    let sent = lengths(&world);
+    assert_eq!(sent[..4], [(0, "S", 1420), (0, "S", 1420), (0, "S", 1420), (0, "S", 740)]);
+    let syn = &world.pair.seen[0].tcp;
+    let (iss, of) = (syn.seq, |side| world.pair.seen.iter().filter(move |seen| seen.from == side));
+    assert!(of(A).take(4).all(|seen| seen.tcp.seq == iss), "they look like repetitions");
+    let acked: Vec<u32> = of(B).map(|seen| seen.tcp.ack.since(iss + 1)).collect();
+    assert_eq!(acked[..2], [1420, 1420], "SYN-ACK and response own up to the first part only");
+    assert!(acked[2..].iter().all(|&acked| acked == 5000) && acked.len() > 2, "{acked:?}");
+    let first_after = of(A).nth(4).expect("the acknowledgement").tcp.seq;
+    assert_eq!(first_after, iss + 5001, "it shows how far the data goes");
+    let stats = world.pair.a.conn_stats(id).expect("held").counters;
+    assert_eq!((stats.retransmits, stats.timeouts, stats.payload_bytes_acked), (0, 0, 5000));
+}
+
+#[test]
+fn parts_are_held_back_until_they_are_in_order() {
+    let mut world = World::known(taking());
+    let mut count = 0;
+    world.pair.tap = Some(Box::new(move |from, _: &Segment<'_>| {
+        count += u32::from(from == A);
+        from == A && count == 2
+    }));
+    let id = world.open(&in_parts(4), &pattern(5000));
+    world.until(60);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(1420), "the second is lost");
+    let acks: Vec<bool> = world
+        .pair
+        .seen
+        .iter()
+        .filter(|seen| seen.from == B)
+        .map(|seen| seen.tcp.options.sack.is_empty())
+        .collect();
+    assert!(acks.iter().all(|&silent| silent), "nothing is said of the others");
+    world.until(1500);
+    assert_eq!(world.read(B, at_b), pattern(5000)[1420..]);
+    assert_eq!(world.pair.a.conn_stats(id).expect("held").counters.timeouts, 0);
+}
+
+#[test]
+fn a_server_that_has_not_agreed_takes_parts_for_repetitions() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&in_parts(4), &pattern(5000));
+    world.until(60);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(1420));
+    world.until(2500);
+    assert_eq!(world.read(B, at_b), pattern(5000)[1420..]);
+    assert_eq!(
+        world.outcome(id),
+        FastOpenOutcome::Used,
+        "repeated SYN-ACKs are no sign of a black hole here"
+    );
+}
+
+#[test]
+fn a_part_whose_first_syn_was_lost_is_not_taken_for_the_beginning() {
+    let mut world = World::new(FastOpenListen { require_cookie: false, ..taking() });
+    let mut count = 0;
+    world.pair.tap = Some(Box::new(move |from, _: &Segment<'_>| {
+        count += u32::from(from == A);
+        from == A && count == 1
+    }));
+    let fast_open = FastOpenConnect { syn_parts: 2, no_cookie: true, ..FastOpenConnect::default() };
+    world.open(&ConnectConfig { fast_open: Some(fast_open), ..asking() }, &pattern(2000));
+    world.until(60);
+    assert!(world.pair.b.accept(world.listener).is_none(), "an ordinary handshake");
+    world.until(2500);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(2000));
+}

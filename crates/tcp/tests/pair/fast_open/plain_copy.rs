@@ -1,0 +1,159 @@
+//! The plain copy that insures a SYN with data on a path that has not proven itself, and what else is done
+//! when the path does not allow Fast Open. Times as in the parent.
+
+use super::*;
+
+fn insured() -> ConnectConfig {
+    ConnectConfig { fast_open: Some(FastOpenConnect::insured()), ..asking() }
+}
+
+fn swallow_syn_data(from: Side, segment: &Segment<'_>) -> bool {
+    from == A && segment.tcp.flags == Flags::SYN && !segment.payload.is_empty()
+}
+
+fn ended(world: &World, id: ConnId, reason: CloseReason) -> bool {
+    world.pair.heard(A, Event::Closed(id, reason))
+}
+
+fn srtt(world: &World, id: ConnId) -> Duration {
+    world.pair.a.conn_stats(id).expect("held").srtt.expect("measured")
+}
+
+#[test]
+fn a_path_that_takes_the_data_sees_one_copy_and_then_none() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&insured(), &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    world.pair.write(B, at_b, &pattern(2000)).expect("room");
+    world.until(1000);
+    assert_eq!(world.read(A, id), pattern(2000));
+    assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (50, "S", 0, false)]);
+    let syn_acks = world.sent(B).iter().filter(|sent| sent.1 == "S.").count();
+    assert_eq!((syn_acks, world.outcome(id)), (2, FastOpenOutcome::Used));
+    assert_eq!(world.read(B, at_b), [], "not twice");
+    let (a, b) = (world.pair.a.conn_stats(id), world.pair.b.conn_stats(at_b));
+    let (a, b) = (a.expect("held").counters, b.expect("held").counters);
+    assert_eq!((a.syn_copies, a.handshake_retransmits, b.retransmits, b.reductions), (1, 0, 0, 0));
+    assert_eq!(srtt(&world, id), Duration::from_millis(100), "that of the first SYN");
+
+    world.pair.abort(A, id);
+    world.until(2000);
+    world.restart();
+    world.open(&insured(), &pattern(100));
+    world.until(1000);
+    assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (100, ".", 0, false)]);
+}
+
+#[test]
+fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(swallow_syn_data));
+    for _ in 0..2 {
+        world.restart();
+        let id = world.open(&insured(), &pattern(100));
+        world.until(1000);
+        assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (50, "S", 0, false), (150, ".", 100, false)]);
+        let verdict = (world.outcome(id), world.class(id));
+        assert_eq!(verdict, (FastOpenOutcome::Blackholed, Some(SynAckClass::SynDrop)));
+        // The copy is what was answered, and the clock of timestamps ticks in milliseconds.
+        assert!(srtt(&world, id).abs_diff(Duration::from_millis(100)) <= Duration::from_millis(1));
+        world.pair.abort(A, id);
+        world.until(10_000);
+    }
+    world.restart();
+    let id = world.open(&insured(), &pattern(100));
+    world.until(1000);
+    assert_eq!(world.sent(A)[..2], [(0, "S", 0, false), (100, ".", 100, false)]);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
+}
+
+/// T5, with a copy that is lost too: the paper's timer runs from the copy.
+#[test]
+fn when_both_are_lost_a_plain_syn_follows_after_a_round_trip_and_a_half() {
+    let mut world = World::known(FastOpenListen::default());
+    let mut syns = 0;
+    world.pair.tap = Some(Box::new(move |from, segment: &Segment<'_>| {
+        syns += u32::from(from == A && segment.tcp.flags == Flags::SYN);
+        from == A && segment.tcp.flags == Flags::SYN && syns <= 2
+    }));
+    let id = world.open(&insured(), &pattern(100));
+    world.until(1000);
+    let expected = [(0, "S", 100, true), (50, "S", 0, false), (200, "S", 0, false), (300, ".", 100, false)];
+    assert_eq!(world.sent(A)[..4], expected);
+    assert_eq!(world.class(id), Some(SynAckClass::SynDrop));
+}
+
+#[test]
+fn an_answer_to_the_first_syn_is_not_taken_for_one_to_the_copy() {
+    for timestamps in [true, false] {
+        let mut world = World::known(FastOpenListen::default());
+        world.pair.b.set_fast_open_keys(fixed(9, None));
+        let tcp = TcpConfig { timestamps, ..quick() };
+        let id = world.open(&ConnectConfig { tcp, ..insured() }, &pattern(100));
+        world.until(1000);
+        assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (50, "S", 0, false)]);
+        assert_eq!(world.class(id), Some(SynAckClass::SoftReject), "timestamps: {timestamps}");
+        assert_eq!(world.sent(A)[2], (100, ".", 100, false), "no time is lost");
+    }
+}
+
+#[test]
+fn without_timestamps_the_time_tells_a_swallowed_syn() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(swallow_syn_data));
+    let tcp = TcpConfig { timestamps: false, ..quick() };
+    let id = world.open(&ConnectConfig { tcp, ..insured() }, &pattern(100));
+    world.until(160);
+    assert_eq!(world.class(id), Some(SynAckClass::SynDrop));
+    assert_eq!(world.pair.a.conn_stats(id).expect("held").srtt, None, "it is ambiguous (Karn)");
+}
+
+#[test]
+fn a_reset_instead_of_an_answer_leaves_the_verdict_to_the_copy() {
+    let mut peer = Peer::known(quick(), 1460);
+    peer.world.restart();
+    let id = peer.world.open(&insured(), &pattern(100));
+    peer.world.until(10);
+    let syn = peer.syn();
+    let reset = TcpHeader { ack: syn.seq + 101, flags: RST | Flags::ACK, ..TcpHeader::default() };
+    let reset = packet(B.addr(80), A.addr(syn.src_port), &reset, &[]);
+    peer.world.pair.inject(A, &reset);
+    peer.world.until(20);
+    assert_eq!(peer.world.sent(A), [(0, "S", 100, true), (10, "S", 0, false)], "it leaves at once");
+    assert_eq!(peer.world.pair.a.state(id), Some(State::SynSent));
+    // The second speaks for the port.
+    peer.world.pair.inject(A, &reset);
+    peer.world.until(30);
+    assert!(ended(&peer.world, id, CloseReason::Refused));
+}
+
+#[test]
+fn a_repeated_syn_ack_and_nothing_else_tells_a_black_hole_and_ends_the_connection() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(|_, segment: &Segment<'_>| !segment.tcp.flags.contains(Flags::SYN)));
+    let id = world.open(&asking(), &pattern(100));
+    world.until(3040);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+    // SYN-ACKs at 50, 1050 and 3050: the second repetition.
+    world.until(3150);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Blackholed);
+    assert_eq!(world.pair.a.state(id), Some(State::Established));
+    world.until(15_200);
+    assert!(ended(&world, id, CloseReason::TimedOut), "at 15050");
+    world.pair.tap = None;
+    world.restart();
+    let id = world.open(&asking(), &pattern(100));
+    world.until(300);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
+}
+
+#[test]
+fn a_server_that_thinks_for_long_is_no_black_hole() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&insured(), &pattern(100));
+    world.until(40_000);
+    let state = world.pair.a.state(id);
+    assert_eq!((world.outcome(id), state), (FastOpenOutcome::Used, Some(State::Established)));
+}

@@ -1,0 +1,361 @@
+//! What one connection learns of a path and the next one makes of it.
+//!
+//! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
+
+use std::time::Duration;
+
+use brisk_tcp::config::{ConnectConfig, HandshakeTimers, ListenConfig, PathStart, StackConfig, TcpConfig};
+use brisk_tcp::error::CloseReason;
+use brisk_tcp::path::{PathFacts, PathMemoryConfig};
+use brisk_tcp::{ConnId, Event, ListenerId};
+use brisk_wire::{Flags, Instant};
+
+use crate::harness::{A, B, Pair, Side, pattern, stack_config};
+
+const MSS: u32 = 1448;
+const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
+
+fn tcp() -> TcpConfig {
+    TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::default() }
+}
+
+/// Two stacks, 50 ms apart, the connections of both with this configuration.
+struct World {
+    pair: Pair,
+    tcp: TcpConfig,
+    listener: ListenerId,
+    began: Instant,
+}
+
+impl World {
+    fn new(tcp: TcpConfig) -> World {
+        World::with(tcp, PathMemoryConfig::default())
+    }
+
+    fn with(tcp: TcpConfig, path: PathMemoryConfig) -> World {
+        let config = |side| StackConfig { path, ..stack_config(side) };
+        let mut pair = Pair::with_configs(1, config(A), config(B));
+        pair.channel.delay = Duration::from_millis(50);
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+        World { began: pair.now, pair, tcp, listener }
+    }
+
+    /// The next SYN leaves at 0.
+    fn connect(&mut self) -> ConnId {
+        self.began = self.pair.now;
+        self.pair.seen.clear();
+        self.pair.connect_with(A, 80, &ConnectConfig { tcp: self.tcp.clone(), ..ConnectConfig::default() })
+    }
+
+    fn open(&mut self) -> (ConnId, ConnId) {
+        let at_a = self.connect();
+        let listener = self.listener;
+        let mut at_b = None;
+        self.pair.run_until(Duration::from_secs(60), |pair| {
+            at_b = pair.b.accept(listener).map(|(id, _)| id);
+            at_b.is_some()
+        });
+        (at_a, at_b.expect("the handshake completes"))
+    }
+
+    /// B sends so much to A over a connection of its own.
+    fn fetch(&mut self, bytes: usize) {
+        let (at_a, at_b) = self.open();
+        self.pair.transfer(B, at_b, at_a, &pattern(bytes), Duration::from_secs(100));
+        self.close(at_a, at_b);
+    }
+
+    fn close(&mut self, at_a: ConnId, at_b: ConnId) {
+        self.pair.run_ms(200);
+        for (side, id) in [(A, at_a), (B, at_b)] {
+            self.pair.abort(side, id);
+            self.pair.release(side, id);
+        }
+        self.pair.run_ms(200);
+        self.pair.events.clear();
+    }
+
+    fn until(&mut self, millis: u64) {
+        let span = (self.began + Duration::from_millis(millis)).saturating_since(self.pair.now);
+        self.pair.run(span);
+    }
+
+    /// When `side` sent packets with these flags, in milliseconds since the SYN.
+    fn times(&self, side: Side, flags: Flags) -> Vec<u128> {
+        let of = |seen: &&crate::harness::Seen| seen.is(side, flags);
+        self.pair
+            .seen
+            .iter()
+            .filter(of)
+            .map(|seen| seen.at.saturating_since(self.began).as_millis())
+            .collect()
+    }
+
+    /// When B sent segments with data, since the first of them.
+    fn data_times(&self) -> Vec<u128> {
+        let data = || self.pair.seen.iter().filter(|seen| seen.from == B && seen.len > 0);
+        let first = data().next().expect("data").at;
+        data().map(|seen| seen.at.saturating_since(first).as_millis()).collect()
+    }
+
+    fn facts(&mut self, side: Side) -> PathFacts {
+        let now = self.pair.now;
+        self.pair.stack(side).path(side.ip(), side.other().ip(), now)
+    }
+}
+
+#[test]
+fn a_connection_leaves_behind_what_it_measured() {
+    let mut world = World::new(tcp());
+    assert_eq!(world.facts(B), PathFacts::default());
+    world.fetch(200_000);
+    let (a, b) = (world.facts(A), world.facts(B));
+    for facts in [a, b] {
+        assert_eq!(facts.rtt.map(|rtt| rtt.srtt.as_millis()), Some(100));
+        assert_eq!((facts.mss, facts.mtu, facts.handshake_failures), (Some(1460), None, 0));
+    }
+    let window = b.window.expect("B sent");
+    assert!(window.cwnd > 20 * MSS && window.ssthresh.is_none(), "{window:?}");
+    assert_eq!(a.window, None, "A sent nothing");
+    assert_eq!(
+        b.loss.map(|loss| (loss.segments, loss.per_million)),
+        Some((140, 0)),
+        "139 of data and the SYN-ACK"
+    );
+}
+
+#[test]
+fn losses_are_counted_with_their_runs() {
+    let mut world = World::new(tcp());
+    let mut data = 0;
+    world.pair.tap = Some(Box::new(move |from, segment| {
+        data += u32::from(from == B && !segment.payload.is_empty());
+        from == B && [21, 22, 23, 60].contains(&data)
+    }));
+    world.fetch(400_000);
+    let facts = world.facts(B);
+    let loss = facts.loss.expect("B sent");
+    assert!((14_000..15_000).contains(&loss.per_million), "4 of 281: {loss:?}");
+    assert_eq!(loss.burst_milli, 2000);
+    assert!(facts.window.is_some_and(|window| window.ssthresh.is_some()));
+}
+
+#[test]
+fn a_long_connection_tells_before_its_end() {
+    let mut world = World::new(tcp());
+    let (at_a, at_b) = world.open();
+    world.pair.run_ms(100);
+    assert!(world.facts(B).rtt.is_some(), "at the handshake");
+    assert_eq!(world.facts(B).window, None);
+    world.pair.transfer(B, at_b, at_a, &pattern(100_000), Duration::from_secs(10));
+    world.pair.run(Duration::from_secs(10));
+    world.pair.transfer(B, at_b, at_a, b"more", Duration::from_secs(10));
+    assert!(world.facts(B).window.is_some(), "while it lives");
+}
+
+#[test]
+fn an_open_that_fails_is_remembered_and_a_refusal_is_no_failure() {
+    let mut world = World::new(tcp());
+    let refused = world.pair.connect(A, 81);
+    world.pair.run_ms(200);
+    assert!(world.pair.heard(A, Event::Closed(refused, CloseReason::Refused)));
+    assert_eq!(world.facts(A).handshake_failures, 0);
+    world.pair.tap = Some(Box::new(|_, _| true));
+    world.connect();
+    world.pair.run(Duration::from_secs(200));
+    assert_eq!((world.facts(A).handshake_failures, world.facts(B)), (1, PathFacts::default()));
+    world.pair.tap = None;
+    world.fetch(1000);
+    assert_eq!(world.facts(A).handshake_failures, 0);
+}
+
+#[test]
+fn without_a_memory_nothing_is_remembered() {
+    let mut world = World::with(tcp(), PathMemoryConfig { entries: 0, ..PathMemoryConfig::default() });
+    world.fetch(100_000);
+    assert_eq!(world.facts(B), PathFacts::default());
+}
+
+#[test]
+fn what_is_known_changes_no_packet_unless_somebody_asks() {
+    let traffic = |known: bool| {
+        let mut world = World::new(tcp());
+        world.fetch(200_000);
+        if !known {
+            world.pair.a.flush_paths();
+            world.pair.b.flush_paths();
+        }
+        world.fetch(200_000);
+        let began = world.began;
+        let of = |seen: &crate::harness::Seen| (seen.at.saturating_since(began), seen.tcp.clone(), seen.len);
+        world.pair.seen.iter().map(of).collect::<Vec<_>>()
+    };
+    assert!(traffic(true) == traffic(false));
+}
+
+#[test]
+fn a_black_hole_costs_its_timeouts_once_per_path() {
+    let mut world = World::new(tcp());
+    world.pair.tap = Some(Box::new(|_, segment| segment.payload.len() > 1200));
+    let took = |world: &mut World| {
+        let before = world.pair.now;
+        world.fetch(20_000);
+        world.pair.now.saturating_since(before).as_millis()
+    };
+    let (first, second) = (took(&mut world), took(&mut world));
+    assert!(first > 2000 && second < 1000, "{first} ms, then {second} ms");
+    let narrow = world.facts(B).mtu.expect("large packets vanish");
+    assert!(narrow.low == 1064 && (1200..1500).contains(&narrow.high), "{narrow:?}");
+    world.pair.run(Duration::from_secs(601));
+    assert_eq!(world.facts(B).mtu, None, "after ten minutes larger packets are tried again");
+}
+
+fn from_memory() -> TcpConfig {
+    TcpConfig { path_start: Some(PathStart::default()), ..tcp() }
+}
+
+#[test]
+fn a_known_path_is_sent_a_larger_window_spread_over_one_round_trip() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    let known = world.facts(B).window.expect("B sent");
+    assert!(known.cwnd > 64 * MSS);
+    let (at_a, at_b) = world.open();
+    world.pair.transfer(B, at_b, at_a, &pattern(64 * MSS as usize), Duration::from_secs(10));
+    let times = world.data_times();
+    assert_eq!(times.len(), 64, "nothing twice");
+    assert_eq!(times[9], 0, "ten at once");
+    let last = *times.last().expect("64");
+    assert!((80..=86).contains(&last), "the others over a round trip: {times:?}");
+    let gaps = times.windows(2).skip(10).all(|two| two[1] - two[0] <= 4);
+    assert!(gaps, "evenly: {times:?}");
+}
+
+#[test]
+fn a_window_larger_than_what_was_in_use_is_never_begun_with() {
+    let mut world = World::new(TcpConfig { path_start: Some(PathStart { max_window: 20 }), ..tcp() });
+    world.fetch(500_000);
+    let (_, at_b) = world.open();
+    world.pair.write(B, at_b, &pattern(100_000)).expect("room");
+    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").cwnd, 20 * MSS);
+}
+
+#[test]
+fn the_first_loss_of_what_was_sent_on_trust_takes_the_window_back_to_ten() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    let mut data = 0;
+    world.pair.tap = Some(Box::new(move |from, segment| {
+        data += u32::from(from == B && !segment.payload.is_empty());
+        from == B && data == 30
+    }));
+    let (at_a, at_b) = world.open();
+    world.pair.transfer(B, at_b, at_a, &pattern(100 * MSS as usize), Duration::from_secs(10));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!((stats.ssthresh, stats.counters.reductions), (10 * MSS, 1), "{stats:?}");
+    world.close(at_a, at_b);
+    let window = world.facts(B).window.expect("B sent");
+    assert!(window.cwnd <= 14 * MSS && window.ssthresh == Some(10 * MSS), "{window:?}");
+}
+
+#[test]
+fn a_path_that_has_become_another_gets_the_ordinary_window() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    world.pair.channel.delay = Duration::from_millis(600);
+    let (_, at_b) = world.open();
+    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").cwnd, 10 * MSS);
+}
+
+#[test]
+fn the_variation_of_the_round_trip_time_is_remembered() {
+    let rto = |tcp| {
+        let mut world = World::new(tcp);
+        world.fetch(500_000);
+        world.pair.channel.delay = Duration::from_millis(51);
+        let (_, at_b) = world.open();
+        world.pair.b.conn_stats(at_b).expect("held").rto.as_millis()
+    };
+    assert_eq!(rto(tcp()), 306, "three round trips: one sample says nothing of the variation");
+    assert_eq!(rto(from_memory()), 300);
+}
+
+fn early() -> TcpConfig {
+    TcpConfig { handshake_timers: Some(HandshakeTimers::default()), ..tcp() }
+}
+
+#[test]
+fn a_lost_syn_on_a_known_path_is_sent_again_after_one_round_trip_and_a_half() {
+    let mut world = World::new(early());
+    world.fetch(1000);
+    world.pair.tap = Some(Box::new(|_, _| true));
+    world.connect();
+    world.until(20_000);
+    // Three early ones, then the ordinary schedule.
+    assert_eq!(world.times(A, Flags::SYN), [0, 150, 300, 450, 1450, 3450, 7450, 15_450]);
+    let mut unknown = World::new(early());
+    unknown.pair.tap = Some(Box::new(|_, _| true));
+    unknown.connect();
+    unknown.until(10_000);
+    assert_eq!(unknown.times(A, Flags::SYN), [0, 1000, 3000, 7000], "without a memory 1 s");
+}
+
+#[test]
+fn a_lost_syn_ack_on_a_known_path_is_sent_again_early_too() {
+    let mut world = World::new(early());
+    world.fetch(1000);
+    world.pair.tap =
+        Some(Box::new(|from, segment| from == B || (from == A && !segment.tcp.flags.contains(Flags::SYN))));
+    world.connect();
+    world.until(149);
+    world.pair.tap = Some(Box::new(|_, _| true));
+    world.until(3000);
+    assert_eq!(world.times(B, SYN_ACK), [50, 200, 350, 500, 1500]);
+}
+
+#[test]
+fn early_retries_are_no_reason_to_wait_three_seconds_later() {
+    // RFC 6298 section 5.7 speaks of the standard timer.
+    let mut world = World::new(TcpConfig { timestamps: false, ..early() });
+    world.fetch(1000);
+    let mut syns = 0;
+    world.pair.tap = Some(Box::new(move |from, _| {
+        syns += u32::from(from == A);
+        from == A && syns == 1
+    }));
+    let (at_a, _) = world.open();
+    world.pair.run_ms(100);
+    let stats = world.pair.a.conn_stats(at_a).expect("held");
+    assert_eq!((stats.srtt, stats.rto), (None, Duration::from_secs(1)), "Karn's rule: no sample");
+}
+
+#[test]
+fn a_handshake_that_lost_a_syn_ack_does_not_lengthen_the_path() {
+    let mut world = World::new(early());
+    world.fetch(1000);
+    let mut answers = 0;
+    world.pair.tap = Some(Box::new(move |from, _| {
+        answers += u32::from(from == B);
+        from == B && answers == 1
+    }));
+    let (at_a, at_b) = world.open();
+    world.pair.run_ms(200);
+    assert_eq!(world.facts(A).rtt.map(|rtt| rtt.srtt.as_millis()), Some(100));
+    world.close(at_a, at_b);
+}
+
+#[test]
+fn what_is_known_survives_a_restart() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    let now = world.pair.now;
+    let (text, known) = (world.pair.b.export_paths(now), world.facts(B));
+    world.pair.b.flush_paths();
+    world.pair.b.import_paths(&text, now).expect("as written");
+    assert_eq!(world.facts(B), known);
+    assert!(world.pair.b.import_paths("brisk-paths 1 -\nend 7 0\n", now).is_err());
+    let everything = world.pair.b.export_fast_open_cache(now) + &text;
+    assert_eq!(world.pair.b.import_paths(&everything, now), Ok(()));
+    assert_eq!(world.pair.b.import_fast_open_cache(&everything, now), Ok(()));
+    assert_eq!(world.pair.b.paths(now).count(), 1);
+}

@@ -1,0 +1,173 @@
+//! Proactive between two stacks: the stream stays whole whatever the channel does, and copies cause no
+//! retransmission, whatever the devices at both ends put together.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use brisk_tcp::config::{
+    ConnectConfig, CopyMark, CopyRule, CopyScope, ListenConfig, ProactiveConfig, StackConfig, TcpConfig,
+};
+use brisk_tcp::connection::Counters;
+use brisk_tcp::stack::Rx;
+use brisk_tcp::{ConnId, Stack};
+use brisk_wire::{Flags, TcpHeader};
+use proptest::prelude::*;
+
+use crate::harness::{A, B, Channel, Pair, Side, packet, pattern, stack_config};
+use crate::hostile::exchange;
+
+fn tcp(proactive: ProactiveConfig) -> TcpConfig {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.proactive = Some(proactive);
+    tcp
+}
+
+const ALL: ProactiveConfig = ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::DEFAULT };
+
+/// Two connected stacks with Proactive whose devices take super-segments of this size.
+fn connected(super_segment: u32) -> (Pair, ConnId, ConnId) {
+    let config = |side| StackConfig { max_super_segment: super_segment, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, config(A), config(B));
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp(ALL), ..ListenConfig::default() });
+    let (at_a, at_b) =
+        pair.established_at(listener, &ConnectConfig { tcp: tcp(ALL), ..ConnectConfig::default() });
+    (pair, at_a, at_b)
+}
+
+fn counters(stack: &Stack, id: ConnId) -> Counters {
+    stack.conn_stats(id).expect("there").counters
+}
+
+fn is_copy(tcp: &TcpHeader) -> bool {
+    tcp.flags.contains(Flags::R4)
+}
+
+#[test]
+fn nothing_is_retransmitted_with_offload_and_batches() {
+    for super_segment in [0, 65_000] {
+        for batches in [false, true] {
+            let (mut pair, at_a, at_b) = connected(super_segment);
+            pair.batches = batches;
+            pair.transfer(A, at_a, at_b, &pattern(300_000), Duration::from_secs(60));
+            let sender = counters(&pair.a, at_a);
+            assert_eq!((sender.retransmits, sender.dsacks, sender.reductions), (0, 0, 0));
+            assert!(sender.copies_sent >= 300_000 / 1460, "{}", sender.copies_sent);
+            let data = |seen: &&crate::harness::Seen| seen.from == A && seen.len > 0;
+            let order: Vec<(u32, bool)> =
+                pair.seen.iter().filter(data).map(|seen| (seen.tcp.seq.0, is_copy(&seen.tcp))).collect();
+            for two in order.chunks(2) {
+                assert_eq!(
+                    two.first().map(|(seq, _)| (*seq, true)),
+                    two.last().copied(),
+                    "each behind its own"
+                );
+            }
+        }
+    }
+}
+
+/// Figure 8 with each copy behind its original: every twentieth original is lost, nothing is sent again.
+#[test]
+fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
+    for batches in [false, true] {
+        let (mut pair, at_a, at_b) = connected(65_000);
+        pair.batches = batches;
+        let mut originals = 0;
+        pair.tap = Some(Box::new(move |from, segment| {
+            let original = from == A && !segment.payload.is_empty() && !is_copy(&segment.tcp);
+            originals += u32::from(original);
+            original && originals % 20 == 7
+        }));
+        pair.transfer(A, at_a, at_b, &pattern(300_000), Duration::from_secs(60));
+        let (sender, receiver) = (counters(&pair.a, at_a), counters(&pair.b, at_b));
+        assert_eq!((sender.retransmits, sender.timeouts, sender.dsacks), (0, 0, 0));
+        assert!(receiver.repaired_by_copy >= 10, "{}", receiver.repaired_by_copy);
+        assert!(sender.masked_losses > 0 && sender.reductions == sender.masked_losses);
+        assert!(sender.masked_losses <= receiver.repaired_by_copy);
+    }
+}
+
+/// Segments that the tap keeps back.
+type Held = Vec<(TcpHeader, Vec<u8>)>;
+
+/// The copies come first; then a device hands in their originals as one coalesced segment.
+#[test]
+fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
+    let (mut pair, at_a, at_b) = connected(0);
+    let held: Rc<RefCell<Held>> = Rc::default();
+    let holds = Rc::clone(&held);
+    pair.tap = Some(Box::new(move |from, segment| {
+        let original = from == A && !segment.payload.is_empty() && !is_copy(&segment.tcp);
+        if original {
+            holds.borrow_mut().push((segment.tcp.clone(), segment.payload.to_vec()));
+        }
+        original
+    }));
+    assert_eq!(pair.write(A, at_a, &pattern(4_000)), Ok(4_000));
+    pair.run_ms(11);
+    let before = counters(&pair.b, at_b);
+    assert_eq!((before.copies_used, before.payload_bytes_received), (3, 4_000));
+    let held = held.take();
+    let payload: Vec<u8> = held.iter().flat_map(|(_, payload)| payload.clone()).collect();
+    let (first, size) = (&held[0].0, held[0].1.len());
+    let joined = packet(A.addr(first.src_port), B.addr(first.dst_port), first, &payload);
+    let sent = pair.seen.len();
+    let now = pair.now;
+    pair.b.on_packet(&joined, Rx { segment_size: Some(size as u16), ..Rx::default() }, now);
+    pair.run_ms(1);
+    assert_eq!(counters(&pair.b, at_b).originals_dropped, 3);
+    assert_eq!(pair.seen.len(), sent, "no acknowledgement leaves for them");
+}
+
+#[test]
+fn off_is_absent() {
+    let trace = |proactive: Option<ProactiveConfig>| {
+        let mut pair = Pair::new(3);
+        let mut server = TcpConfig::default();
+        server.mechanisms.proactive = proactive;
+        let listener = pair.listen(B, 80, ListenConfig { tcp: server, ..ListenConfig::default() });
+        let (at_a, at_b) = pair.established_at(listener, &ConnectConfig::default());
+        pair.transfer(B, at_b, at_a, &pattern(50_000), Duration::from_secs(60));
+        let of = |seen: &crate::harness::Seen| (seen.at, seen.from == Side::A, seen.tcp.clone(), seen.len);
+        pair.seen.iter().map(of).collect::<Vec<_>>()
+    };
+    assert!(trace(None) == trace(Some(ALL)), "a client that does not ask meets the TCP that it always met");
+}
+
+fn proactive() -> impl Strategy<Value = ProactiveConfig> {
+    (0u32..64, 0u64..40).prop_map(|(bits, gap)| ProactiveConfig {
+        scope: if bits & 1 == 0 { CopyScope::All } else { CopyScope::Short },
+        mark: if bits & 2 == 0 { CopyMark::Bit } else { CopyMark::Option },
+        copy_acks: bits & 4 != 0,
+        copy_retransmissions: bits & 8 != 0,
+        charge_cwnd: bits & 16 != 0,
+        rule: if bits & 32 == 0 { CopyRule::Ledger } else { CopyRule::Paper },
+        gap: Duration::from_millis(gap),
+        ..ProactiveConfig::default()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes_arrive_once_and_in_order_with_copies(
+        seed in any::<u64>(),
+        delay in 0u64..100,
+        jitter in 0u64..60,
+        loss in 0u32..250,
+        duplicate in 0u32..100,
+        size in 0usize..60_000,
+        super_segment in any::<bool>(),
+        proactive in proactive(),
+    ) {
+        let channel = Channel {
+            delay: Duration::from_millis(delay),
+            jitter: Duration::from_millis(jitter),
+            loss,
+            duplicate,
+        };
+        exchange(seed, channel, size, &tcp(proactive), if super_segment { 65_000 } else { 0 });
+    }
+}
