@@ -545,7 +545,7 @@ mod tests {
                 "--duplicate {} --rate 1mbit --ecn-mark 0p --mtu 100 --middlebox {}",
                 Ratio::from_percent(share),
                 "strip-option:34+strip-ga+clamp-mss:500+strip-syn-data:3+rewrite-payload+corrupt:50%+clear-reserved\
-                 +set-ecn:ect0+coalesce+split+rewrite-seq+nat+drop-after-handshake+drop-unseen-ack+drop-old+rst-option:8",
+                 +set-ecn:ect0+coalesce+split+rewrite-seq+nat+drop-after-handshake+drop-unseen-ack+drop-old+synproxy+rst-option:8",
             );
             let mut up = link(&text, 1).up;
             for mut packet in packets {

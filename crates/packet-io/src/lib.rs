@@ -10,11 +10,12 @@
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
+//! | [`sockopt`] | options of the kernel's sockets, by number |
 //! | [`privileges`] | what to tell a user who lacks a right |
 //!
 //! A device knows neither TCP's state nor a clock. It moves packets, cuts super-packets that the kernel
-//! cannot cut, and finishes checksums that the stack left open. All unsafe code of the project is in this
-//! crate.
+//! cannot cut, and finishes checksums that the stack left open. All unsafe code of what runs in
+//! production is in this crate.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -23,6 +24,7 @@ compile_error!(
 
 pub mod device;
 mod headers;
+pub mod inherited;
 pub mod interface;
 pub mod memory;
 pub mod netns;
@@ -30,6 +32,7 @@ mod offload;
 pub mod privileges;
 mod reactor;
 pub mod realtime;
+pub mod sockopt;
 pub mod spec;
 #[cfg(test)]
 mod testing;

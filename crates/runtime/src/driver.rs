@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use brisk_packet_io::{ChecksumState, Device, RxMeta, TxMeta};
-use brisk_tcp::stack::Rx;
+use brisk_tcp::Stack;
+use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::ChecksumCheck;
 use tokio::time::Sleep;
@@ -37,12 +38,44 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// When the timer fires; `None`: it is not armed.
     armed: Option<Instant>,
-    outgoing: VecDeque<(Vec<u8>, TxMeta)>,
-    spare: Vec<Vec<u8>>,
+    outgoing: Outgoing,
     woken: Vec<Waker>,
     flushed: bool,
     /// When the counters of the device were last looked at.
     counted: Option<Instant>,
+}
+
+/// Packets on their way from the stack to the device, in buffers that are used again.
+#[derive(Default)]
+struct Outgoing {
+    packets: VecDeque<(Vec<u8>, TxMeta)>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Outgoing {
+    fn is_full(&self) -> bool {
+        self.packets.len() >= SEND_BATCH
+    }
+
+    /// Takes from the stack what it has to send, as far as there is room.
+    fn fill(&mut self, stack: &mut Stack, now: Instant) {
+        while !self.is_full() {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            let Some(transmit) = stack.poll_transmit(now, &mut buffer) else {
+                self.spare.push(buffer);
+                return;
+            };
+            let Transmit { segment_size, partial_checksum, .. } = transmit;
+            self.packets.push_back((buffer, TxMeta { segment_size, partial_checksum }));
+        }
+    }
+
+    /// The first packet is with the device.
+    fn pop(&mut self) {
+        if let Some((packet, _)) = self.packets.pop_front() {
+            self.spare.push(packet);
+        }
+    }
 }
 
 /// What a round under the lock found.
@@ -61,8 +94,7 @@ impl Driver {
             device,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed: None,
-            outgoing: VecDeque::new(),
-            spare: Vec::new(),
+            outgoing: Outgoing::default(),
             woken: Vec::new(),
             flushed: true,
             counted: None,
@@ -73,7 +105,7 @@ impl Driver {
         for _ in 0..ROUNDS {
             let round = self.round(cx)?;
             let blocked = self.send(cx)?;
-            if round.done && self.outgoing.is_empty() {
+            if round.done && self.outgoing.packets.is_empty() {
                 return Ok(Poll::Ready(()));
             }
             if round.more && !blocked {
@@ -98,22 +130,18 @@ impl Driver {
         let now = self.shared.clock.now();
         if readable {
             let stack = &mut inner.stack;
-            self.device
-                .receive(RECEIVE_BUDGET, &mut |packet, meta| stack.on_packet(packet, rx(meta), now))?;
+            let outgoing = &mut self.outgoing;
+            self.device.receive(RECEIVE_BUDGET, &mut |packet, meta| {
+                stack.on_packet(packet, rx(meta), now);
+                if stack.is_pressed() {
+                    outgoing.fill(stack, now);
+                }
+            })?;
         }
         if inner.stack.next_timeout().is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
-        while self.outgoing.len() < SEND_BATCH {
-            let mut buffer = self.spare.pop().unwrap_or_default();
-            let Some(transmit) = inner.stack.poll_transmit(now, &mut buffer) else {
-                self.spare.push(buffer);
-                break;
-            };
-            let partial_checksum = transmit.partial_checksum;
-            self.outgoing
-                .push_back((buffer, TxMeta { segment_size: transmit.segment_size, partial_checksum }));
-        }
+        self.outgoing.fill(&mut inner.stack, now);
         inner.take_events(&mut self.woken);
         if self.counted.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE) {
             inner.device = self.device.counters();
@@ -123,7 +151,7 @@ impl Driver {
         if idle {
             inner.idle().take_into(&mut self.woken);
         }
-        let stack_has_more = self.outgoing.len() >= SEND_BATCH;
+        let stack_has_more = self.outgoing.is_full();
         let round = Round {
             more: readable || stack_has_more,
             next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
@@ -136,13 +164,11 @@ impl Driver {
 
     /// Sends what is outgoing; true if the device takes no more for now (and will wake us).
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        while let Some((packet, tx)) = self.outgoing.front() {
+        while let Some((packet, tx)) = self.outgoing.packets.front() {
             match self.device.send(packet, *tx) {
                 Ok(()) => {
                     self.flushed = false;
-                    if let Some((packet, _)) = self.outgoing.pop_front() {
-                        self.spare.push(packet);
-                    }
+                    self.outgoing.pop();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.device.poll_writable(cx)?.is_pending() {

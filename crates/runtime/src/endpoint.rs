@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use brisk_packet_io::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::fast_open::{ImportError, KeySource};
+use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
 
@@ -109,6 +110,32 @@ impl Endpoint {
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
         let now = self.shared.clock.now();
         self.shared.lock().stack.import_fast_open_cache(text, now)
+    }
+
+    /// What is known of the path between these addresses.
+    pub fn path(&self, local: IpAddr, remote: IpAddr) -> PathFacts {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.path(local, remote, now)
+    }
+
+    /// Forgets every path: to be called when the network changes.
+    pub fn flush_paths(&self) {
+        self.shared.lock().stack.flush_paths();
+    }
+
+    /// What is known of paths as text for a file.
+    pub fn export_paths(&self) -> String {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.export_paths(now)
+    }
+
+    /// Takes in what [`export_paths`](Endpoint::export_paths) wrote; the text may hold more than that.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing of it was taken then.
+    pub fn import_paths(&self, text: &str) -> Result<(), ImportError> {
+        let now = self.shared.clock.now();
+        self.shared.lock().stack.import_paths(text, now)
     }
 
     /// The addresses of this host. Empty if it answers to every address.
@@ -225,6 +252,12 @@ impl Builder {
     #[must_use]
     pub fn max_buffer_bytes(mut self, most: usize) -> Builder {
         self.stack.max_buffer_bytes = most;
+        self
+    }
+
+    /// What is remembered of paths from one connection to the next.
+    pub fn paths(mut self, paths: PathMemoryConfig) -> Builder {
+        self.stack.path = paths;
         self
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn connect(error: ConnectError) -> io::Error {
         ConnectError::NoAddress(_) | ConnectError::NotLocal(_) => io::ErrorKind::AddrNotAvailable,
         ConnectError::InUse { .. } | ConnectError::NoPort(_) => io::ErrorKind::AddrInUse,
         ConnectError::TooMany(_) => io::ErrorKind::QuotaExceeded,
-        ConnectError::BadDestination(_) => io::ErrorKind::InvalidInput,
+        ConnectError::BadDestination(_) | ConnectError::BadConfig { .. } => io::ErrorKind::InvalidInput,
     };
     io::Error::new(kind, error)
 }
@@ -50,6 +50,7 @@ pub(crate) fn listen(error: ListenError) -> io::Error {
     let kind = match error {
         ListenError::InUse(_) | ListenError::NoPort => io::ErrorKind::AddrInUse,
         ListenError::NotLocal(_) => io::ErrorKind::AddrNotAvailable,
+        ListenError::BadConfig { .. } => io::ErrorKind::InvalidInput,
     };
     io::Error::new(kind, error)
 }

@@ -33,6 +33,7 @@ pub mod socket;
 pub mod split;
 pub mod stream;
 
+pub use brisk_packet_io::inherited::inherited_listener;
 pub use brisk_packet_io::{Counters, DeviceSpec};
 pub use brisk_tcp::config::FastOpenConfig;
 pub use brisk_tcp::connection::ConnStats;

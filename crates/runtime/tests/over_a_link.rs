@@ -73,6 +73,46 @@ async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
     assert!(answer == data && echo == data, "seed {SEED}");
 }
 
+/// A lost acknowledgement must not be the only one of its flight (RFC 5681 section 4.2).
+#[tokio::test(start_paused = true)]
+async fn a_flight_that_arrives_at_once_is_acknowledged_segment_by_segment_at_first() {
+    let (a, b) = memory::network(&link("--rtt 20ms"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    server.write_all(&pattern(14_000, 4)).await.unwrap();
+    client.read_exact(&mut vec![0; 14_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let sent = client.stats().unwrap().counters.segments_out;
+    assert!(sent >= 12, "SYN, its acknowledgement and one for each of ten segments: {sent}");
+}
+
+/// RFC 9937 lets one segment more go for each acknowledgement that makes progress: also if two arrive at once.
+#[tokio::test(start_paused = true)]
+async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
+    // The SYN-ACK is 1 and ten segments follow, of which the last nine are lost.
+    let (a, b) = memory::network(&link("--rtt 40ms --loss down:list:3-11"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    let began = tokio::time::Instant::now();
+    server.write_all(&pattern(14_000, 5)).await.unwrap();
+    client.read_exact(&mut vec![0; 14_000]).await.unwrap();
+    // Half a round trip, the probe two later, and a recovery of 1, 2, 4 and 2 segments.
+    let round_trips = began.elapsed().as_secs_f64() / 0.040;
+    assert!(round_trips < 8.0, "{round_trips}");
+}
+
+/// Six acknowledgements, then three that tell of a loss, at once: what the six let go leaves before recovery begins.
+#[tokio::test(start_paused = true)]
+async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() {
+    // The SYN-ACK is 1; of the first flight of ten segments the seventh is lost.
+    let (a, b) = memory::network(&link("--rtt 40ms --loss down:list:8"), SEED).unwrap();
+    let (mut client, mut server) = pair(&a, &b).await;
+    let began = tokio::time::Instant::now();
+    server.write_all(&pattern(50_000, 6)).await.unwrap();
+    client.read_exact(&mut vec![0; 50_000]).await.unwrap();
+    // Flights of ten, fourteen with the retransmission, and the rest, which arrives half a round trip later.
+    let round_trips = began.elapsed().as_secs_f64() / 0.040;
+    assert!(round_trips < 3.0, "{round_trips}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_closed_port_refuses() {
     let (a, _b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();

@@ -35,6 +35,8 @@ struct Slot {
     isn: AtomicU32,
     /// By way: highest sequence number delivered.
     end: [AtomicU32; 2],
+    /// Sequence number of the server's SYN behind a proxy.
+    server_isn: AtomicU32,
     /// By way: highest acknowledgement delivered.
     acked: [AtomicU32; 2],
 }
@@ -43,6 +45,7 @@ const SEEN: u32 = 1;
 const SYN_DATA: u32 = 2;
 const END: [u32; 2] = [4, 8];
 const ACKED: [u32; 2] = [16, 32];
+const SERVER_ISN: u32 = 64;
 
 fn index(way: Way) -> usize {
     match way {
@@ -78,6 +81,26 @@ impl Flows {
         }
         let swallowed = all || slot.known.load(Relaxed) & SYN_DATA != 0;
         if swallowed { Verdict::Drop } else { Verdict::Pass }
+    }
+
+    /// A SYN of the client: forgets what an earlier connection left.
+    pub(super) fn begin(&self, ip: &[u8], isn: u32) {
+        if let Some(slot) = self.slot(ip) {
+            slot.begin(isn);
+        }
+    }
+
+    /// The sequence number of the server's SYN, if it has answered.
+    pub(super) fn server_isn(&self, ip: &[u8]) -> Option<u32> {
+        let slot = self.slot(ip)?;
+        (slot.known.load(Relaxed) & SERVER_ISN != 0).then(|| slot.server_isn.load(Relaxed))
+    }
+
+    pub(super) fn set_server_isn(&self, ip: &[u8], isn: u32) {
+        if let Some(slot) = self.slot(ip) {
+            slot.server_isn.store(isn, Relaxed);
+            slot.known.fetch_or(SERVER_ISN, Relaxed);
+        }
     }
 
     /// The firewall at this direction's entrance: it has seen what the opposite direction delivered, and drops

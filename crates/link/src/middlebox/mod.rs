@@ -16,6 +16,7 @@ mod reset;
 #[cfg(test)]
 mod sample;
 mod spec;
+mod syn_proxy;
 mod translate;
 
 pub(crate) use flows::Flows;
@@ -100,6 +101,14 @@ impl<P: Parcel> Middlebox<P> {
         if let MiddleboxSpec::Split { size } = self.spec {
             return split(packet, tcp, size, onward);
         }
+        if self.spec == MiddleboxSpec::SynProxy {
+            let reply = syn_proxy::pass(ip, tcp, self.way, self.seed, &self.flows);
+            if reply.is_some() {
+                return Passed::Dropped { reply };
+            }
+            onward.push(packet);
+            return Passed::Onward;
+        }
         match self.edit(ip, tcp) {
             Verdict::Pass => {
                 onward.push(packet);
@@ -134,8 +143,10 @@ impl<P: Parcel> Middlebox<P> {
             MiddleboxSpec::DropAfterHandshake { all } => self.flows.drop_after_handshake(ip, tcp, all),
             MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.way),
             MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.way),
-            // These two are not edits; `pass` has taken them.
-            MiddleboxSpec::Coalesce { size: _ } | MiddleboxSpec::Split { size: _ } => Verdict::Pass,
+            // These are not edits; `pass` has taken them.
+            MiddleboxSpec::Coalesce { size: _ }
+            | MiddleboxSpec::Split { size: _ }
+            | MiddleboxSpec::SynProxy => Verdict::Pass,
         }
     }
 

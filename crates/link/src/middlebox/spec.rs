@@ -37,6 +37,7 @@ pub const MIDDLEBOXES: &[(&str, &str)] = &[
         "shifts sequence numbers per connection, as firewalls do; nosack forgets SACK blocks",
     ),
     ("nat", "gives each connection its own source address"),
+    ("synproxy", "answers SYNs itself and opens towards the server when the client has acknowledged"),
     ("drop-after-handshake[:all]", "drops all but SYNs of connections whose SYN carried data (or of all)"),
     ("drop-unseen-ack", "a firewall at each end drops acknowledgements of data that did not pass it"),
     ("drop-old", "a firewall at each end drops data that it saw acknowledged"),
@@ -119,6 +120,8 @@ pub enum MiddleboxSpec {
     /// A source address per connection: bytes of the client's address depend on its port, in a third octet (IPv4) or
     /// the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not translated.
     Nat,
+    /// Answers SYNs in the server's name.
+    SynProxy,
     /// A black hole behind the handshake.
     DropAfterHandshake {
         /// Of every connection, not only those that used Fast Open.
@@ -179,6 +182,7 @@ impl MiddleboxSpec {
             "nat" => MiddleboxSpec::Nat,
             "drop-unseen-ack" => MiddleboxSpec::DropUnseenAck,
             "drop-old" => MiddleboxSpec::DropOld,
+            "synproxy" => MiddleboxSpec::SynProxy,
             _ => {
                 let names: Vec<&str> = MIDDLEBOXES.iter().map(|(usage, _)| name_of(usage)).collect();
                 let remedy = suggest("", name, &names);
@@ -200,12 +204,14 @@ impl MiddleboxSpec {
                 | MiddleboxSpec::DropAfterHandshake { .. }
                 | MiddleboxSpec::DropUnseenAck
                 | MiddleboxSpec::DropOld
+                | MiddleboxSpec::SynProxy
         )
     }
 
     /// Whether the box keeps a table of connections.
     pub(crate) fn remembers_flows(&self) -> bool {
-        matches!(self, MiddleboxSpec::DropAfterHandshake { .. }) || self.watches_deliveries()
+        matches!(self, MiddleboxSpec::DropAfterHandshake { .. } | MiddleboxSpec::SynProxy)
+            || self.watches_deliveries()
     }
 
     /// Whether the box also looks at packets that leave the path.
@@ -287,6 +293,7 @@ impl fmt::Display for MiddleboxSpec {
             MiddleboxSpec::DropAfterHandshake { all: true } => f.write_str("drop-after-handshake:all"),
             MiddleboxSpec::DropUnseenAck => f.write_str("drop-unseen-ack"),
             MiddleboxSpec::DropOld => f.write_str("drop-old"),
+            MiddleboxSpec::SynProxy => f.write_str("synproxy"),
         }
     }
 }

@@ -1,0 +1,140 @@
+//! A SYN proxy, as load balancers and firewalls (Linux: `SYNPROXY`) put before servers: it answers every SYN
+//! itself, with a sequence number of its own and a window of zero, and speaks to the server only when the
+//! client's acknowledgement has shown that the client is real. Data and options of the SYN are lost on it.
+//!
+//! From then on it shifts the sequence numbers of the server's half. It offers no options but the MSS, so
+//! there is nothing else to translate. The server's handshake is completed by what the client sends first: a
+//! protocol in which the server speaks first does not get through.
+
+use super::flows::Flows;
+use super::header::{Tcp, mend};
+use crate::direction::Way;
+use crate::seeds::keyed;
+use alloc::vec::Vec;
+use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, four_tuple};
+
+/// The MSS that the proxy offers to clients.
+const MSS: u16 = 1460;
+
+/// Edits the packet, or answers it in the server's name; the answer replaces it.
+pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flows) -> Option<Vec<u8>> {
+    let (src, dst) = four_tuple(ip)?;
+    let (client, server) = match way {
+        Way::Up => (src, dst),
+        Way::Down => (dst, src),
+    };
+    let ours = keyed(seed, "synproxy", &super::translate::flow_bytes(client, server)) as u32;
+    let flags = tcp.flags(ip);
+    let (syn, ack) = (flags.contains(Flags::SYN), flags.contains(Flags::ACK));
+    match (way, flows.server_isn(ip)) {
+        (Way::Up, _) if syn && !ack => {
+            flows.begin(ip, tcp.seq(ip));
+            let answer = Bare { seq: ours, ack: tcp.seq(ip).wrapping_add(1), window: 0 };
+            return answer.packet(ip, Flags::SYN | Flags::ACK, true);
+        }
+        (Way::Up, None) if ack && tcp.ack(ip) == ours.wrapping_add(1) => {
+            let syn = Bare { seq: tcp.seq(ip).wrapping_sub(1), ack: 0, window: tcp.window(ip) };
+            if let Some(packet) = syn.packet(ip, Flags::SYN, false) {
+                *ip = packet;
+            }
+        }
+        (Way::Up, Some(theirs)) => {
+            let ack = tcp.ack(ip).wrapping_sub(ours).wrapping_add(theirs);
+            tcp.set_ack(ip, ack);
+            mend(ip);
+        }
+        // An answer of the proxy comes by on its way back.
+        (Way::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
+        (Way::Down, _) if syn && ack => {
+            flows.set_server_isn(ip, tcp.seq(ip));
+            let opened = Bare { seq: ours.wrapping_add(1), ack: tcp.ack(ip), window: tcp.window(ip) };
+            if let Some(packet) = opened.packet(ip, Flags::ACK, false) {
+                *ip = packet;
+            }
+        }
+        (Way::Down, Some(theirs)) => {
+            let seq = tcp.seq(ip).wrapping_sub(theirs).wrapping_add(ours);
+            tcp.set_seq(ip, seq);
+            mend(ip);
+        }
+        (Way::Up | Way::Down, None) => {}
+    }
+    None
+}
+
+/// A segment of the proxy itself.
+struct Bare {
+    seq: u32,
+    ack: u32,
+    window: u16,
+}
+
+impl Bare {
+    /// Between the ends of `like`, or back to where that came from.
+    fn packet(self, like: &[u8], flags: Flags, back: bool) -> Option<Vec<u8>> {
+        let (src, dst) = four_tuple(like)?;
+        let (src, dst) = if back { (dst, src) } else { (src, dst) };
+        let mss = flags.contains(Flags::SYN).then_some(MSS);
+        let header = TcpHeader {
+            src_port: src.port(),
+            dst_port: dst.port(),
+            seq: SeqNum(self.seq),
+            ack: SeqNum(self.ack),
+            flags,
+            window: self.window,
+            urgent: 0,
+            options: Options { mss, ..Options::default() },
+        };
+        let mut out = Vec::new();
+        emit(&IpMeta::new(src.ip(), dst.ip()), &header, &[], ChecksumFill::Full, &mut out).ok()?;
+        Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, link};
+    use crate::Offered;
+    use alloc::vec;
+    use brisk_wire::{Flags, Instant, Options};
+
+    #[test]
+    fn it_opens_with_the_client_first_and_then_with_the_server() {
+        for syn in [Sample::syn(), Sample::syn().over_v6()] {
+            let mut link = link("--middlebox synproxy");
+            let with_data = Sample { payload: vec![1; 80], ..syn.clone() };
+            let Offered::DroppedMiddlebox { reply: Some(reply) } =
+                link.up.offer(with_data.bytes(), Instant::ZERO)
+            else {
+                panic!("the SYN went on")
+            };
+            let answer = Sample::read(&reply);
+            assert_eq!(
+                (answer.flags, answer.ack),
+                (Flags::SYN | Flags::ACK, syn.seq + 1),
+                "without the data"
+            );
+            assert_eq!((answer.src, answer.options.mss), (syn.dst, Some(1460)));
+
+            let bare = Options::default();
+            let ack = Sample {
+                seq: syn.seq + 1,
+                ack: answer.seq.wrapping_add(1),
+                flags: Flags::ACK,
+                options: bare,
+                ..syn.clone()
+            };
+            let seen = ack.travel(&mut link.up).remove(0);
+            assert_eq!((seen.flags, seen.seq), (Flags::SYN, syn.seq), "now the server hears of it");
+
+            let opened = seen.answered().travel(&mut link.down).remove(0);
+            assert_eq!((opened.flags, opened.seq, opened.ack), (Flags::ACK, ack.ack, syn.seq + 1));
+            let data = Sample { payload: vec![2; 100], ..ack.clone() };
+            let seen = data.travel(&mut link.up).remove(0);
+            assert_eq!((seen.seq, seen.ack), (syn.seq + 1, 5001));
+            let answer = Sample { seq: 5001, options: Options::default(), ..seen.answered() };
+            let back = answer.travel(&mut link.down).remove(0);
+            assert_eq!((back.seq, back.ack), (ack.ack, syn.seq + 101));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Socket options and requests of the kernel that no safe interface has: as bytes, by number.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets an option to the bytes of `value`.
+pub fn set(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of a slice that outlives the call.
+    let answer = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t)
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What an option is: at most `room` bytes.
+pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32, room: usize) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; room];
+    let mut len = room as libc::socklen_t;
+    // SAFETY: the pointer and the length are those of a buffer that outlives the call.
+    let answer =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut len) };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    value.truncate(len as usize);
+    Ok(value)
+}
+
+/// The number that a request such as SIOCINQ answers.
+pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
+    let mut number: libc::c_int = 0;
+    // SAFETY: the requests of sockets that answer a number write one int.
+    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut number) };
+    if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_was_set_is_got() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        set(listener.as_fd(), libc::SOL_TCP, libc::TCP_NODELAY, &1i32.to_ne_bytes()).unwrap();
+        let value = get(listener.as_fd(), libc::SOL_TCP, libc::TCP_NODELAY, 4).unwrap();
+        assert_eq!(value, 1i32.to_ne_bytes());
+        assert!(get(listener.as_fd(), libc::SOL_TCP, 9999, 4).is_err());
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(request(stream.as_fd(), libc::FIONREAD).unwrap(), 0);
+    }
+}
