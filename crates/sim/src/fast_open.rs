@@ -1,22 +1,29 @@
 //! A client that has been to the server before.
 //!
-//! Fast Open pays from the second connection on. An [`Acquaintance`] is what a first connection over the
-//! empty path teaches the client: the server's cookie, its MSS and the round-trip time. It is made once, by
-//! two stacks that exchange a SYN and a SYN-ACK, and recalled at the start of every transaction.
+//! Fast Open pays from the second connection on. An [`Acquaintance`] is what two earlier connections over the
+//! same path have taught the client: the server's cookie, what the path is like, and whether it takes data on
+//! a SYN. The server remembers the path too. The path is that of the measurement with its middleboxes, but empty and without loss.
+//! It is made once and recalled at the start of every transaction.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use brisk_link::{DirectionSpec, LinkSpec};
+use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{ConnectConfig, FastOpenConfig, ListenConfig, StackConfig};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
-use brisk_tcp::stack::{Rx, Stack};
+use brisk_tcp::stack::Stack;
 use brisk_wire::Instant;
 
+use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::transaction::{CLIENT, PORT, SERVER};
+use crate::world::{Side, World};
 
 /// The key of every simulated server: a cookie outlives the world in which it was given.
 const KEY: [u8; 16] = *b"brisk simulation";
+/// Longest that a connection of the acquaintance may take: longer than the stack needs to give one up.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Fast Open of a simulated server.
 pub(crate) fn keys() -> FastOpenConfig {
@@ -24,48 +31,116 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// What a client remembers of a server.
+/// What a client remembers of a server, and the server of the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquaintance {
-    stored: String,
+    client: String,
+    server: String,
 }
 
 impl Acquaintance {
-    /// Makes the acquaintance over a path with this round-trip time.
+    /// Makes the acquaintance of the server of every transaction, over this path.
     ///
     /// # Errors
     /// None in practice: the configuration is the default one.
-    pub fn over(rtt: Duration) -> Result<Acquaintance, ConfigError> {
-        let stack =
-            |address| StackConfig { addresses: vec![address], fast_open: keys(), ..StackConfig::default() };
-        let (mut client, mut server) = (Stack::new(stack(CLIENT), 1)?, Stack::new(stack(SERVER), 2)?);
-        let (there, back) = (Instant::ZERO + rtt / 2, Instant::ZERO + rtt);
-        let address = SocketAddr::new(SERVER, PORT);
-        let listen = ListenConfig { fast_open: Some(FastOpenListen::default()), ..ListenConfig::default() };
-        let connect =
-            ConnectConfig { fast_open: Some(FastOpenConnect::default()), ..ConnectConfig::default() };
-        // Both addresses are the stacks' own, and nothing has the port: neither can be refused.
-        let listening = server.listen(address, listen).is_ok();
-        let connecting = client.connect(address, &connect, Instant::ZERO).is_ok();
-        debug_assert!(listening && connecting, "two fresh stacks");
-        carry(&mut client, Instant::ZERO, &mut server, there);
-        carry(&mut server, there, &mut client, back);
-        Ok(Acquaintance { stored: client.export_fast_open_cache(back) })
+    pub fn over(link: &LinkSpec) -> Result<Acquaintance, ConfigError> {
+        Acquaintance::with(&[SERVER], link)
+    }
+
+    /// Makes the acquaintance of several servers, over this path.
+    ///
+    /// # Errors
+    /// As [`Acquaintance::over`].
+    pub(crate) fn with(servers: &[IpAddr], link: &LinkSpec) -> Result<Acquaintance, ConfigError> {
+        Acquaintance::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
+    }
+
+    /// What many transactions over the path as it is, losses and all, have taught both ends: how long it is, how
+    /// large a window it carries, and how much it loses.
+    ///
+    /// # Errors
+    /// The configuration is out of range.
+    pub fn familiar(
+        link: &LinkSpec,
+        seed: u64,
+        tcp: &TcpConfig,
+        exchanges: &[Exchange],
+    ) -> Result<Acquaintance, ConfigError> {
+        Acquaintance::make(&[SERVER], link, seed, tcp, exchanges)
+    }
+
+    fn make(
+        servers: &[IpAddr],
+        link: &LinkSpec,
+        seed: u64,
+        tcp: &TcpConfig,
+        exchanges: &[Exchange],
+    ) -> Result<Acquaintance, ConfigError> {
+        let patience = PATIENCE * exchanges.len() as u32;
+        let mut world = World::new(link, seed);
+        let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
+        let server_stack = StackConfig { fast_open: keys(), ..StackConfig::default() };
+        let server = world.add_host(Side::B, "server", servers, server_stack)?;
+        let mut visits = Vec::new();
+        for address in servers.iter().map(|ip| SocketAddr::new(*ip, PORT)) {
+            let listen = ListenConfig {
+                tcp: tcp.clone(),
+                fast_open: Some(FastOpenListen::default()),
+                ..ListenConfig::default()
+            };
+            world.add_app(server, Instant::ZERO, Server::new(address, listen));
+            visits.push(world.add_app(client, Instant::ZERO, Client::new(visit(address, tcp, exchanges))));
+        }
+        let over = |world: &World| {
+            visits.iter().all(|visit| world.app::<Client>(*visit).is_some_and(Client::is_over))
+        };
+        world.run_while(Instant::ZERO + patience, over);
+        let now = world.now();
+        let stack = world.stack(client);
+        let cookies = stack.export_fast_open_cache(now);
+        Ok(Acquaintance {
+            client: cookies + &stack.export_paths(now),
+            server: world.stack(server).export_paths(now),
+        })
     }
 
     /// Lets a client remember.
     pub(crate) fn recall(&self, client: &mut Stack) {
-        let recalled = client.import_fast_open_cache(&self.stored, Instant::ZERO);
+        let cookies = client.import_fast_open_cache(&self.client, Instant::ZERO);
+        let paths = client.import_paths(&self.client, Instant::ZERO);
+        debug_assert!(cookies.is_ok() && paths.is_ok(), "as it was written");
+    }
+
+    /// Lets a server remember.
+    pub(crate) fn recall_at_server(&self, server: &mut Stack) {
+        let recalled = server.import_paths(&self.server, Instant::ZERO);
         debug_assert!(recalled.is_ok(), "as it was written");
     }
 }
 
-/// Brings what one stack sends to the other.
-fn carry(from: &mut Stack, sent: Instant, to: &mut Stack, arrived: Instant) {
-    let mut packet = Vec::new();
-    while from.poll_transmit(sent, &mut packet).is_some() {
-        to.on_packet(&packet, Rx::default(), arrived);
+/// Transactions, one after the other: the first brings the cookie, the second tries it.
+fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientPlan {
+    ClientPlan {
+        server,
+        connect: ConnectConfig {
+            tcp: tcp.clone(),
+            fast_open: Some(FastOpenConnect::insured()),
+            ..ConnectConfig::default()
+        },
+        connections: Connections::Fresh,
+        greeting: 0,
+        exchanges: exchanges.to_vec(),
     }
+}
+
+/// The delay and the devices of a path, and nothing that depends on chance or load.
+fn quiet(link: &LinkSpec) -> LinkSpec {
+    let quiet = |direction: &DirectionSpec| DirectionSpec {
+        delay: direction.delay,
+        middleboxes: direction.middleboxes.clone(),
+        ..DirectionSpec::default()
+    };
+    LinkSpec { down: quiet(&link.down), up: quiet(&link.up), seed: link.seed }
 }
 
 #[cfg(test)]
@@ -77,7 +152,7 @@ mod tests {
     #[test]
     fn an_acquaintance_saves_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
-        let acquaintance = Acquaintance::over(link.base_rtt()).unwrap();
+        let acquaintance = Acquaintance::over(&link).unwrap();
         let spec = TransactionSpec::new(&link, 5_000);
         let known = TransactionSpec { fast_open: Some(&acquaintance), ..spec.clone() };
         let took = |spec: &TransactionSpec<'_>| transaction(spec, 1).unwrap().completion;
@@ -88,9 +163,16 @@ mod tests {
     #[test]
     fn a_lost_syn_costs_one_round_trip_and_a_half() {
         let link = LinkSpec::parse("--rtt 100ms --loss up:list:1").unwrap();
-        let acquaintance = Acquaintance::over(link.base_rtt()).unwrap();
+        let acquaintance = Acquaintance::over(&link).unwrap();
         let known = TransactionSpec { fast_open: Some(&acquaintance), ..TransactionSpec::new(&link, 5_000) };
         let completion = transaction(&known, 1).unwrap().completion;
         assert_eq!(completion, Some(Duration::from_millis(350)), "without a memory it would be 1200 ms");
+    }
+    #[test]
+    fn a_path_that_swallows_data_on_a_syn_costs_half_a_round_trip() {
+        let link = LinkSpec::parse("--rtt 100ms --middlebox drop-syn-data").unwrap();
+        let acquaintance = Acquaintance::over(&link).unwrap();
+        let known = TransactionSpec { fast_open: Some(&acquaintance), ..TransactionSpec::new(&link, 5_000) };
+        assert_eq!(transaction(&known, 1).unwrap().completion, Some(Duration::from_millis(250)));
     }
 }

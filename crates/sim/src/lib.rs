@@ -10,6 +10,7 @@
 //! | [`world`] | the path, the hosts and the event loop |
 //! | [`application`] | what runs on a host: request and response, bulk, idle |
 //! | [`mod@transaction`] | one short transfer and what it cost: the unit of every comparison |
+//! | [`page`] | a page of many objects, loaded as a browser does |
 //! | [`trace`] | what happened and why, as JSON lines |
 //! | [`pcapng`] | what crossed a point of the path, as a packet capture |
 //!
@@ -29,6 +30,7 @@ pub mod application;
 mod content;
 pub mod fast_open;
 pub mod host;
+pub mod page;
 pub mod pcapng;
 mod schedule;
 pub mod seeds;

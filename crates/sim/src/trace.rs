@@ -95,6 +95,30 @@ fn observed(probe: &Probe) -> Value {
             "new_data": new_data,
         }),
         Probe::MaskedLoss { by } => json!({"what": "masked loss", "by": format!("{by:?}")}),
+        Probe::CopyUsed { segments } => json!({"what": "copy used", "segments": segments}),
+        Probe::Planned { flight, losses, plan } => json!({
+            "what": "planned",
+            "bytes": flight.bytes,
+            "last": flight.last,
+            "loss_per_million": losses.per_million,
+            "segment": plan.segment,
+            "protection": format!("{:?}", plan.protection),
+            "reason": format!("{:?}", plan.reason),
+            "cost": plan.cost,
+        }),
+        Probe::CopiesOff { why } => json!({"what": "copies off", "why": format!("{why:?}")}),
+        Probe::Repaired { range, runs } => json!({
+            "what": "repaired",
+            "seq": range.start.0,
+            "end": range.end.0,
+            "runs": runs,
+        }),
+        Probe::RepairFailed { lost_len, why } => {
+            json!({"what": "repair failed", "lost_len": lost_len, "why": format!("{why:?}")})
+        }
+        Probe::ParityOff { sending, why } => {
+            json!({"what": "parity off", "sending": sending, "why": format!("{why:?}")})
+        }
         Probe::Timeout { rto } => json!({"what": "timeout", "rto_us": micros(*rto)}),
         Probe::Recovery { state, cwnd, ssthresh } => json!({
             "what": "recovery",

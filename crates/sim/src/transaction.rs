@@ -77,7 +77,7 @@ pub struct TransactionResult {
     pub retransmits: u64,
     /// Retransmission timeouts of either end, those of the handshake included.
     pub timeouts: u64,
-    /// Of these, SYN and SYN-ACK retransmissions.
+    /// Of these, those of SYN and SYN-ACK.
     pub handshake_timeouts: u64,
     /// Fast recoveries of either end.
     pub recoveries: u64,
@@ -216,6 +216,7 @@ impl Stage {
         let server_host = world.add_host(Side::B, "server", &[SERVER], server_stack)?;
         if let Some(acquaintance) = spec.fast_open {
             acquaintance.recall(world.stack_mut(client_host));
+            acquaintance.recall_at_server(world.stack_mut(server_host));
         }
         let address = SocketAddr::new(SERVER, PORT);
         let listen = ListenConfig {
@@ -228,7 +229,7 @@ impl Stage {
             server: address,
             connect: ConnectConfig {
                 tcp: spec.client.clone(),
-                fast_open: spec.fast_open.map(|_| FastOpenConnect::default()),
+                fast_open: spec.fast_open.map(|_| FastOpenConnect::insured()),
                 ..ConnectConfig::default()
             },
             connections: match spec.established {
@@ -296,9 +297,8 @@ struct Before {
 impl TransactionResult {
     fn add(&mut self, counters: &Counters) {
         self.retransmits += counters.retransmits + counters.handshake_retransmits;
-        // In the handshake nothing but the timer sends again.
-        self.timeouts += counters.timeouts + counters.handshake_retransmits;
-        self.handshake_timeouts += counters.handshake_retransmits;
+        self.timeouts += counters.timeouts + counters.handshake_timeouts;
+        self.handshake_timeouts += counters.handshake_timeouts;
         self.recoveries += counters.recoveries;
         self.undos += counters.undos;
         self.masked_losses += counters.masked_losses;

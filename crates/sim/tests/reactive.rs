@@ -9,7 +9,10 @@ use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{MechanismConfig, Reactive};
 
 fn without_probes() -> TcpConfig {
-    TcpConfig { mechanisms: MechanismConfig { reactive: Reactive::Off }, ..TcpConfig::default() }
+    TcpConfig {
+        mechanisms: MechanismConfig { reactive: Reactive::Off, ..MechanismConfig::default() },
+        ..TcpConfig::default()
+    }
 }
 
 /// The arms of the table: name and TCP of both ends.

@@ -8,12 +8,14 @@ use brisk_wire::Instant;
 
 use crate::host::HostView;
 
+pub mod browser;
 pub mod bulk;
 pub mod client;
 pub mod exchange;
 pub mod idle;
 pub mod server;
 
+pub use browser::Browser;
 pub use bulk::{Amount, BulkSender, Sink};
 pub use client::{Client, ClientPlan, Connections, Outcome};
 pub use exchange::Exchange;

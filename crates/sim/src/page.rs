@@ -1,0 +1,394 @@
+//! A page and the time it takes to load: objects that depend on each other, fetched as a browser does.
+//!
+//! A page is a graph of activities. A download is a request and its response on a connection to one of the
+//! page's hosts; a computation takes its time and blocks nothing but what waits for it. Connections are kept
+//! and used again (HTTP/1.1), at most six to a host; a download that finds none waits in order. Page-load
+//! time is from the start to the end of the last activity, as `loadEventEnd - navigationStart` is.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_wire::Instant;
+use thiserror::Error;
+
+use crate::application::{Browser, Server};
+use crate::fast_open::{self, Acquaintance};
+use crate::transaction::{CLIENT, PORT, TransactionError, TransactionResult};
+use crate::world::{Arena, Side, World};
+
+/// Most activities of a page.
+pub const MAX_ACTIVITIES: usize = 20_000;
+/// Most hosts of a page.
+pub const MAX_HOSTS: usize = 1_000;
+
+/// Address of the first host of a page; the others follow.
+const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+
+/// Something that must happen before the page is loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// What it is.
+    pub work: Work,
+    /// What must have happened before it begins; all of it.
+    pub waits: Vec<Wait>,
+}
+
+/// What an activity does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Fetches an object.
+    Download {
+        /// From which host, counted from 0.
+        host: usize,
+        /// Bytes of the request, headers included.
+        request: u32,
+        /// Bytes of the response, headers included.
+        response: u64,
+        /// How long the server thinks.
+        think: Duration,
+    },
+    /// Computes for this long.
+    Compute(Duration),
+}
+
+/// What an activity waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// The end of another activity.
+    End(usize),
+    /// Another activity has run for this long.
+    Begun(usize, Duration),
+    /// This many thousandths of an object have arrived: a parser finds the next one in the middle of it.
+    Share(usize, u16),
+}
+
+impl Wait {
+    /// The activity that is waited for.
+    pub fn on(&self) -> usize {
+        match self {
+            Wait::End(index) | Wait::Begun(index, _) | Wait::Share(index, _) => *index,
+        }
+    }
+}
+
+/// A page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// Its name, for reports.
+    pub label: String,
+    hosts: usize,
+    activities: Vec<Activity>,
+}
+
+/// Why activities make no page.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PageError {
+    /// There is nothing to load.
+    #[error("page '{0}' has nothing to download")]
+    Empty(String),
+    /// Too much for one page.
+    #[error("page '{0}' has more than 20000 activities or 1000 hosts")]
+    TooLarge(String),
+    /// An activity waits for one that does not exist.
+    #[error("page '{page}': activity {activity} waits for number {on}, which does not exist")]
+    Dangling {
+        /// The page.
+        page: String,
+        /// Counted from 0.
+        activity: usize,
+        /// What it waits for.
+        on: usize,
+    },
+    /// Activities wait for each other.
+    #[error("page '{page}': activity {activity} waits for itself, through others")]
+    Circle {
+        /// The page.
+        page: String,
+        /// One of them, counted from 0.
+        activity: usize,
+    },
+}
+
+impl Page {
+    /// Checks that everything can begin at some time.
+    ///
+    /// # Errors
+    /// [`PageError`].
+    pub fn new(label: &str, activities: Vec<Activity>) -> Result<Page, PageError> {
+        let host_of = |activity: &Activity| match activity.work {
+            Work::Download { host, .. } => Some(host),
+            Work::Compute(_) => None,
+        };
+        let page = label.to_owned();
+        let Some(hosts) = activities.iter().filter_map(host_of).max().map(|last| last + 1) else {
+            return Err(PageError::Empty(page));
+        };
+        if activities.len() > MAX_ACTIVITIES || hosts > MAX_HOSTS {
+            return Err(PageError::TooLarge(page));
+        }
+        for (activity, waits) in activities.iter().map(|activity| &activity.waits).enumerate() {
+            if let Some(wait) = waits.iter().find(|wait| wait.on() >= activities.len()) {
+                return Err(PageError::Dangling { page, activity, on: wait.on() });
+            }
+        }
+        match first_in_a_circle(&activities) {
+            Some(activity) => Err(PageError::Circle { page, activity }),
+            None => Ok(Page { label: page, hosts, activities }),
+        }
+    }
+
+    /// What must happen.
+    pub fn activities(&self) -> &[Activity] {
+        &self.activities
+    }
+
+    /// Hosts that it is fetched from.
+    pub fn hosts(&self) -> usize {
+        self.hosts
+    }
+
+    /// Objects that it consists of.
+    pub fn objects(&self) -> usize {
+        self.activities.iter().filter(|activity| matches!(activity.work, Work::Download { .. })).count()
+    }
+
+    /// Bytes of all responses.
+    pub fn bytes(&self) -> u64 {
+        let response = |activity: &Activity| match activity.work {
+            Work::Download { response, .. } => response,
+            Work::Compute(_) => 0,
+        };
+        self.activities.iter().map(response).sum()
+    }
+}
+
+/// An activity that can never begin (Kahn's algorithm: what is left over lies on a circle or behind one).
+fn first_in_a_circle(activities: &[Activity]) -> Option<usize> {
+    let mut waiting: Vec<usize> = activities.iter().map(|activity| activity.waits.len()).collect();
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); activities.len()];
+    for (index, activity) in activities.iter().enumerate() {
+        activity.waits.iter().for_each(|wait| followers[wait.on()].push(index));
+    }
+    let mut ready: Vec<usize> = (0..activities.len()).filter(|index| waiting[*index] == 0).collect();
+    while let Some(done) = ready.pop() {
+        for follower in std::mem::take(&mut followers[done]) {
+            waiting[follower] -= 1;
+            if waiting[follower] == 0 {
+                ready.push(follower);
+            }
+        }
+    }
+    waiting.iter().position(|waits| *waits > 0)
+}
+
+/// A page load to be simulated.
+#[derive(Clone, Debug)]
+pub struct LoadSpec<'a> {
+    /// The path to all hosts of the page.
+    pub link: &'a LinkSpec,
+    /// The page.
+    pub page: &'a Page,
+    /// The browser's TCP.
+    pub client: TcpConfig,
+    /// The servers' TCP.
+    pub server: TcpConfig,
+    /// Both ends use Fast Open, and the browser has been to every host before ([`acquaintance`]).
+    pub fast_open: Option<&'a Acquaintance>,
+    /// When to give up; default 600 s of virtual time.
+    pub limit: Duration,
+}
+
+impl<'a> LoadSpec<'a> {
+    /// Both ends with the default TCP, no Fast Open.
+    pub fn new(link: &'a LinkSpec, page: &'a Page) -> Self {
+        LoadSpec {
+            link,
+            page,
+            client: TcpConfig::default(),
+            server: TcpConfig::default(),
+            fast_open: None,
+            limit: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What became of a page load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LoadResult {
+    /// To the end of the last activity; `None` if it never came.
+    pub load: Option<Duration>,
+    /// To the end of the first download, the page itself.
+    pub first_object: Option<Duration>,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// IP bytes that the browser sent, lost ones included.
+    pub wire_up: u64,
+    /// IP bytes that the servers sent, lost ones included.
+    pub wire_down: u64,
+    /// Packets dropped on the path.
+    pub dropped: u64,
+}
+
+impl LoadResult {
+    /// The load as one transaction whose payload is the page; what only a single connection has is 0.
+    pub fn as_transaction(&self, page: &Page) -> TransactionResult {
+        let LoadResult { load, first_object, connections: _, wire_up, wire_down, dropped } = *self;
+        TransactionResult {
+            completion: load,
+            first_byte: first_object,
+            wire_bytes_up: wire_up,
+            wire_bytes_down: wire_down,
+            payload_bytes: load.map_or(0, |_| page.bytes()),
+            dropped,
+            ..TransactionResult::default()
+        }
+    }
+}
+
+/// Loads a page once. Everything that chance decides derives from the seed.
+///
+/// # Errors
+/// As [`crate::transaction()`]; a load that does not end is a result.
+pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadResult, TransactionError> {
+    let link = std::slice::from_ref(spec.link);
+    let mut world = World::in_arena(link, seed, std::mem::take(arena));
+    let client = world.add_host(Side::A, "browser", &[CLIENT], StackConfig::default())?;
+    if let Some(acquaintance) = spec.fast_open {
+        acquaintance.recall(world.stack_mut(client));
+    }
+    let servers: Vec<SocketAddr> = addresses(spec.page).map(|ip| SocketAddr::new(ip, PORT)).collect();
+    for (index, address) in servers.iter().copied().enumerate() {
+        let stack = StackConfig { fast_open: fast_open::keys(), ..StackConfig::default() };
+        let host = world.add_host(Side::B, &format!("server {index}"), &[address.ip()], stack)?;
+        let listen = ListenConfig {
+            tcp: spec.server.clone(),
+            fast_open: spec.fast_open.map(|_| FastOpenListen::default()),
+            ..ListenConfig::default()
+        };
+        world.add_app(host, Instant::ZERO, Server::new(address, listen));
+    }
+    let connect = ConnectConfig {
+        tcp: spec.client.clone(),
+        fast_open: spec.fast_open.map(|_| FastOpenConnect::default()),
+        ..ConnectConfig::default()
+    };
+    let browser = world.add_app(client, Instant::ZERO, Browser::new(spec.page.clone(), servers, connect));
+    let over = |world: &World| world.app::<Browser>(browser).is_some_and(|browser| browser.is_over());
+    world.run_while(Instant::ZERO + spec.limit, over);
+    let result = match world.app::<Browser>(browser) {
+        Some(browser) => LoadResult {
+            load: browser.load_time(),
+            first_object: browser.first_object(),
+            connections: browser.connections(),
+            wire_up: world.bytes_sent_by(Side::A),
+            wire_down: world.bytes_sent_by(Side::B),
+            dropped: world.dropped(),
+        },
+        None => LoadResult::default(),
+    };
+    *arena = world.into_arena();
+    Ok(result)
+}
+
+/// What earlier visits have taught a browser about the hosts of a page.
+///
+/// # Errors
+/// As [`load`].
+pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, TransactionError> {
+    let servers: Vec<IpAddr> = addresses(page).collect();
+    Ok(Acquaintance::with(&servers, link)?)
+}
+
+/// The addresses of the hosts of a page.
+fn addresses(page: &Page) -> impl Iterator<Item = IpAddr> {
+    // At most MAX_HOSTS: the second octet is never reached.
+    let address = |index: usize| IpAddr::V4(Ipv4Addr::from_bits(FIRST_SERVER.to_bits() + index as u32));
+    (0..page.hosts()).map(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn download(host: usize, response: u64, waits: Vec<Wait>) -> Activity {
+        Activity { work: Work::Download { host, request: 300, response, think: Duration::ZERO }, waits }
+    }
+
+    fn compute(ms: u64, waits: Vec<Wait>) -> Activity {
+        Activity { work: Work::Compute(Duration::from_millis(ms)), waits }
+    }
+
+    fn ms(result: Option<Duration>) -> u128 {
+        result.expect("the page is loaded").as_millis()
+    }
+
+    fn loaded(page: &Page, fast_open: bool) -> LoadResult {
+        let link = LinkSpec::parse("--rtt 100ms").unwrap();
+        let known = acquaintance(&link, page).unwrap();
+        let spec = LoadSpec { fast_open: fast_open.then_some(&known), ..LoadSpec::new(&link, page) };
+        load(&spec, 1, &mut Arena::default()).unwrap()
+    }
+
+    #[test]
+    fn objects_of_one_host_share_six_connections() {
+        // The page, then 13 images: five new connections and the first one, then six and one again.
+        let mut activities = vec![download(0, 1_000, vec![])];
+        activities.extend((0..13).map(|_| download(0, 1_000, vec![Wait::End(0)])));
+        let page = Page::new("images", activities).unwrap();
+        assert_eq!((page.hosts(), page.objects(), page.bytes()), (1, 14, 14_000));
+        let plain = loaded(&page, false);
+        // 200 the page; the old connection is there at once (3 rounds fit), new ones cost a round more:
+        // 1 + 5 in [200, 400], of which the old one does two; 6 in [400, 500].
+        assert_eq!((ms(plain.first_object), plain.connections), (200, 6));
+        assert_eq!(ms(plain.load), 500);
+        // With Fast Open every connection answers after one round trip: 100, then 6, 6 and 1.
+        let fast = loaded(&page, true);
+        assert_eq!((ms(fast.first_object), fast.connections, ms(fast.load)), (100, 6, 400));
+    }
+
+    #[test]
+    fn computations_take_their_time_and_objects_wait_for_them() {
+        let page = Page::new(
+            "script",
+            vec![
+                download(0, 1_000, vec![]),
+                compute(70, vec![Wait::End(0)]),
+                download(1, 1_000, vec![Wait::End(1)]),
+                compute(5, vec![Wait::Begun(1, Duration::from_millis(30))]),
+            ],
+        );
+        let result = loaded(&page.unwrap(), false);
+        assert_eq!((ms(result.load), result.connections), (200 + 70 + 200, 2));
+    }
+
+    #[test]
+    fn a_parser_finds_an_object_in_the_middle_of_another() {
+        let link = LinkSpec::parse("--rtt 100ms --rate 1mbit").unwrap();
+        let at = |share| {
+            let page = Page::new(
+                "parser",
+                vec![download(0, 100_000, vec![]), download(1, 1_000, vec![Wait::Share(0, share)])],
+            );
+            let page = page.unwrap();
+            load(&LoadSpec::new(&link, &page), 1, &mut Arena::default()).unwrap().load.unwrap()
+        };
+        assert!(at(100) < at(1000) - Duration::from_millis(150), "{:?} {:?}", at(100), at(1000));
+    }
+
+    #[test]
+    fn what_can_never_load_is_refused() {
+        let refused = |activities| Page::new("p", activities).unwrap_err().to_string();
+        assert_eq!(refused(vec![compute(1, vec![])]), "page 'p' has nothing to download");
+        assert_eq!(
+            refused(vec![download(0, 1, vec![Wait::End(4)])]),
+            "page 'p': activity 0 waits for number 4, which does not exist"
+        );
+        let circle =
+            vec![download(0, 1, vec![]), compute(1, vec![Wait::End(2)]), compute(1, vec![Wait::End(1)])];
+        assert_eq!(refused(circle), "page 'p': activity 1 waits for itself, through others");
+        assert!(refused(vec![download(5_000, 1, vec![])]).contains("more than"));
+    }
+}

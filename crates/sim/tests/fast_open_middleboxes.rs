@@ -1,0 +1,130 @@
+//! Fast Open behind devices that do not allow it: what each transaction takes longer than plain TCP over the
+//! same path, and what is reported. Four transactions in a row from one client to one server; the first only
+//! fetches the cookie, so the first to put data on a SYN is the second.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Server};
+use brisk_sim::world::{Side, World};
+use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig};
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+use brisk_wire::Instant;
+
+const RTT: Duration = Duration::from_millis(100);
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const TRANSACTIONS: usize = 5;
+
+/// Completion in ms (`None`: never, or failed) and outcome of each transaction.
+fn transactions(middlebox: &str, fast_open: Option<FastOpenConnect>) -> Vec<(Option<u64>, &'static str)> {
+    let link = LinkSpec::parse(&format!("--rtt 100ms {middlebox}")).unwrap();
+    let mut world = World::new(&link, 1);
+    let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default()).unwrap();
+    let server = world.add_host(Side::B, "server", &[SERVER], StackConfig::default()).unwrap();
+    let address = SocketAddr::new(SERVER, 80);
+    let listen =
+        ListenConfig { fast_open: fast_open.map(|_| FastOpenListen::default()), ..ListenConfig::default() };
+    world.add_app(server, Instant::ZERO, Server::new(address, listen));
+    let exchange = Exchange { pause: RTT * 20, ..Exchange::of(5_000) };
+    let plan = ClientPlan {
+        server: address,
+        connect: ConnectConfig { fast_open, ..ConnectConfig::default() },
+        connections: Connections::Fresh,
+        greeting: 0,
+        exchanges: vec![exchange; TRANSACTIONS],
+    };
+    let client = world.add_app(client, Instant::ZERO, Client::new(plan));
+    let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
+    world.run_while(Instant::ZERO + Duration::from_secs(600), over);
+    let outcomes = world.app::<Client>(client).expect("a client").outcomes();
+    outcomes
+        .iter()
+        .map(|outcome| {
+            let took = outcome.finished.map(|at| (at - outcome.started).as_millis() as u64);
+            (took, outcome.stats.as_ref().map_or("?", |stats| stats.fast_open.name()))
+        })
+        .collect()
+}
+
+/// Extra milliseconds against plain TCP and outcome, per transaction.
+fn extra(middlebox: &str, connect: FastOpenConnect) -> Vec<(i64, &'static str)> {
+    let plain = transactions(middlebox, None);
+    let fast = transactions(middlebox, Some(connect));
+    assert!(plain.iter().all(|(took, _)| took.is_some()), "plain TCP passes {middlebox}");
+    assert_eq!(fast.len(), plain.len(), "{middlebox}: {fast:?}");
+    let never = i64::MAX;
+    let pairs = fast.into_iter().zip(plain);
+    pairs
+        .map(|((fast, word), (plain, _))| {
+            let (fast, plain) = (fast.map(|took| took as i64), plain.map(|took| took as i64));
+            (fast.zip(plain).map_or(never, |(fast, plain)| fast - plain), word)
+        })
+        .collect()
+}
+
+/// A row of the table: the device; then per transaction the extra time in ms and the outcome.
+type Row = (&'static str, [(i64, &'static str); TRANSACTIONS]);
+
+/// The first transaction asks for a cookie, the second is the first to try.
+#[test]
+fn what_each_device_costs_with_the_plain_copy() {
+    let no_cookie = (0, "no-cookie");
+    let rows: [Row; 9] = [
+        ("", [no_cookie, (-100, "used"), (-100, "used"), (-100, "used"), (-100, "used")]),
+        (
+            "--middlebox drop-syn-data",
+            [no_cookie, (50, "blackholed"), (50, "blackholed"), (0, "off(disabled)"), (0, "off(disabled)")],
+        ),
+        (
+            "--middlebox rst-syn-data",
+            [no_cookie, (50, "blackholed"), (50, "blackholed"), (0, "off(disabled)"), (0, "off(disabled)")],
+        ),
+        ("--middlebox strip-option:34", stripped()),
+        ("--middlebox strip-option:34@syn", stripped()),
+        ("--middlebox strip-option:34@synack", stripped()),
+        (
+            "--middlebox strip-syn-data",
+            [no_cookie, (0, "stripped"), (0, "stripped"), (0, "stripped"), (0, "off(suspended)")],
+        ),
+        (
+            "--middlebox nat",
+            [no_cookie, (0, "refused"), (0, "refused"), (0, "refused"), (0, "off(suspended)")],
+        ),
+        ("--middlebox synproxy", stripped()),
+    ];
+    for (middlebox, expected) in rows {
+        assert_eq!(extra(middlebox, FastOpenConnect::insured()), expected, "{middlebox}");
+    }
+}
+
+fn stripped() -> [(i64, &'static str); TRANSACTIONS] {
+    let off = (0, "off(no-cookie-there)");
+    [(0, "stripped"), off, off, off, off]
+}
+
+/// A black hole behind the handshake takes the connection with it: the request is acknowledged and nothing
+/// more arrives. No copy of a SYN helps; the repeated SYN-ACK tells after 3 s, and after 15 s the connection
+/// ends, so that the application can ask again. From then on the opening is plain.
+#[test]
+fn a_black_hole_behind_the_handshake_takes_one_connection() {
+    let extra = extra("--middlebox drop-after-handshake", FastOpenConnect::insured());
+    let off = (0, "off(disabled)");
+    assert_eq!(extra, [(0, "no-cookie"), (i64::MAX, "blackholed"), off, off, off]);
+}
+
+/// Without the copy, the paper's timer decides.
+#[test]
+fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
+    let extra = extra("--middlebox drop-syn-data", FastOpenConnect::default());
+    let (lost, off) = ((150, "blackholed"), (0, "off(disabled)"));
+    assert_eq!(extra, [(0, "no-cookie"), lost, lost, off, off]);
+}
+
+/// A SYN proxy that came after the cookie: it acknowledges the SYN alone, with a window of zero.
+#[test]
+fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
+    let connect = FastOpenConnect { no_cookie: true, ..FastOpenConnect::insured() };
+    assert_eq!(extra("--middlebox synproxy", connect), [(0, "stripped"); TRANSACTIONS]);
+}
