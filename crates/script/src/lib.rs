@@ -23,7 +23,7 @@
 //! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the
 //! payload; sequence numbers may count back from the initial one (`-999:1(1000)`); `GA hex`,
 //! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
-//! stack ([`KEYS`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
+//! stack ([`keys`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
 //! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
 
 #![forbid(unsafe_code)]
@@ -39,7 +39,7 @@ mod tcp_option;
 use std::path::Path;
 
 pub use error::ScriptError;
-pub use settings::KEYS;
+pub use settings::{Settings, keys};
 
 /// How a script is run, beside what it says itself.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +85,35 @@ pub fn run_traced(
     };
     run::run(name, &script, options, &mut note)?;
     Ok(report)
+}
+
+/// What became of a script on the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KernelVerdict {
+    /// The kernel does what the script says.
+    Passed,
+    /// It was not run, and why.
+    Skipped(String),
+}
+
+/// Runs the text of a script against the kernel's TCP: in real time, in a network namespace of its own. It
+/// needs the right to make one.
+///
+/// # Errors
+/// As [`run`], with what the kernel did otherwise.
+pub fn run_on_kernel(
+    name: &str,
+    text: &str,
+    options: &Options,
+    trace: &mut (dyn FnMut(&str) + Send),
+) -> Result<KernelVerdict, ScriptError> {
+    let script = parse::parse(name, text, &options.defines)?;
+    // The namespace is entered for good: by a thread that ends with the script.
+    let played = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| run::run_on_kernel(name, &script, options, &mut |line| trace(&line)));
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    Ok(played?.map_or(KernelVerdict::Passed, KernelVerdict::Skipped))
 }
 
 /// Runs a file.

@@ -7,15 +7,22 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, EarlyRetransmit, KeepaliveConfig, LossDetection, MtuProbing,
-    PacingConfig, PaperConfig, PrrBound, RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies,
-    UrgentPolicy,
+    BufferConfig, CongestionAlgorithm, EarlyRetransmit, HandshakeCopies, HandshakeTimers, KeepaliveConfig,
+    LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, RackTlpConfig, Reactive,
+    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
-use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold};
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
+mod corrective;
+mod proactive;
+
 /// The keys of `--set`, with what they take.
-pub const KEYS: &[(&str, &str)] = &[
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().chain(corrective::KEYS).copied()
+}
+
+const KEYS: &[(&str, &str)] = &[
     (
         "profile",
         "brisk (the defaults) or linux_suite (buffers and retries as Linux's own test scripts set them)",
@@ -23,6 +30,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("seed", "seed of the stack's random choices, default 1"),
     ("remote_isn", "what is added to the sequence numbers of arriving segments, default 1000000"),
     ("mtu", "largest IP packet of the device, bytes"),
+    ("fec_mem_total", "bytes that all connections may keep to repair losses from"),
     ("max_super_segment", "largest super-segment, bytes; 0: none"),
     ("max_connections", "most connections at one time"),
     ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
@@ -48,15 +56,19 @@ pub const KEYS: &[(&str, &str)] = &[
     ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
     ("user_timeout", "off or a time"),
     ("syn_retries", "a number"),
+    ("path_start", "off, or the largest initial window in segments"),
+    ("handshake_timers", "off, or how many early retries"),
+    ("handshake_copies", "off, or the time between SYN or SYN-ACK and copy"),
     ("synack_retries", "a number"),
     ("retries", "a number"),
     ("fin_wait_2_timeout", "a time"),
     ("mtu_probing", "off, on_black_hole or always"),
     ("max_segment", "largest MSS to offer and to use"),
     ("urgent", "out_of_band or inline"),
+    ("push_bursts", "on or off: PSH at the end of every burst, as in Linux with segmentation offload"),
     ("hop_limit", "a number"),
     ("dscp", "a number"),
-    ("redundancy_percent", "percent"),
+    ("redundancy_percent", "percent of the bytes sent, or off: no limit beyond that of each mechanism"),
     (
         "fast_open",
         "off, or what of client, server there is, as in client,server: a client offers the option with every connect and send",
@@ -66,18 +78,29 @@ pub const KEYS: &[(&str, &str)] = &[
     ("fast_open_max_per_ip", "such connections of one client"),
     ("fast_open_require_cookie", "on or off"),
     ("fast_open_hold_response", "on or off"),
+    ("fast_open_replay_window", "a time; 0: none"),
     ("fast_open_amp_factor", "a number; 0: the initial window decides"),
     ("fast_open_one_time", "on or off; of both ends"),
     ("fast_open_no_cookie", "on or off; of the client"),
     ("fast_open_experimental", "on or off; of the client"),
     ("fast_open_hold_early", "on or off; of the client"),
     ("fast_open_syn_rto_floor", "a time; of the client"),
+    ("fast_open_plain_copy_percent", "0 to 100; of the client"),
+    (
+        "fast_open_syn_parts",
+        "SYNs that the client sends of a long request, 1 to 4; above 1 the server takes them",
+    ),
+    (
+        "fast_open_data_after_syn",
+        "segments that the client sends behind a SYN with data; 0: neither sent nor taken",
+    ),
     ("fast_open_last_ack_hold", "off, fast_opened or all"),
     ("fast_open_black_hole_base", "a time; 0: no black hole is ever seen"),
+    ("proactive", proactive::TAKES),
     ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
     (
         "loss_detection",
-        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, rfc9937 (the rate reduction of today), as in rfc6675:no_fack,no_er",
+        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, rfc6937 (the rate reduction of 2012), as in rfc6675:no_fack,no_er",
     ),
     ("backlog", "connections that may wait for accept; overrides listen()"),
     ("max_half_open", "connections in SYN-RECEIVED"),
@@ -86,34 +109,61 @@ pub const KEYS: &[(&str, &str)] = &[
 
 /// What holds for a run.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) stack: StackConfig,
-    pub(crate) tcp: TcpConfig,
-    pub(crate) listen: ListenConfig,
+pub struct Settings {
+    /// The stack.
+    pub stack: StackConfig,
+    /// Its connections.
+    pub tcp: TcpConfig,
+    /// Its listeners, beside that.
+    pub listen: ListenConfig,
     /// Fast Open of active opens that ask for it.
-    pub(crate) fast_open_connect: FastOpenConnect,
+    pub fast_open_connect: FastOpenConnect,
     /// Every active open asks for it.
-    pub(crate) fast_open_always: bool,
+    pub fast_open_always: bool,
     /// Fast Open of listeners that ask for it.
-    pub(crate) fast_open_listen: FastOpenListen,
+    pub fast_open_listen: FastOpenListen,
     /// Every listener asks for it.
-    pub(crate) fast_open_all_listeners: bool,
+    pub fast_open_all_listeners: bool,
+    /// Active opens may ask for it: bit 1 of Linux's `tcp_fastopen`.
+    pub fast_open_client_allowed: bool,
+    /// Listeners may ask for it: bit 2 of Linux's `tcp_fastopen`.
+    pub fast_open_server_allowed: bool,
+    /// Listeners agree on ECN although active opens do not ask for it: 2 in Linux's `tcp_ecn`.
+    pub ecn_passive: bool,
+    /// What a send buffer may hold unsent, bytes: Linux's `tcp_notsent_lowat`.
+    pub notsent_lowat: u32,
+    /// Why the kernel would not behave as the script says: `--kernel=reason`.
+    pub not_on_the_kernel: Option<String>,
+    /// The keys that a script sets with `--set`, with their values.
+    pub own_keys: Vec<(String, String)>,
+    /// The settings of Linux that its commands set.
+    pub sysctls: Vec<(String, String)>,
+    /// `--set profile=linux_suite`, or the set-up command of the suites.
+    pub linux_suite: bool,
+    /// What keepalive is when a program switches it on.
+    pub keepalive: KeepaliveConfig,
     /// Set by `--set backlog`: what listen() says does not count then.
-    pub(crate) fixed_backlog: bool,
-    pub(crate) seed: u64,
-    pub(crate) remote_isn: u32,
-    pub(crate) local_ip: IpAddr,
-    pub(crate) remote_ip: IpAddr,
-    pub(crate) bind_port: u16,
-    pub(crate) connect_port: u16,
+    pub fixed_backlog: bool,
+    /// Seed of the stack's random choices.
+    pub seed: u64,
+    /// Added to the sequence numbers of arriving segments.
+    pub remote_isn: u32,
+    /// Address of the stack.
+    pub local_ip: IpAddr,
+    /// Address of the remote host.
+    pub remote_ip: IpAddr,
+    /// Port that `bind(3, ..., ...)` takes.
+    pub bind_port: u16,
+    /// Port that `connect(3, ..., ...)` goes to.
+    pub connect_port: u16,
     /// Microseconds that a packet or a return may be early or late.
-    pub(crate) tolerance: i64,
+    pub tolerance: i64,
     /// Microseconds of a tick of the timestamp clock, if TSval is to be checked.
-    pub(crate) ts_tick: Option<i64>,
+    pub ts_tick: Option<i64>,
     /// Outbound segments are compared one by one.
-    pub(crate) strict_segments: bool,
+    pub strict_segments: bool,
     /// Nothing may be sent up to the last listed time that is not listed.
-    pub(crate) silence: bool,
+    pub silence: bool,
 }
 
 impl Default for Settings {
@@ -126,6 +176,15 @@ impl Default for Settings {
             fast_open_always: false,
             fast_open_listen: FastOpenListen::default(),
             fast_open_all_listeners: false,
+            fast_open_client_allowed: true,
+            fast_open_server_allowed: true,
+            ecn_passive: false,
+            notsent_lowat: u32::MAX,
+            not_on_the_kernel: None,
+            own_keys: Vec::new(),
+            sysctls: Vec::new(),
+            linux_suite: false,
+            keepalive: KeepaliveConfig::default(),
             fixed_backlog: false,
             seed: 1,
             remote_isn: 1_000_000,
@@ -152,7 +211,9 @@ impl Settings {
                 let (key, value) =
                     value.split_once('=').ok_or_else(|| format!("--set {value}: write --set key=value"))?;
                 self.set(key, value)?;
+                self.own_keys.push((key.to_owned(), value.to_owned()));
             }
+            "kernel" => self.not_on_the_kernel = Some(value.to_owned()),
             "tolerance_usecs" => self.tolerance = number(key, value)?,
             "tcp_ts_tick_usecs" => self.ts_tick = Some(number(key, value)?),
             "strict_segments" => self.strict_segments = value.is_empty() || on_off(key, value)?,
@@ -183,16 +244,20 @@ impl Settings {
         }
     }
 
-    /// `--set key=value`.
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+    /// Takes `key=value` with one of `KEYS`.
+    ///
+    /// # Errors
+    /// What is wrong with the key or the value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let known = self.set_host(key, value)?
             || self.set_transfer(key, value)?
             || self.set_limits(key, value)?
-            || self.set_fast_open(key, value)?;
+            || self.set_fast_open(key, value)?
+            || corrective::set(&mut self.tcp, key, value)?;
         if known {
             return Ok(());
         }
-        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        let keys: Vec<&str> = keys().map(|(key, _)| key).collect();
         Err(format!("--set {key}: no such key; there are {}", keys.join(", ")))
     }
 
@@ -202,6 +267,7 @@ impl Settings {
             "seed" => self.seed = number(key, value)?,
             "remote_isn" => self.remote_isn = number(key, value)?,
             "mtu" => self.stack.mtu = number(key, value)?,
+            "fec_mem_total" => self.stack.fec_mem_total = number(key, value)?,
             "max_super_segment" => self.stack.max_super_segment = number(key, value)?,
             "max_connections" => self.stack.max_connections = number(key, value)?,
             "msl" => self.stack.msl = span(key, value)?,
@@ -229,6 +295,7 @@ impl Settings {
         match value {
             "brisk" => {}
             "linux_suite" => {
+                self.linux_suite = true;
                 self.tcp.receive_buffer = BufferConfig { initial: 540_000, max: 15_728_640 };
                 self.tcp.send_buffer = BufferConfig { initial: 262_144, max: 4_194_304 };
                 self.tcp.syn_retries = 5;
@@ -258,6 +325,11 @@ impl Settings {
             "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
             "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
             "fast_open_hold_response" => listen.hold_response = on_off(key, value)?,
+            "fast_open_replay_window" => {
+                let lifetime = span(key, value)?;
+                let window = ReplayWindow { lifetime, ..ReplayWindow::default() };
+                listen.replay_window = (!lifetime.is_zero()).then_some(window);
+            }
             "fast_open_amp_factor" => listen.amp_factor = number(key, value)?,
             "fast_open_one_time" => {
                 listen.one_time = on_off(key, value)?;
@@ -267,6 +339,15 @@ impl Settings {
             "fast_open_experimental" => connect.experimental = on_off(key, value)?,
             "fast_open_hold_early" => connect.hold_early = on_off(key, value)?,
             "fast_open_syn_rto_floor" => connect.syn_rto_floor = span(key, value)?,
+            "fast_open_syn_parts" => {
+                connect.syn_parts = number(key, value)?;
+                listen.data_after_syn = connect.syn_parts > 1;
+            }
+            "fast_open_data_after_syn" => {
+                connect.data_after_syn = number(key, value)?;
+                listen.data_after_syn = connect.data_after_syn > 0;
+            }
+            "fast_open_plain_copy_percent" => connect.plain_copy_percent = number(key, value)?,
             "fast_open_black_hole_base" => self.stack.fast_open.memory.black_hole_base = span(key, value)?,
             "fast_open_last_ack_hold" => {
                 self.stack.fast_open.last_ack_hold = match value {
@@ -317,6 +398,16 @@ impl Settings {
         match key {
             "keepalive" => tcp.keepalive = keepalive(key, value)?,
             "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
+            "path_start" => {
+                tcp.path_start = off_or(value, || Ok(PathStart { max_window: number(key, value)? }))?;
+            }
+            "handshake_timers" => {
+                let retries = || Ok(HandshakeTimers { retries: number(key, value)?, ..Default::default() });
+                tcp.handshake_timers = off_or(value, retries)?;
+            }
+            "handshake_copies" => {
+                tcp.handshake_copies = off_or(value, || Ok(HandshakeCopies { gap: span(key, value)? }))?;
+            }
             "syn_retries" => tcp.syn_retries = number(key, value)?,
             "synack_retries" => tcp.synack_retries = number(key, value)?,
             "retries" => tcp.retries = number(key, value)?,
@@ -337,9 +428,13 @@ impl Settings {
                     _ => return Err(refused(key, value)),
                 }
             }
+            "push_bursts" => tcp.push_bursts = on_off(key, value)?,
             "hop_limit" => tcp.hop_limit = number(key, value)?,
             "dscp" => tcp.dscp = number(key, value)?,
-            "redundancy_percent" => tcp.redundancy_percent = number(key, value)?,
+            "redundancy_percent" => {
+                tcp.redundancy_percent = if value == "off" { None } else { Some(number(key, value)?) };
+            }
+            "proactive" => tcp.mechanisms.proactive = proactive::read(value)?,
             "reactive" => tcp.mechanisms.reactive = reactive(value)?,
             "loss_detection" => tcp.loss_detection = loss_detection(value)?,
             _ => return Ok(false),
@@ -358,7 +453,11 @@ impl Settings {
             return Ok(());
         }
         let settings = command.split(['\n', ';', '&']).flat_map(sysctl_words);
-        settings.into_iter().try_for_each(|(key, value)| self.sysctl(&key, &value))
+        settings.into_iter().try_for_each(|(key, value)| {
+            self.sysctl(&key, &value)?;
+            self.sysctls.push((key, value));
+            Ok(())
+        })
     }
 
     /// Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all listeners.
@@ -368,12 +467,19 @@ impl Settings {
             None => number(key, value)?,
         };
         self.fast_open_connect.no_cookie = bits & 4 != 0;
+        self.fast_open_client_allowed = bits & 1 != 0;
+        self.fast_open_server_allowed = bits & 2 != 0;
         self.fast_open_listen.require_cookie = bits & 0x200 == 0;
         self.fast_open_all_listeners = bits & 0x402 == 0x402;
         Ok(())
     }
 
-    fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+    /// Takes over a setting of Linux, as it stands in `/proc/sys/net/ipv4`. What the stack has no setting
+    /// for is passed over.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let last = |value: &str| value.split_whitespace().last().unwrap_or("").to_owned();
         let triple = || -> Result<BufferConfig, Refused> {
             let mut sizes = value.split_whitespace().skip(1);
@@ -386,7 +492,10 @@ impl Settings {
             "tcp_timestamps" => self.tcp.timestamps = value != "0",
             "tcp_sack" => self.tcp.sack = value != "0",
             "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
-            "tcp_ecn" => self.tcp.ecn = value == "1",
+            "tcp_ecn" => {
+                self.tcp.ecn = value == "1";
+                self.ecn_passive = value == "2";
+            }
             "tcp_slow_start_after_idle" => self.tcp.slow_start_after_idle = value != "0",
             "tcp_rmem" => self.tcp.receive_buffer = triple()?,
             "tcp_wmem" => self.tcp.send_buffer = triple()?,
@@ -404,6 +513,22 @@ impl Settings {
                     _ => MtuProbing::Always,
                 }
             }
+            "tcp_early_retrans" if !matches!(value, "3" | "4") => {
+                self.tcp.mechanisms.reactive = Reactive::Off
+            }
+            "tcp_keepalive_time" => self.keepalive.idle = seconds()?,
+            "tcp_keepalive_intvl" => self.keepalive.interval = seconds()?,
+            "tcp_keepalive_probes" => self.keepalive.count = number(key, value)?,
+            "tcp_rto_min_us" => {
+                self.tcp.rto.min = Duration::from_micros(number(key, value)?);
+                self.tcp.rto.var_floor = self.tcp.rto.min;
+            }
+            "tcp_rto_max_ms" => self.tcp.rto.max = Duration::from_millis(number(key, value)?),
+            "tcp_fastopen_blackhole_timeout_sec" => {
+                self.stack.fast_open.memory.black_hole_base = seconds()?;
+            }
+            "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
+            "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
             "tcp_syncookies" => {
                 self.listen.syn_cookies = match value {
                     "0" => SynCookies::Off,
@@ -437,7 +562,7 @@ fn sysctl_words(command: &str) -> Vec<(String, String)> {
 }
 
 fn refused(key: &str, value: &str) -> Refused {
-    let takes = KEYS.iter().find(|(known, _)| *known == key).map_or("a number", |(_, takes)| takes);
+    let takes = keys().find(|(known, _)| *known == key).map_or("a number", |(_, takes)| takes);
     format!("{key}={value}: not understood; it takes {takes}")
 }
 
@@ -451,6 +576,11 @@ fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
         "off" | "0" | "false" => Ok(false),
         _ => Err(refused(key, value)),
     }
+}
+
+/// `None` for "off".
+fn off_or<T>(value: &str, read: impl FnOnce() -> Result<T, Refused>) -> Result<Option<T>, Refused> {
+    if value == "off" { Ok(None) } else { read().map(Some) }
 }
 
 /// A span of time: `40ms`, `2s`, `150us`, or `0`.
@@ -511,7 +641,7 @@ fn loss_detection(value: &str) -> Result<LossDetection, Refused> {
             "no_fack" => rfc6675.fack = false,
             "no_er" => rfc6675.early_retransmit = EarlyRetransmit::Off,
             "er" => rfc6675.early_retransmit = EarlyRetransmit::Rfc5827,
-            "rfc9937" => rfc6675.prr = PrrBound::Rfc9937,
+            "rfc6937" => rfc6675.prr = PrrBound::Rfc6937,
             "relaxed_er" => rfc6675.early_retransmit = EarlyRetransmit::Relaxed,
             _ => return Err(refused("loss_detection", value)),
         }
@@ -544,7 +674,7 @@ mod tests {
 
     #[test]
     fn every_documented_key_is_known_and_refuses_nonsense_with_what_it_takes() {
-        for (key, takes) in KEYS {
+        for (key, takes) in keys() {
             let refused = Settings::default().set(key, "nonsense").unwrap_err();
             assert!(refused.contains(takes) && refused.starts_with(key), "{refused}");
         }

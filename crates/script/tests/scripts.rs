@@ -51,8 +51,11 @@ topics! {
     keepalive
     timestamps
     fast_open
+    proactive
     reactive
+    corrective
     language
+    matrix
 }
 
 #[test]

@@ -61,7 +61,11 @@ fn flag(cursor: &mut Cursor<'_>) -> Result<Flag, ScriptError> {
     if key.is_empty() {
         return Err(cursor.complaint(line, "a flag is written --key=value"));
     }
-    Ok(Flag { line, key: key.to_owned(), value: value.trim_matches('"').to_owned() })
+    // A value in quotation marks may have blanks.
+    let open = value.starts_with('"') && (value.len() == 1 || !value.ends_with('"'));
+    let rest = if open { cursor.through("\"")? } else { "" };
+    let value = format!("{value}{rest}");
+    Ok(Flag { line, key: key.to_owned(), value: value.trim_matches('"').trim().to_owned() })
 }
 
 fn command(cursor: &mut Cursor<'_>) -> Result<String, ScriptError> {
@@ -141,6 +145,8 @@ mod tests {
         let flags: Vec<_> =
             script.flags.iter().map(|flag| (flag.key.as_str(), flag.value.as_str())).collect();
         assert_eq!(flags, [("tolerance_usecs", "100"), ("set", "mss=5"), ("define", "N=7")]);
+        let quoted = parse("t", "--kernel=\"says it otherwise\"\n0 listen(3, 1) = 0", &[]).unwrap();
+        assert_eq!(quoted.flags[0].value, "says it otherwise");
         assert_eq!(script.commands, [(4, "sysctl x=1".to_owned())]);
         let lines: Vec<u32> = script.events.iter().map(|event| event.line).collect();
         assert_eq!(lines, [5, 6, 7]);

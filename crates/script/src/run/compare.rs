@@ -33,7 +33,9 @@ impl Seen {
     pub(crate) fn new(sent: &Sent, flow: &Flow) -> Seen {
         let seq = flow.local_to_script(sent.tcp.seq.0);
         let flags = sent.tcp.flags;
-        let first = seq.wrapping_add(u32::from(flags.contains(Flags::SYN))).wrapping_sub(1);
+        let before = sent.tcp.options.gentle.as_ref().map_or(0, stream::part_offset);
+        let first =
+            seq.wrapping_add(u32::from(flags.contains(Flags::SYN))).wrapping_sub(1).wrapping_add(before);
         let len = sent.payload.len();
         let parity = sent.tcp.options.gentle.as_ref().and_then(|option| stream::Parity::of(option, seq));
         let intact = match parity {

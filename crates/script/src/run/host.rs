@@ -132,7 +132,7 @@ pub(crate) fn instant(micros: i64) -> Instant {
 }
 
 /// The bytes between the fixed TCP header and the payload.
-fn option_area(packet: &[u8]) -> Option<&[u8]> {
+pub(super) fn option_area(packet: &[u8]) -> Option<&[u8]> {
     let tcp = packet.get(tcp_offset(packet)?..)?;
     let header_len = usize::from(tcp.get(12)? >> 4) * 4;
     tcp.get(20..header_len)

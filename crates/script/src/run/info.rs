@@ -1,7 +1,8 @@
 //! The names that assertions know: Linux's `tcpi_…` as far as the stack has such figures, the
 //! constants that scripts compare them with, and the stack's own counters as `brisk_…` and `stack_…`.
 
-use brisk_tcp::connection::{ConnStats, State};
+use brisk_tcp::connection::{ConnStats, ParityCounters, State};
+use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOutcome, ParityOff};
 use brisk_tcp::outcome::CongestionState;
 use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(crate) fn value(name: &str, connection: Option<&ConnStats>, stack: &StackSta
     }
 }
 
-fn constant(name: &str) -> Option<i128> {
+/// The constants that scripts compare with.
+pub(super) fn constant(name: &str) -> Option<i128> {
     let states = [
         "ESTABLISHED",
         "SYN_SENT",
@@ -114,8 +116,17 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
     if let Some(outcome) = field.strip_prefix("fast_open_") {
         return Some(i128::from(stats.fast_open.name().replace(['-', '('], "_").replace(')', "") == outcome));
     }
+    if let Some(field) = field.strip_prefix("parity_") {
+        return parity_value(field, &stats.counters.parity);
+    }
     let counters = &stats.counters;
     Some(i128::from(match field {
+        "corrective" => u64::from(agreed(stats).is_some_and(|agreed| agreed.corrective())),
+        "proactive" => u64::from(agreed(stats).is_some_and(|agreed| agreed.proactive)),
+        "reordering_seen" => u64::from(stats.reordering_seen),
+        "masked_losses" => counters.masked_losses,
+        "gentle_dropped" => counters.gentle_dropped,
+        "gentle_spoofed" => counters.gentle_spoofed,
         "cwnd" => u64::from(stats.cwnd),
         "ssthresh" => u64::from(stats.ssthresh),
         "pipe" => u64::from(stats.pipe),
@@ -133,6 +144,12 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "repaired_by_parity" => counters.repaired_by_parity,
         "repaired_by_copy" => counters.repaired_by_copy,
         "redundant_bytes" => counters.redundant_bytes,
+        "copies_sent" => counters.copies_sent,
+        "copies_used" => counters.copies_used,
+        "copies_dropped" => counters.copies_dropped,
+        "originals_dropped" => counters.originals_dropped,
+        "copies_off_mark" => u64::from(stats.copies_off == Some(CopiesOff::MarkLost)),
+        "copies_off_brake" => u64::from(stats.copies_off == Some(CopiesOff::Brake)),
         "dsacks" => counters.dsacks,
         "out_of_order" => counters.out_of_order,
         "out_of_window" => counters.out_of_window,
@@ -140,6 +157,41 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "challenge_acks" => counters.challenge_acks,
         "window_probes" => counters.window_probes,
         "discarded_bytes" => counters.discarded_bytes,
+        _ => return None,
+    }))
+}
+
+/// What both ends agreed on of Corrective and Proactive, while it is at work.
+fn agreed(stats: &ConnStats) -> Option<Agreed> {
+    match stats.gentle {
+        GentleOutcome::On(agreed) => Some(agreed),
+        GentleOutcome::Off(_) | GentleOutcome::Pending => None,
+    }
+}
+
+fn parity_value(field: &str, counters: &ParityCounters) -> Option<i128> {
+    Some(i128::from(match field {
+        "sent" => counters.sent,
+        "sent_bytes" => counters.sent_bytes,
+        "unsent_delivered" => counters.unsent_delivered,
+        "unsent_too_big" => counters.unsent_too_big,
+        "unsent_state" => counters.unsent_state,
+        "repairs_reported" => counters.repairs_reported,
+        "failures_reported" => counters.failures_reported,
+        "late_originals" => counters.late_originals,
+        "ack_holes" => counters.ack_holes,
+        "saved_us" => counters.saved.as_micros() as u64,
+        "received" => counters.received,
+        "needless" => counters.needless,
+        "dropped" => counters.dropped,
+        "repaired_bytes" => counters.repaired_bytes,
+        "failed_too_much" => counters.failed_too_much,
+        "failed_history" => counters.failed_history,
+        "failed_checksum" => counters.failed_checksum,
+        "tx_off" => u64::from(counters.tx_off.is_some()),
+        "tx_stripped" => u64::from(counters.tx_off == Some(ParityOff::Stripped)),
+        "tx_stopped" => u64::from(counters.tx_off == Some(ParityOff::Stop)),
+        "rx_off" => u64::from(counters.rx_off.is_some()),
         _ => return None,
     }))
 }
@@ -195,6 +247,7 @@ fn fast_open_value(field: &str, stats: &FastOpenStats) -> Option<i128> {
         "memory_refused" => stats.memory_refused,
         "rst_penalties" => stats.rst_penalties,
         "replay_blocked" => stats.replay_blocked,
+        "replay_window_full" => stats.replay_window_full,
         "one_time_reuse" => stats.one_time_reuse,
         _ => return None,
     }))

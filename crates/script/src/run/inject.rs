@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use brisk_wire::gentle::{Gentle, Reading};
 use brisk_wire::{
     ChecksumFill, Ecn, Flags, IcmpKind, IpMeta, SeqNum, TcpHeader, emit, emit_icmp, fill_checksums,
 };
@@ -40,7 +41,15 @@ pub(crate) fn segment(
         ..TcpHeader::default()
     };
     let area = option_area(packet, flow, cookie)?;
-    let first = packet.seq.wrapping_add(u32::from(packet.flags.contains(Flags::SYN))).wrapping_sub(1);
+    let syn = packet.flags.contains(Flags::SYN);
+    let before = packet.options.iter().flatten().find_map(|option| match option {
+        TcpOption::Gentle(value) => match Gentle::read(value, syn) {
+            Reading::Option(option) => Some(stream::part_offset(&option)),
+            Reading::Ignore | Reading::Malformed => None,
+        },
+        _ => None,
+    });
+    let first = packet.seq.wrapping_add(u32::from(syn)).wrapping_sub(1).wrapping_add(before.unwrap_or(0));
     let parity = packet.options.iter().flatten().find_map(|option| match option {
         TcpOption::Gentle(value) => stream::Parity::of_bytes(value, packet.seq),
         _ => None,

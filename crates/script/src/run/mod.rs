@@ -4,11 +4,14 @@
 //! due at the same instant fires after it, as incoming segments go before timers. An expected packet
 //! is waited for by letting timers fire until it has left or is too late.
 
+mod arguments;
+mod backend;
 mod compare;
 mod flow;
 mod host;
 mod info;
 mod inject;
+mod kernel;
 mod sockets;
 mod stream;
 
@@ -22,10 +25,11 @@ use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpP
 use crate::error::ScriptError;
 use crate::settings::Settings;
 use crate::tcp_option::{Cookie, TcpOption};
+use backend::{Backend, Virtual};
 pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
-use host::{Host, instant};
+use host::Host;
 use sockets::{Progress, Return, Sockets};
 
 /// How long an expected packet with the time `*` is waited for: longer than any timer of TCP.
@@ -43,12 +47,44 @@ pub(crate) fn run(
     stack.addresses = vec![settings.local_ip];
     settings.tcp.validate().map_err(|error| ScriptError::new(file, 1, error.to_string()))?;
     let host = Host::new(stack, settings.seed).map_err(|error| ScriptError::new(file, 1, error))?;
+    let mut backend = Virtual { host, sockets: Sockets::default() };
+    play(file, script, settings, &mut backend, note)
+}
+
+/// Runs a parsed script against the kernel, in a namespace that the calling thread enters for good. `Some`:
+/// why it is not run.
+pub(crate) fn run_on_kernel(
+    file: &str,
+    script: &Script,
+    options: &Options,
+    note: &mut dyn FnMut(String),
+) -> Result<Option<String>, ScriptError> {
+    let mut settings = settings(file, script, options)?;
+    if let Some(reason) = kernel::refusal(script, &settings) {
+        return Ok(Some(reason));
+    }
+    settings.tolerance = settings.tolerance.max(kernel::LATENESS);
+    let world = match kernel::World::new(&settings) {
+        Ok(world) => world,
+        Err(kernel::Refused(reason)) => return Ok(Some(reason)),
+    };
+    let mut backend = kernel::Kernel::new(world.device);
+    play(file, script, settings, &mut backend, note).map(|()| None)
+}
+
+/// Plays the events of a script against a TCP that is ready.
+fn play(
+    file: &str,
+    script: &Script,
+    settings: Settings,
+    backend: &mut dyn Backend,
+    note: &mut dyn FnMut(String),
+) -> Result<(), ScriptError> {
     let mut runner = Runner {
         file,
         flows: Flows::new(&settings),
         settings,
-        host,
-        sockets: Sockets::default(),
+        backend,
         cookies: BTreeMap::new(),
         blocked: None,
         last: 0,
@@ -94,9 +130,8 @@ struct Due {
 struct Runner<'a> {
     file: &'a str,
     settings: Settings,
-    host: Host,
+    backend: &'a mut dyn Backend,
     flows: Flows,
-    sockets: Sockets,
     cookies: BTreeMap<String, Vec<u8>>,
     blocked: Option<Blocked>,
     /// When the last event was: the base of relative times.
@@ -153,13 +188,13 @@ impl Runner<'_> {
     /// Lets time pass up to `to`; timers that are due then fire only with `inclusive`.
     fn pass_to(&mut self, to: i64, inclusive: bool, line: u32) -> Result<(), ScriptError> {
         while self.step(to, inclusive, line)? {}
-        self.host.now = self.host.now.max(instant(to));
+        self.backend.reach(to);
         Ok(())
     }
 
     fn step(&mut self, to: i64, inclusive: bool, line: u32) -> Result<bool, ScriptError> {
-        let before = self.host.sent.len();
-        let stepped = self.host.step(instant(to), inclusive).or_else(|error| self.fail(line, error))?;
+        let before = self.backend.sent().len();
+        let stepped = self.backend.step(to, inclusive).or_else(|error| self.fail(line, error))?;
         self.note_sent(before);
         self.settle()?;
         Ok(stepped)
@@ -167,17 +202,11 @@ impl Runner<'_> {
 
     /// After anything happened: events to the sockets, and the blocked call once more.
     fn settle(&mut self) -> Result<(), ScriptError> {
-        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        self.backend.settle();
         let Some(mut blocked) = self.blocked.take() else { return Ok(()) };
-        let (line, before) = (blocked.line, self.host.sent.len());
-        let answer = self.sockets.call(
-            &blocked.call,
-            &mut blocked.progress,
-            &mut self.host,
-            &mut self.flows,
-            &self.settings,
-        );
-        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        let (line, before) = (blocked.line, self.backend.sent().len());
+        let answer = self.backend.call(&blocked.call, &mut blocked.progress, &mut self.flows, &self.settings);
+        self.backend.settle();
         self.note_sent(before);
         match answer.or_else(|error| self.fail(line, error))? {
             Return::Blocks => {
@@ -185,8 +214,9 @@ impl Runner<'_> {
                 Ok(())
             }
             returned => {
-                let now = self.host.micros();
-                if (now - blocked.until).abs() > self.settings.tolerance {
+                let now = self.backend.now();
+                let late = self.backend.lateness(blocked.until - self.last).max(0);
+                if (now - blocked.until).abs() > self.settings.tolerance + late {
                     let (now, until) = (seconds(now), seconds(blocked.until));
                     return self
                         .fail(line, format!("{} returns at {now} instead of {until}", blocked.call.name));
@@ -197,7 +227,7 @@ impl Runner<'_> {
     }
 
     fn note_sent(&mut self, before: usize) {
-        for sent in self.host.sent.iter().skip(before) {
+        for sent in self.backend.sent().iter().skip(before) {
             let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
                 Some(flow) => {
                     // The script has not said yet what it calls this number: zero is usual.
@@ -216,7 +246,7 @@ impl Runner<'_> {
     }
 
     fn arrive(&mut self, line: u32, packet: &TcpPacket) -> Result<(), ScriptError> {
-        let at = seconds(self.host.micros());
+        let at = seconds(self.backend.now());
         (self.note)(expected_line(&at, '<', packet));
         let flow = self.flows.of(&packet.prefix);
         if packet.flags.contains(Flags::SYN) && !packet.flags.contains(Flags::ACK) {
@@ -227,14 +257,14 @@ impl Runner<'_> {
     }
 
     fn icmp_arrives(&mut self, line: u32, packet: &IcmpPacket) -> Result<(), ScriptError> {
-        (self.note)(format!("{} < icmp {:?}", seconds(self.host.micros()), packet.kind));
+        (self.note)(format!("{} < icmp {:?}", seconds(self.backend.now()), packet.kind));
         let bytes = inject::icmp(packet, self.flows.of(&packet.prefix));
         self.hand_in(line, bytes)
     }
 
     fn hand_in(&mut self, line: u32, bytes: Result<Vec<u8>, String>) -> Result<(), ScriptError> {
-        let before = self.host.sent.len();
-        let arrived = bytes.and_then(|bytes| self.host.arrive(&bytes));
+        let before = self.backend.sent().len();
+        let arrived = bytes.and_then(|bytes| self.backend.arrive(&bytes));
         arrived.or_else(|error| self.fail(line, error))?;
         self.note_sent(before);
         self.settle()
@@ -248,13 +278,13 @@ impl Runner<'_> {
             );
             return self.fail(event.line, message);
         }
-        (self.note)(format!("{} {}", seconds(self.host.micros()), call.name));
-        let before = self.host.sent.len();
+        (self.note)(format!("{} {}", seconds(self.backend.now()), call.name));
+        let before = self.backend.sent().len();
         let mut progress = Progress::default();
-        let answer = self.sockets.call(call, &mut progress, &mut self.host, &mut self.flows, &self.settings);
+        let answer = self.backend.call(call, &mut progress, &mut self.flows, &self.settings);
         let answer = answer.or_else(|error| self.fail(event.line, error))?;
         self.note_sent(before);
-        self.sockets.on_events(std::mem::take(&mut self.host.events));
+        self.backend.settle();
         let may_block = matches!(event.time, Time::Blocking(..));
         match answer {
             Return::Blocks if may_block => {
@@ -291,9 +321,8 @@ impl Runner<'_> {
     }
 
     fn check(&mut self, assertion: &Assertion) -> Result<(), ScriptError> {
-        let stats = self.sockets.watched().and_then(|id| self.host.stack.conn_stats(id));
-        let stack = self.host.stack.stats();
-        match assertion.check(&|name| info::value(name, stats.as_ref(), stack)) {
+        match assertion.check(&|name| self.backend.value(name)) {
+            Err(_) if self.backend.passes_over_unknown() => Ok(()),
             Err(error) => self.fail(assertion.line, error),
             Ok((true, _)) => Ok(()),
             Ok((false, values)) => {
@@ -306,8 +335,9 @@ impl Runner<'_> {
 
     /// Waits for a packet and compares it.
     fn expect(&mut self, event: &Event, packet: &TcpPacket, due: Due) -> Result<(), ScriptError> {
-        let (line, latest) = (event.line, due.to + self.settings.tolerance);
-        while self.host.sent.is_empty() && self.step(latest, true, line)? {}
+        let tolerance = self.settings.tolerance;
+        let (line, latest) = (event.line, due.to + tolerance + self.backend.lateness(due.to - self.last));
+        while self.backend.sent().is_empty() && self.step(latest, true, line)? {}
         let time = match event.time {
             Time::Any => "*".to_owned(),
             Time::At(_) => seconds(due.from),
@@ -324,18 +354,22 @@ impl Runner<'_> {
             );
         };
         let mut seen = seen;
+        let mut pieces = 1;
         while !self.settings.strict_segments && seen.len < packet.len && packet.len > 0 {
-            while self.host.sent.is_empty() && self.step(latest, true, line)? {}
+            while self.backend.sent().is_empty() && self.step(latest, true, line)? {}
             let Some(next) = self.peek_seen() else { break };
             if !seen.absorb(&next) {
                 break;
             }
-            self.host.sent.pop_front();
+            pieces += 1;
+            self.backend.sent().pop_front();
         }
         let ticks = self.settings.ts_tick.map(|tick| (self.settings.tolerance / tick.max(1)) as u32);
+        if pieces > 1 && self.backend.pushes_bursts() && !packet.flags.contains(Flags::PSH) {
+            seen.flags = seen.flags.without(Flags::PSH);
+        }
         let mut differences = seen.differences(packet, ticks);
-        let tolerance = self.settings.tolerance;
-        if event.time != Time::Any && !(due.from - tolerance..=due.to + tolerance).contains(&seen.at) {
+        if event.time != Time::Any && !(due.from - tolerance..=latest).contains(&seen.at) {
             differences.insert(0, "time");
         }
         if !differences.is_empty() {
@@ -352,7 +386,7 @@ impl Runner<'_> {
 
     /// Takes the next segment that was sent, after learning its flow's numbers from what is expected.
     fn take_seen(&mut self, expected: &TcpPacket, line: u32) -> Result<Option<Seen>, ScriptError> {
-        let Some(sent) = self.host.sent.pop_front() else { return Ok(None) };
+        let Some(sent) = self.backend.sent().pop_front() else { return Ok(None) };
         let Some(flow) = self.flows.of_tuple(sent.local(), sent.remote()) else {
             let (local, remote) = (sent.local(), sent.remote());
             return self
@@ -383,7 +417,7 @@ impl Runner<'_> {
     }
 
     fn peek_seen(&mut self) -> Option<Seen> {
-        let sent = self.host.sent.front()?;
+        let sent = self.backend.sent().front()?;
         let flow = self.flows.of_tuple(sent.local(), sent.remote())?;
         Some(Seen::new(sent, flow))
     }
@@ -397,7 +431,7 @@ impl Runner<'_> {
                 format!("{} has not returned at the end of the script", blocked.call.name),
             );
         }
-        if !self.settings.silence || self.host.sent.is_empty() {
+        if !self.settings.silence || self.backend.sent().is_empty() {
             return Ok(());
         }
         let actual =

@@ -12,10 +12,11 @@ use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
 use std::time::Duration;
 
+use super::arguments::{Arguments, names_of};
 use super::flow::Flows;
 use super::host::Host;
 use super::stream;
-use crate::ast::{Argument, Call, Expected};
+use crate::ast::{Argument, Call};
 use crate::settings::Settings;
 
 /// What a call answers.
@@ -30,8 +31,8 @@ pub(crate) enum Return {
 }
 
 /// A call of the script that the interpreter cannot carry out, or bytes that are not what they should be.
-type Misuse = String;
-type Answer = Result<Return, Misuse>;
+pub(super) type Misuse = String;
+pub(super) type Answer = Result<Return, Misuse>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
@@ -49,6 +50,8 @@ struct Socket {
     /// SO_LINGER with 0 s: close resets.
     resets: bool,
     connected: bool,
+    /// connect() has answered EINPROGRESS and nothing since.
+    connecting: bool,
     /// shutdown(SHUT_RD): a read that finds nothing finds the end.
     read_closed: bool,
     closed: Option<CloseReason>,
@@ -77,6 +80,7 @@ impl Socket {
             nonblocking: false,
             resets: false,
             connected: false,
+            connecting: false,
             read_closed: false,
             closed: None,
             told: false,
@@ -124,7 +128,7 @@ pub(crate) struct Progress {
     /// The call was tried before.
     pub(crate) begun: bool,
     /// Bytes written so far.
-    written: u64,
+    pub(super) written: u64,
 }
 
 /// The descriptors of a script.
@@ -228,7 +232,9 @@ impl Sockets {
         let backlog = usize::try_from(backlog).unwrap_or(0) + 1;
         let backlog = if settings.fixed_backlog { settings.listen.backlog } else { backlog };
         let mut config = ListenConfig { tcp: socket.tcp.clone(), backlog, ..settings.listen.clone() };
-        if settings.fast_open_all_listeners || socket.fast_open_queue.is_some() {
+        let asked = settings.fast_open_all_listeners || socket.fast_open_queue.is_some();
+        config.tcp.ecn |= settings.ecn_passive;
+        if asked && settings.fast_open_server_allowed {
             let mut fast_open = settings.fast_open_listen.clone();
             if let Some(queue) = socket.fast_open_queue {
                 fast_open.max_pending = queue;
@@ -282,6 +288,7 @@ impl Sockets {
             socket.role = Role::Connection(id);
             let blocks = !socket.nonblocking;
             let deferred = socket.fast_open_connect;
+            socket.connecting = !blocks && !deferred;
             self.watched = Some(id);
             return Ok(match (deferred, blocks) {
                 (true, _) => Return::Value(0),
@@ -294,6 +301,8 @@ impl Sockets {
         }
         Ok(match (socket.connected, progress.begun) {
             (true, true) => Return::Value(0),
+            // Linux: the first call after the handshake tells its end.
+            (true, false) if std::mem::take(&mut socket.connecting) => Return::Value(0),
             (true, false) => Return::Errno("EISCONN"),
             (false, _) if socket.nonblocking => Return::Errno("EALREADY"),
             (false, _) => Return::Blocks,
@@ -632,157 +641,6 @@ fn connect_errno(error: &brisk_tcp::error::ConnectError) -> &'static str {
         NoAddress(_) | BadDestination(_) => "ENETUNREACH",
         NotLocal(_) | InUse { .. } | NoPort(_) => "EADDRNOTAVAIL",
         TooMany(_) => "ENOBUFS",
-    }
-}
-
-fn names_of(argument: &Argument) -> Vec<&str> {
-    match argument {
-        Argument::Names(names) => names.iter().map(String::as_str).collect(),
-        Argument::Usual
-        | Argument::Number(_)
-        | Argument::Text(_)
-        | Argument::List(_)
-        | Argument::Record(_)
-        | Argument::Apply(..) => Vec::new(),
-    }
-}
-
-/// The arguments of a call, by position and meaning.
-struct Arguments<'a> {
-    call: &'a Call,
-}
-
-impl<'a> Arguments<'a> {
-    fn at(&self, index: usize) -> Option<&'a Argument> {
-        self.call.arguments.get(index)
-    }
-
-    fn number(&self, index: usize) -> Result<i64, Misuse> {
-        let first = match self.at(index) {
-            Some(Argument::List(list)) => list.first(),
-            other => other,
-        };
-        match first {
-            Some(Argument::Number(number)) => Ok(*number),
-            Some(Argument::Names(names))
-                if names.first().is_some_and(|name| name.starts_with("IP_PMTUDISC")) =>
-            {
-                Ok(0)
-            }
-            _ => Err(format!("{}: argument {} must be a number", self.call.name, index + 1)),
-        }
-    }
-
-    fn names(&self, index: usize) -> Vec<&'a str> {
-        self.at(index).map(names_of).unwrap_or_default()
-    }
-
-    fn names_in_list(&self, index: usize) -> Vec<&'a str> {
-        match self.at(index) {
-            Some(Argument::List(list)) => list.iter().flat_map(names_of).collect(),
-            _ => self.names(index),
-        }
-    }
-
-    /// Flags of a send or receive call, wherever they stand.
-    fn flags(&self) -> Vec<&'a str> {
-        self.call.arguments.iter().flat_map(names_of).filter(|name| name.starts_with("MSG_")).collect()
-    }
-
-    /// The length of a buffer: a number, or the sum of an iovec.
-    fn length(&self, index: usize) -> Result<usize, Misuse> {
-        let vector = self.call.arguments.iter().find_map(iovec_length);
-        let length = vector.map_or_else(|| self.number(index), Ok)?;
-        usize::try_from(length).map_err(|_| format!("{}: {length} bytes cannot be", self.call.name))
-    }
-
-    /// The descriptor that the call should make.
-    fn new_descriptor(&self, table: &BTreeMap<i64, Socket>) -> i64 {
-        match self.call.result {
-            Expected::Value(fd) if fd >= 0 => fd,
-            Expected::Value(_) | Expected::Anything | Expected::Errno(_) => {
-                table.keys().next_back().map_or(3, |last| last + 1)
-            }
-        }
-    }
-
-    /// A socket address: `...`, or a record with `sin_port` and `sin_addr`.
-    fn address(&self, index: usize, usual: SocketAddr) -> Result<SocketAddr, Misuse> {
-        let fields = match self.at(index) {
-            Some(Argument::Usual) | None => return Ok(usual),
-            Some(Argument::Record(fields)) => fields,
-            Some(_) => return Err(format!("{}: an address is `...` or a record", self.call.name)),
-        };
-        let mut addr = usual;
-        for (name, value) in fields {
-            let inner = match value {
-                Argument::Apply(_, inner) => {
-                    inner.iter().rev().find(|one| !matches!(one, Argument::Names(_)))
-                }
-                other => Some(other),
-            };
-            match (name.as_deref(), inner) {
-                (Some("sin_port" | "sin6_port"), Some(Argument::Number(port))) => {
-                    addr.set_port(u16::try_from(*port).map_err(|_| format!("port {port} cannot be"))?);
-                }
-                (Some("sin_addr" | "sin6_addr"), Some(Argument::Text(text))) => {
-                    addr.set_ip(text.parse().map_err(|_| format!("{text} is no IP address"))?);
-                }
-                _ => {}
-            }
-        }
-        Ok(addr)
-    }
-
-    /// A value that the call hands back through a pointer: `[n]`; nothing is checked with `...`.
-    fn check_value(&self, index: usize, actual: i64) -> Result<(), Misuse> {
-        match self.number(index) {
-            Ok(expected) if expected != actual => {
-                Err(format!("{}: expected [{expected}], the stack says [{actual}]", self.call.name))
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
-    }
-
-    /// `{onoff=1, linger=0}`.
-    fn lingers_for_nothing(&self, index: usize) -> bool {
-        let Some(Argument::Record(fields)) = self.at(index) else { return false };
-        let values: Vec<i64> = fields
-            .iter()
-            .filter_map(|(_, value)| if let Argument::Number(number) = value { Some(*number) } else { None })
-            .collect();
-        values == [1, 0]
-    }
-
-    fn congestion(&self, index: usize) -> Result<CongestionAlgorithm, Misuse> {
-        let name = match self.at(index) {
-            Some(Argument::List(list)) => list.first(),
-            other => other,
-        };
-        match name {
-            Some(Argument::Text(text)) if text == "reno" => Ok(CongestionAlgorithm::Reno),
-            Some(Argument::Text(text)) if text == "cubic" => Ok(CongestionAlgorithm::Cubic),
-            _ => Err("TCP_CONGESTION: use \"cubic\" or \"reno\"".to_owned()),
-        }
-    }
-}
-
-/// The bytes of `[{..., 1000}, {..., 20}]`, also inside of a message header.
-fn iovec_length(argument: &Argument) -> Option<i64> {
-    match argument {
-        Argument::List(entries) if !entries.is_empty() => {
-            let lengths = entries.iter().map(|entry| match entry {
-                Argument::Record(fields) => fields.iter().find_map(|(name, value)| match (name, value) {
-                    (None, Argument::Number(len)) => Some(*len),
-                    _ => None,
-                }),
-                _ => None,
-            });
-            lengths.sum()
-        }
-        Argument::Record(fields) => fields.iter().find_map(|(name, value)| {
-            (name.as_deref() == Some("msg_iov")).then(|| iovec_length(value)).flatten()
-        }),
-        _ => None,
+        BadConfig { .. } => "EINVAL",
     }
 }

@@ -14,6 +14,11 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..).take(len).map(byte).collect()
 }
 
+/// Bytes of data before the part that a SYN with this option brings.
+pub(crate) fn part_offset(option: &Gentle) -> u32 {
+    if let Gentle::Part { offset } = option { *offset } else { 0 }
+}
+
 /// A parity segment: what it covers, as its option and its sequence number say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parity {
@@ -28,10 +33,10 @@ impl Parity {
     pub(crate) fn of(option: &Gentle, seq: u32) -> Option<Parity> {
         match *option {
             Gentle::EncF1 { enc_len, .. } => Some(Parity { start: seq, enc_len }),
-            Gentle::EncF2 { enc_len, start_off, .. } => {
+            Gentle::EncF2 { enc_len, start_off, .. } | Gentle::EncRs { enc_len, start_off, .. } => {
                 Some(Parity { start: seq.wrapping_add(start_off), enc_len })
             }
-            Gentle::Capability(_) | Gentle::Short { .. } | Gentle::Fail { .. } => None,
+            Gentle::Capability(_) | Gentle::Part { .. } | Gentle::Short { .. } | Gentle::Fail { .. } => None,
         }
     }
 

@@ -1,0 +1,82 @@
+//! The keys of Corrective.
+
+use brisk_tcp::TcpConfig;
+use brisk_tcp::config::{CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile, FecRule};
+
+use super::{Refused, number, on_off, refused, span};
+
+/// The keys, with what they take. All but the first need it before them.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("corrective", "off, f1, f2, both, or paper: f1 as the authors had it"),
+    ("enc_type", "xor, interleaved, or rs:PARITIES"),
+    ("fec_blocks", "blocks of a group"),
+    ("fec_delay_div", "what the round-trip time is divided by; the delay of parity"),
+    ("fec_due", "first or last: the packet from which the delay counts"),
+    ("fec_in_recovery", "on or off"),
+    ("fec_rule", "contiguous or residue"),
+    ("fec_hold", "off, reo or full"),
+    ("fec_reorder_undo", "on or off"),
+    ("fec_rtt", "off, or the round-trip time before the first sample"),
+    ("enc_charge_cwnd", "on or off"),
+    ("enc_left_margin", "bytes"),
+    ("enc_tail_ack", "on or off"),
+];
+
+/// Takes one of these keys; false if it is none of them.
+pub(super) fn set(tcp: &mut TcpConfig, key: &str, value: &str) -> Result<bool, Refused> {
+    if key == "corrective" {
+        tcp.mechanisms.corrective = profile(key, value)?;
+        return Ok(true);
+    }
+    if !KEYS.iter().any(|(known, _)| *known == key) {
+        return Ok(false);
+    }
+    let mut config = tcp.mechanisms.corrective.unwrap_or_default();
+    apply(&mut config, key, value)?;
+    if tcp.mechanisms.corrective.is_none() {
+        return Err(format!("{key}={value}: write --set corrective=f2 before it"));
+    }
+    tcp.mechanisms.corrective = Some(config);
+    Ok(true)
+}
+
+fn profile(key: &str, value: &str) -> Result<Option<CorrectiveConfig>, Refused> {
+    let with = |profile| Some(CorrectiveConfig { profile, ..CorrectiveConfig::default() });
+    match value {
+        "off" => Ok(None),
+        "f1" => Ok(with(FecProfile::F1)),
+        "f2" => Ok(with(FecProfile::F2)),
+        "both" => Ok(with(FecProfile::Both)),
+        "paper" => Ok(Some(CorrectiveConfig::of_the_paper())),
+        _ => Err(refused(key, value)),
+    }
+}
+
+fn apply(config: &mut CorrectiveConfig, key: &str, value: &str) -> Result<(), Refused> {
+    match (key, value) {
+        ("enc_type", "xor") => config.code = FecCode::Xor,
+        ("enc_type", "interleaved") => config.code = FecCode::XorInterleaved,
+        ("enc_type", _) => {
+            let parities = value.strip_prefix("rs:").ok_or_else(|| refused(key, value))?;
+            (config.code, config.parities) = (FecCode::ReedSolomon, number(key, parities)?);
+        }
+        ("fec_blocks", _) => config.blocks = number(key, value)?,
+        ("fec_delay_div", _) => config.delay_divisor = number(key, value)?,
+        ("fec_due", "first") => config.due = FecDue::FirstPacket,
+        ("fec_due", "last") => config.due = FecDue::LastPacket,
+        ("fec_in_recovery", _) => config.in_recovery = on_off(key, value)?,
+        ("fec_rule", "contiguous") => config.rule = Some(FecRule::Contiguous),
+        ("fec_rule", "residue") => config.rule = Some(FecRule::Residue),
+        ("fec_hold", "off") => config.hold = FecHold::Off,
+        ("fec_hold", "reo") => config.hold = FecHold::Reordering,
+        ("fec_hold", "full") => config.hold = FecHold::Full,
+        ("fec_reorder_undo", _) => config.reorder_undo = on_off(key, value)?,
+        ("fec_rtt", "off") => config.expected_rtt = None,
+        ("fec_rtt", _) => config.expected_rtt = Some(span(key, value)?),
+        ("enc_charge_cwnd", _) => config.charge_cwnd = on_off(key, value)?,
+        ("enc_left_margin", _) => config.left_margin = number(key, value)?,
+        ("enc_tail_ack", _) => config.tail_ack = on_off(key, value)?,
+        _ => return Err(refused(key, value)),
+    }
+    Ok(())
+}

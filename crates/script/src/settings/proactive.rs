@@ -1,0 +1,39 @@
+//! `--set proactive=…`: the scope and, behind a colon, what differs from the defaults.
+
+use brisk_tcp::config::{CopyMark, CopyReport, CopyRule, CopyScope, ProactiveConfig};
+
+use super::{Refused, number, refused, span};
+
+/// What the key takes.
+pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: option (the mark), \
+    max:BYTES, gap:TIME, acks, retransmissions, charge, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
+    shared (with Corrective), as in all:acks,gap:5ms";
+
+/// Reads the value.
+pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
+    let (scope, parts) = value.split_once(':').unwrap_or((value, ""));
+    let mut config = match scope {
+        "off" => return Ok(None),
+        "short" => ProactiveConfig::default(),
+        "all" => ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::default() },
+        "paper" => ProactiveConfig::of_the_paper(),
+        _ => return Err(refused("proactive", value)),
+    };
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        match part.split_once(':').unwrap_or((part, "")) {
+            ("option", "") => config.mark = CopyMark::Option,
+            ("acks", "") => config.copy_acks = true,
+            ("retransmissions", "") => config.copy_retransmissions = true,
+            ("charge", "") => config.charge_cwnd = true,
+            ("unreported", "") => config.report = CopyReport::None,
+            ("literal", "") => config.rule = CopyRule::Paper,
+            ("shared", "") => config.exclusive = false,
+            ("max", bytes) => config.max_bytes = number("proactive", bytes)?,
+            ("gap", time) => config.gap = span("proactive", time)?,
+            ("cap", percent) => config.loss_cap = number("proactive", percent)?,
+            ("aggregate", segments) => config.aggregate = number("proactive", segments)?,
+            _ => return Err(refused("proactive", value)),
+        }
+    }
+    Ok(Some(config))
+}
