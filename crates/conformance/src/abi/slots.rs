@@ -1,0 +1,504 @@
+//! The functions of the table: each turns C into values, calls, and turns the answer back. A descriptor
+//! of the kernel's (a pipe, a file) goes to the C library.
+//!
+//! Safety of every function here: the pointers are as for the system call of the same name.
+
+use std::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use libc::{
+    epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval,
+};
+
+use super::{memory, message, raw};
+use crate::calls::{self, SendOptions};
+use crate::errno::{Answer, Errno};
+use crate::host::FIRST_FD;
+use crate::ready::epoll::Control;
+use crate::world::World;
+
+type User = *mut c_void;
+
+/// Most bytes that a single read or write moves (Linux: MAX_RW_COUNT).
+const MOST_BYTES: usize = 0x7fff_f000;
+/// Bytes that splice() moves at once.
+const SPLICE_STEP: usize = 65_536;
+
+fn is_ours(fd: c_int) -> bool {
+    fd >= FIRST_FD
+}
+
+/// Runs a call; its error goes to `errno`, and a panic must not reach C.
+pub(super) fn run_in(world: Option<&World>, call: impl FnOnce(&World) -> Answer<isize>) -> isize {
+    let answer = match world {
+        Some(world) => catch_unwind(AssertUnwindSafe(|| call(world))).unwrap_or(Err(Errno(libc::EIO))),
+        None => Err(Errno(libc::EBADF)),
+    };
+    match answer {
+        Ok(value) => value,
+        Err(errno) => {
+            raw::set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn run(user: User, call: impl FnOnce(&World) -> Answer<isize>) -> isize {
+    // SAFETY: the table hands out a pointer to a world that is never freed, or the caller made it up.
+    run_in(unsafe { user.cast::<World>().as_ref() }, call)
+}
+
+fn run_int(user: User, call: impl FnOnce(&World) -> Answer<i32>) -> c_int {
+    run(user, |world| call(world).map(|value| value as isize)) as c_int
+}
+
+fn run_unit(user: User, call: impl FnOnce(&World) -> Answer<()>) -> c_int {
+    run(user, |world| call(world).map(|()| 0)) as c_int
+}
+
+/// The world stays: descriptors that a script left open are closed after this.
+pub(super) unsafe extern "C" fn free(_: User) {}
+
+pub(super) unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    run_int(user, |world| calls::socket(world, domain, kind, protocol))
+}
+
+pub(super) unsafe extern "C" fn bind(user: User, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: see the module.
+    run_unit(user, |world| calls::bind(world, fd, unsafe { memory::address(addr, len)? }))
+}
+
+pub(super) unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
+    run_unit(user, |world| calls::listen(world, fd, backlog))
+}
+
+pub(super) unsafe extern "C" fn accept(
+    user: User,
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    run_int(user, |world| {
+        let (accepted, remote) = calls::accept(world, fd)?;
+        // SAFETY: see the module.
+        unsafe { memory::put_address(addr, len, Some(remote)) }
+        Ok(accepted)
+    })
+}
+
+pub(super) unsafe extern "C" fn connect(
+    user: User,
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: see the module.
+    run_unit(user, |world| calls::connect(world, fd, unsafe { memory::address(addr, len)? }))
+}
+
+/// recv() into one buffer.
+///
+/// # Safety
+/// `to` points to `len` writable bytes.
+unsafe fn receive(world: &World, fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> Answer<isize> {
+    let received = calls::receive(world, fd, len.min(MOST_BYTES), flags)?;
+    // SAFETY: the caller's contract.
+    unsafe { memory::put(to, len, &received.bytes) }
+    Ok(received.count as isize)
+}
+
+pub(super) unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::read(fd, to, len) };
+    }
+    // SAFETY: see the module.
+    run(user, |world| unsafe { receive(world, fd, to, len, 0) })
+}
+
+pub(super) unsafe extern "C" fn readv(user: User, fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::readv(fd, vector, count) };
+    }
+    run(user, |world| {
+        // SAFETY: see the module, here and below.
+        let entries = unsafe { memory::entries(vector, count)? };
+        let received = calls::receive(world, fd, memory::length(entries).min(MOST_BYTES), 0)?;
+        unsafe { memory::scatter(entries, &received.bytes) }
+        Ok(received.count as isize)
+    })
+}
+
+pub(super) unsafe extern "C" fn recv(
+    user: User,
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see the module.
+    run(user, |world| unsafe { receive(world, fd, to, len, flags) })
+}
+
+pub(super) unsafe extern "C" fn recvfrom(
+    user: User,
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    _: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    run(user, |world| {
+        // SAFETY: see the module, here and below. TCP names no sender.
+        let count = unsafe { receive(world, fd, to, len, flags)? };
+        unsafe { memory::put_address(std::ptr::null_mut(), from_len, None) }
+        Ok(count)
+    })
+}
+
+pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msghdr, flags: c_int) -> ssize_t {
+    run(user, |world| {
+        // SAFETY: see the module, here and below.
+        let header = unsafe { header.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+        let entries = unsafe { memory::entries(header.msg_iov, header.msg_iovlen as i32)? };
+        let received = calls::receive(world, fd, memory::length(entries).min(MOST_BYTES), flags)?;
+        unsafe { message::fill(header, &received)? }
+        Ok(received.count as isize)
+    })
+}
+
+fn send_bytes(world: &World, fd: c_int, bytes: &[u8], flags: c_int) -> Answer<isize> {
+    calls::send(world, fd, bytes, SendOptions { flags, ..SendOptions::default() }).map(|count| count as isize)
+}
+
+pub(super) unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::write(fd, from, len) };
+    }
+    // SAFETY: see the module.
+    run(user, |world| send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, 0))
+}
+
+pub(super) unsafe extern "C" fn writev(user: User, fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::writev(fd, vector, count) };
+    }
+    // SAFETY: see the module.
+    run(user, |world| send_bytes(world, fd, &unsafe { memory::gather(memory::entries(vector, count)?) }, 0))
+}
+
+pub(super) unsafe extern "C" fn send(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see the module.
+    run(user, |world| send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, flags))
+}
+
+pub(super) unsafe extern "C" fn sendto(
+    user: User,
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> ssize_t {
+    run(user, |world| {
+        // SAFETY: see the module, here and below.
+        let bytes = unsafe { memory::bytes(from, len.min(MOST_BYTES)) };
+        let to = if addr.is_null() { None } else { Some(unsafe { memory::address(addr, addr_len)? }) };
+        let options = SendOptions { flags, to, stamping: None };
+        calls::send(world, fd, bytes, options).map(|count| count as isize)
+    })
+}
+
+pub(super) unsafe extern "C" fn sendmsg(
+    user: User,
+    fd: c_int,
+    header: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    run(user, |world| {
+        // SAFETY: see the module, here and below.
+        let header = unsafe { header.as_ref() }.ok_or(Errno(libc::EFAULT))?;
+        let entries = unsafe { memory::entries(header.msg_iov, header.msg_iovlen as i32)? };
+        let stamping = calls::stamping(&unsafe { message::control(header)? })?;
+        let named = !header.msg_name.is_null() && header.msg_namelen > 0;
+        let to = match named {
+            true => Some(unsafe { memory::address(header.msg_name.cast(), header.msg_namelen)? }),
+            false => None,
+        };
+        let bytes = unsafe { memory::gather(entries) };
+        calls::send(world, fd, &bytes, SendOptions { flags, to, stamping }).map(|count| count as isize)
+    })
+}
+
+pub(super) unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::fcntl(fd, command, argument) };
+    }
+    run_int(user, |world| calls::fcntl(world, fd, command, argument))
+}
+
+pub(super) unsafe extern "C" fn ioctl(
+    user: User,
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
+    if !is_ours(fd) {
+        // SAFETY: see the module.
+        return unsafe { libc::ioctl(fd, request, argument) };
+    }
+    run_unit(user, |world| {
+        let argument = argument.cast::<c_int>();
+        if argument.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: see the module: the requests that are known have an int as their argument.
+        if request == libc::FIONBIO {
+            return calls::set_nonblocking(world, fd, unsafe { *argument } != 0);
+        }
+        let value = calls::ioctl(world, fd, request)?;
+        unsafe { *argument = value }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
+    if !is_ours(fd) {
+        return run(user, |_| raw::close(fd)) as c_int;
+    }
+    run_unit(user, |world| calls::close(world, fd))
+}
+
+pub(super) unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
+    run_unit(user, |world| calls::shutdown(world, fd, how))
+}
+
+pub(super) unsafe extern "C" fn getsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: see the module.
+    run(user, |world| unsafe { getsockopt_of_ours(world, fd, level, name, value, len) }) as c_int
+}
+
+/// getsockopt() of a descriptor of ours.
+///
+/// # Safety
+/// As for the system call.
+pub(super) unsafe fn getsockopt_of_ours(
+    world: &World,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Answer<isize> {
+    if len.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: the caller's contract, here and below.
+    let room = unsafe { *len };
+    if room as i32 <= -1 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let found = calls::getsockopt(world, fd, level, name, room as usize)?;
+    unsafe {
+        memory::put(value, room as usize, &found);
+        *len = found.len() as socklen_t;
+    }
+    Ok(0)
+}
+
+pub(super) unsafe extern "C" fn setsockopt(
+    user: User,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    run_unit(user, |world| {
+        // SAFETY: see the module.
+        let value = unsafe { memory::bytes(value, len as usize) };
+        calls::setsockopt(world, fd, level, name, value)
+    })
+}
+
+pub(super) unsafe extern "C" fn poll(
+    user: User,
+    entries: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+) -> c_int {
+    run_int(user, |world| {
+        let entries = match entries.is_null() {
+            true => &mut [],
+            // SAFETY: see the module.
+            false => unsafe { std::slice::from_raw_parts_mut(entries, count as usize) },
+        };
+        calls::poll(world, entries, timeout, &mut |entry| {
+            // SAFETY: one entry that is ours to write.
+            unsafe { libc::poll(entry, 1, 0) };
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
+    // SAFETY: see the module.
+    run_unit(user, |world| world.call(|host| host.arrive(unsafe { memory::bytes(packet, len) })))
+}
+
+/// Nothing to come is an answer of no bytes: packetdrill would repeat a call that failed for ever.
+pub(super) unsafe extern "C" fn netdev_receive(
+    user: User,
+    to: *mut c_void,
+    len: *mut size_t,
+    micros: *mut c_longlong,
+) -> c_int {
+    run_unit(user, |world| {
+        if len.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        let (at, packet) = world.next_packet().unwrap_or_default();
+        // SAFETY: see the module.
+        unsafe {
+            memory::put(to, *len, &packet);
+            *len = packet.len().min(*len);
+            if let Some(micros) = micros.as_mut() {
+                *micros = at as c_longlong;
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn usleep(user: User, micros: c_uint) -> c_int {
+    run_unit(user, |world| {
+        world.advance(Duration::from_micros(u64::from(micros)));
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn gettimeofday(user: User, to: *mut timeval, _: *mut c_void) -> c_int {
+    run_unit(user, |world| {
+        let micros = world.time_of_day();
+        // SAFETY: see the module.
+        if let Some(to) = unsafe { to.as_mut() } {
+            to.tv_sec = (micros / 1_000_000) as libc::time_t;
+            to.tv_usec = (micros % 1_000_000) as libc::suseconds_t;
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
+    run_int(user, |world| calls::epoll_create(world, size))
+}
+
+pub(super) unsafe extern "C" fn epoll_ctl(
+    user: User,
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    run_unit(user, |world| {
+        // SAFETY: see the module; the structure is packed, so that it is copied.
+        let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
+        let told = event.map(|event| (event.events, event.u64)).ok_or(Errno(libc::EFAULT));
+        let control = match operation {
+            libc::EPOLL_CTL_ADD => told.map(|(events, data)| Control::Add { events, data })?,
+            libc::EPOLL_CTL_MOD => told.map(|(events, data)| Control::Change { events, data })?,
+            libc::EPOLL_CTL_DEL => Control::Remove,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        calls::epoll_ctl(world, epfd, fd, control)
+    })
+}
+
+pub(super) unsafe extern "C" fn epoll_wait(
+    user: User,
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    run_int(user, |world| {
+        let told = calls::epoll_wait(world, epfd, most, timeout)?;
+        for (index, (flags, data)) in told.iter().enumerate() {
+            // SAFETY: see the module: no more than `most` are told.
+            unsafe { events.add(index).write_unaligned(epoll_event { events: *flags, u64: *data }) }
+        }
+        Ok(told.len() as i32)
+    })
+}
+
+/// A pipe is the kernel's: only sockets are ours.
+pub(super) unsafe extern "C" fn pipe(_: User, fds: *mut c_int) -> c_int {
+    // SAFETY: see the module.
+    unsafe { libc::pipe(fds) }
+}
+
+/// Between a socket of ours and a pipe of the kernel's. The offsets must be zero or absent: neither end
+/// has any.
+pub(super) unsafe extern "C" fn splice(
+    user: User,
+    from: c_int,
+    from_at: *mut loff_t,
+    to: c_int,
+    to_at: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> c_int {
+    run(user, |world| match (is_ours(from), is_ours(to)) {
+        (true, false) => splice_out(world, from, to, len, flags),
+        (false, true) => splice_in(world, from, to, len),
+        (true, true) => Err(Errno(libc::EINVAL)),
+        (false, false) => {
+            // packetdrill hands in pointers to zero where it means no offset.
+            // SAFETY: see the module, here and below.
+            let none = |at: *mut loff_t| {
+                if unsafe { at.as_ref() }.is_none_or(|at| *at == 0) { std::ptr::null_mut() } else { at }
+            };
+            raw::answer(unsafe { libc::splice(from, none(from_at), to, none(to_at), len, flags) } as c_long)
+        }
+    }) as c_int
+}
+
+/// What the pipe takes is read; the rest stays in the socket.
+fn splice_out(world: &World, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
+    let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let seen = calls::receive(world, from, len.min(SPLICE_STEP), libc::MSG_PEEK | nonblocking)?;
+    if seen.bytes.is_empty() {
+        return Ok(0);
+    }
+    // SAFETY: the bytes are ours.
+    let written =
+        raw::answer(unsafe { libc::write(to, seen.bytes.as_ptr().cast(), seen.bytes.len()) } as c_long)?;
+    calls::receive(world, from, written as usize, nonblocking)?;
+    Ok(written)
+}
+
+fn splice_in(world: &World, from: c_int, to: c_int, len: usize) -> Answer<isize> {
+    let mut buffer = vec![0u8; len.min(SPLICE_STEP)];
+    // SAFETY: the buffer is ours.
+    let read = raw::answer(unsafe { libc::read(from, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long)?;
+    send_bytes(world, to, &buffer[..read as usize], 0)
+}

@@ -1,0 +1,217 @@
+//! The error queue of a socket: time stamps of bytes that were sent (`SO_TIMESTAMPING`) and completions
+//! of `MSG_ZEROCOPY`, read with `MSG_ERRQUEUE`.
+//!
+//! Linux puts three stamps on the last byte of a write: when it was handed to the queueing discipline,
+//! when it left, and when it was acknowledged. Here the first two are one instant.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Flags of `SO_TIMESTAMPING` (linux/net_tstamp.h).
+const TX_SOFTWARE: u32 = 1 << 1;
+const RX_SOFTWARE: u32 = 1 << 3;
+const SOFTWARE: u32 = 1 << 4;
+const OPT_ID: u32 = 1 << 7;
+const TX_SCHED: u32 = 1 << 8;
+const TX_ACK: u32 = 1 << 9;
+/// All flags that Linux knows.
+const ALL_FLAGS: u32 = (1 << 19) - 1;
+
+/// What an entry says (`ee_origin`, `ee_code`, `ee_info`, `ee_data` of `struct sock_extended_err`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ExtendedError {
+    pub(crate) errno: u32,
+    pub(crate) origin: u8,
+    pub(crate) code: u8,
+    pub(crate) info: u32,
+    pub(crate) data: u32,
+}
+
+/// An entry: what happened, and for a time stamp when, since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) error: ExtendedError,
+    pub(crate) stamp: Option<Duration>,
+}
+
+const ORIGIN_TIMESTAMPING: u8 = 4;
+const ORIGIN_ZEROCOPY: u8 = 5;
+const CODE_ZEROCOPY_COPIED: u8 = 1;
+/// `ee_info` of a time stamp: which of the three.
+const STAMP_SND: u32 = 0;
+const STAMP_SCHED: u32 = 1;
+const STAMP_ACK: u32 = 2;
+
+/// A write whose last byte is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Watched {
+    /// Stream offset of its last byte.
+    last: u64,
+    key: u32,
+    flags: u32,
+    sent: bool,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ErrorQueue {
+    /// `SO_TIMESTAMPING`.
+    flags: u32,
+    /// Stream offset that key 0 stands for.
+    base: u64,
+    watched: VecDeque<Watched>,
+    /// Zero-copy writes: the end of each, in order; and the number of the first.
+    zerocopy: VecDeque<u64>,
+    first_zerocopy: u32,
+    entries: VecDeque<Entry>,
+}
+
+impl ErrorQueue {
+    /// `SO_TIMESTAMPING` is set; `acknowledged`: stream offset that the peer has acknowledged. False if
+    /// there is no such flag.
+    pub(crate) fn set_flags(&mut self, flags: u32, acknowledged: u64) -> bool {
+        if flags & !ALL_FLAGS != 0 {
+            return false;
+        }
+        if flags & OPT_ID != 0 && self.flags & OPT_ID == 0 {
+            self.base = acknowledged;
+        }
+        self.flags = flags;
+        true
+    }
+
+    /// What `SO_TIMESTAMPING` is.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// True if received data is to be stamped.
+    pub(crate) fn stamps_arrivals(&self) -> bool {
+        self.flags & (RX_SOFTWARE | SOFTWARE) == RX_SOFTWARE | SOFTWARE
+    }
+
+    /// A write took the stream up to `end`; `asked`: flags that its control message gives in place of the
+    /// socket's.
+    pub(crate) fn on_write(&mut self, end: u64, asked: Option<u32>, zerocopy: bool) {
+        let record = TX_SOFTWARE | TX_SCHED | TX_ACK;
+        let flags = asked.map_or(self.flags, |asked| (self.flags & !record) | asked & record);
+        if flags & record != 0 && flags & SOFTWARE != 0 && end > 0 {
+            let key = if flags & OPT_ID != 0 { (end - 1).wrapping_sub(self.base) as u32 } else { 0 };
+            self.watched.push_back(Watched { last: end - 1, key, flags, sent: false });
+        }
+        if zerocopy {
+            self.zerocopy.push_back(end);
+        }
+    }
+
+    /// The stream was sent up to `sent` and acknowledged up to `acknowledged`.
+    pub(crate) fn on_progress(&mut self, sent: u64, acknowledged: u64, now: Duration) {
+        for watched in self.watched.iter_mut().filter(|watched| !watched.sent && watched.last < sent) {
+            watched.sent = true;
+            for (flag, which) in [(TX_SCHED, STAMP_SCHED), (TX_SOFTWARE, STAMP_SND)] {
+                if watched.flags & flag != 0 {
+                    self.entries.push_back(stamp(which, watched.key, now));
+                }
+            }
+        }
+        while let Some(done) = self.watched.front().copied().filter(|watched| watched.last < acknowledged) {
+            self.watched.pop_front();
+            if done.flags & TX_ACK != 0 {
+                self.entries.push_back(stamp(STAMP_ACK, done.key, now));
+            }
+        }
+        while self.zerocopy.front().is_some_and(|end| *end <= acknowledged) {
+            self.zerocopy.pop_front();
+            self.complete_zerocopy();
+        }
+    }
+
+    /// One more zero-copy write is done; completions in a row are one entry.
+    fn complete_zerocopy(&mut self) {
+        let number = self.first_zerocopy;
+        self.first_zerocopy = number.wrapping_add(1);
+        if let Some(last) = self.entries.back_mut()
+            && last.error.origin == ORIGIN_ZEROCOPY
+            && last.error.data.wrapping_add(1) == number
+        {
+            last.error.data = number;
+            return;
+        }
+        // The bytes are copied into the stack: the program learns that nothing was saved.
+        let error = ExtendedError {
+            errno: 0,
+            origin: ORIGIN_ZEROCOPY,
+            code: CODE_ZEROCOPY_COPIED,
+            info: number,
+            data: number,
+        };
+        self.entries.push_back(Entry { error, stamp: None });
+    }
+
+    /// True if there is something to read: POLLERR.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// Takes the next entry.
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        self.entries.pop_front()
+    }
+}
+
+fn stamp(which: u32, key: u32, now: Duration) -> Entry {
+    let error = ExtendedError {
+        errno: libc::ENOMSG as u32,
+        origin: ORIGIN_TIMESTAMPING,
+        code: 0,
+        info: which,
+        data: key,
+    };
+    Entry { error, stamp: Some(now) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Duration = Duration::from_millis(5);
+
+    fn told(queue: &mut ErrorQueue) -> Vec<(u32, u32)> {
+        std::iter::from_fn(|| queue.pop()).map(|entry| (entry.error.info, entry.error.data)).collect()
+    }
+
+    #[test]
+    fn the_last_byte_of_a_write_is_stamped_when_it_leaves_and_when_it_is_acknowledged() {
+        let mut queue = ErrorQueue::default();
+        assert!(queue.set_flags(TX_SOFTWARE | TX_SCHED | TX_ACK | SOFTWARE | OPT_ID, 0));
+        queue.on_write(1000, None, false);
+        queue.on_progress(999, 0, AT);
+        assert!(!queue.is_ready());
+        queue.on_progress(1000, 0, AT);
+        assert_eq!(told(&mut queue), [(STAMP_SCHED, 999), (STAMP_SND, 999)]);
+        queue.on_progress(1000, 1000, AT);
+        assert_eq!(told(&mut queue), [(STAMP_ACK, 999)]);
+    }
+
+    #[test]
+    fn keys_count_from_where_they_were_asked_for() {
+        let mut queue = ErrorQueue::default();
+        queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, 1000);
+        queue.on_write(1500, None, false);
+        queue.on_progress(1500, 1500, AT);
+        assert_eq!(told(&mut queue), [(STAMP_ACK, 499)]);
+        assert!(!queue.set_flags(1 << 30, 0), "no such flag");
+    }
+
+    #[test]
+    fn completions_of_zero_copy_in_a_row_are_one_entry() {
+        let mut queue = ErrorQueue::default();
+        for end in [100, 200, 300] {
+            queue.on_write(end, None, true);
+        }
+        queue.on_progress(300, 200, AT);
+        assert_eq!(told(&mut queue), [(0, 1)]);
+        queue.on_progress(300, 300, AT);
+        assert_eq!(told(&mut queue), [(2, 2)]);
+    }
+}

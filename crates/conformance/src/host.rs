@@ -1,0 +1,334 @@
+//! The host under test: the stack, its virtual clock, the packets that left it, and the descriptors.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use brisk_script::Settings;
+use brisk_tcp::stack::Rx;
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+use brisk_wire::{Instant, Packet, parse};
+
+use crate::errno::{Answer, Errno, of_close};
+use crate::flags::SoFlags;
+use crate::ready::epoll::Epoll;
+use crate::socket::{Family, Role, Socket};
+use crate::sysctl;
+
+/// Where descriptors of this library begin: no kernel gives out such numbers.
+pub(crate) const FIRST_FD: i32 = 1 << 24;
+/// Where the clock starts: not at the origin, so that nothing is "long ago" by accident.
+const START: Instant = Instant::from_millis(1_000_000);
+/// What the time of day is when the clock shows zero, seconds since 1970.
+const EPOCH_SECS: u64 = 1_700_000_000;
+/// Packets at one instant beyond which the stack is stuck.
+const MOST_AT_ONCE: u32 = 100_000;
+
+/// What a descriptor stands for.
+#[derive(Debug)]
+pub(crate) enum Descriptor {
+    Socket(Box<Socket>),
+    Epoll(Epoll),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Host {
+    flags: SoFlags,
+    /// What the namespace and `--so_flags` say, as of the last `socket()`.
+    pub(crate) settings: Settings,
+    stack: Option<Stack>,
+    pub(crate) now: Instant,
+    /// Packets that left, each with its time.
+    out: VecDeque<(Instant, Vec<u8>)>,
+    table: BTreeMap<i32, Descriptor>,
+    /// The error number of the last ICMP error of each kind that the stack reports as one.
+    unreachable: Option<Errno>,
+}
+
+/// Life, and time.
+impl Host {
+    /// A host without sockets.
+    pub(crate) fn new(flags: SoFlags) -> Host {
+        Host {
+            flags,
+            settings: Settings::default(),
+            stack: None,
+            now: START,
+            out: VecDeque::new(),
+            table: BTreeMap::new(),
+            unreachable: None,
+        }
+    }
+
+    /// The time of day, microseconds since 1970.
+    pub(crate) fn time_of_day(&self, at: Instant) -> u64 {
+        EPOCH_SECS * 1_000_000 + at.as_micros()
+    }
+
+    /// When a timer of the stack is due next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.stack.as_ref().and_then(Stack::next_timeout)
+    }
+
+    /// Moves the clock to `to` and runs the timers that are due.
+    pub(crate) fn reach(&mut self, to: Instant) {
+        self.now = self.now.max(to);
+        let now = self.now;
+        if let Some(stack) = &mut self.stack
+            && stack.next_timeout().is_some_and(|due| due <= now)
+        {
+            stack.on_timeout(now);
+            self.drain();
+        }
+    }
+
+    /// Reads the settings again, as every `socket()` does, and makes the stack at the first.
+    pub(crate) fn refresh(&mut self) -> Answer<()> {
+        let mut settings = Settings::default();
+        settings.tcp.push_bursts = true;
+        if let Some(dir) = &self.flags.sysctl_dir {
+            sysctl::read(dir, &mut settings);
+        }
+        self.flags.apply(&mut settings).map_err(|_| Errno(libc::EINVAL))?;
+        self.settings = settings;
+        match &mut self.stack {
+            None => self.stack = Some(self.make_stack()?),
+            Some(stack) => {
+                if let Some(keys) = self.settings.stack.fast_open.keys.clone() {
+                    stack.set_fast_open_keys(keys);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_stack(&self) -> Answer<Stack> {
+        let mut config = self.settings.stack.clone();
+        // Any address is ours, as on a device that captures everything; connections go out from the first.
+        config.any_address = true;
+        config.addresses = self.flags.local_ip.into_iter().collect();
+        config.addresses.push(std::net::IpAddr::from([192, 168, 0, 1]));
+        config.addresses.push(std::net::IpAddr::from([0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1]));
+        Stack::new(config, self.settings.seed).map_err(|_| Errno(libc::EINVAL))
+    }
+
+    /// The stack, once there was a socket.
+    pub(crate) fn stack(&mut self) -> Answer<&mut Stack> {
+        self.stack.as_mut().ok_or(Errno(libc::EBADF))
+    }
+}
+
+/// Packets.
+impl Host {
+    /// Takes a packet of the script.
+    pub(crate) fn arrive(&mut self, packet: &[u8]) -> Answer<()> {
+        self.note_icmp(packet);
+        let now = self.now;
+        self.stack()?.on_packet(packet, Rx::default(), now);
+        self.drain();
+        Ok(())
+    }
+
+    /// The next packet that left, with its time.
+    pub(crate) fn next_packet(&mut self) -> Option<(Instant, Vec<u8>)> {
+        self.out.pop_front()
+    }
+
+    pub(crate) fn has_packet(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// The stack tells only that a host cannot be reached; Linux tells apart why.
+    fn note_icmp(&mut self, packet: &[u8]) {
+        if let Some(errno) = icmp_errno(packet) {
+            self.unreachable = Some(Errno(errno));
+        }
+    }
+
+    /// Takes what the stack wants to send and tell now, and what follows from it.
+    pub(crate) fn drain(&mut self) {
+        let mut packet = Vec::new();
+        for _ in 0..MOST_AT_ONCE {
+            let Some(stack) = &mut self.stack else { return };
+            match stack.poll_transmit(self.now, &mut packet) {
+                Some(transmit) => {
+                    let at = self.now;
+                    let payload = payload_len(&packet);
+                    if let Some(socket) = transmit.conn.and_then(|id| self.of_conn(id)) {
+                        socket.usage.on_sent(payload);
+                    }
+                    self.out.push_back((at, packet.clone()));
+                }
+                None => {
+                    self.take_events();
+                    if !self.update_sockets() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.stack.as_mut().and_then(Stack::poll_event) {
+            let unreachable = self.unreachable;
+            match event {
+                Event::Connected(id) => self.on_conn(id, |socket| socket.connected = true),
+                Event::Closed(id, reason) => self.on_conn(id, |socket| {
+                    let closing = socket.usage.peer_closed();
+                    let errno = of_close(reason, closing);
+                    let told = |known: Errno| {
+                        if known.0 == libc::EHOSTUNREACH { unreachable.unwrap_or(known) } else { known }
+                    };
+                    socket.over = true;
+                    socket.error = errno.map(told);
+                }),
+                Event::Incoming(listener) => {
+                    if let Some(socket) = self.of_listener(listener) {
+                        socket.waiting += 1;
+                    }
+                }
+                Event::Readable(_) | Event::Writable(_) => {}
+            }
+        }
+    }
+
+    /// Brings what the sockets note of their connections up to date; true if that made the stack do
+    /// something more.
+    fn update_sockets(&mut self) -> bool {
+        let now = self.now;
+        let stamp = Duration::from_micros(self.time_of_day(now));
+        let Some(stack) = &mut self.stack else { return false };
+        let mut again = false;
+        for descriptor in self.table.values_mut() {
+            if let Descriptor::Socket(socket) = descriptor {
+                again |= socket.update(stack, now, stamp);
+            }
+        }
+        again
+    }
+}
+
+/// Descriptors.
+impl Host {
+    /// Gives out the lowest free number.
+    pub(crate) fn add(&mut self, descriptor: Descriptor) -> i32 {
+        let mut fd = FIRST_FD;
+        while self.table.contains_key(&fd) {
+            fd += 1;
+        }
+        self.table.insert(fd, descriptor);
+        fd
+    }
+
+    pub(crate) fn remove(&mut self, fd: i32) -> Answer<Descriptor> {
+        let gone = self.table.remove(&fd).ok_or(Errno(libc::EBADF))?;
+        for other in self.table.values_mut() {
+            if let Descriptor::Epoll(epoll) = other {
+                epoll.forget(fd);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// True if the number is one of ours and open.
+    pub(crate) fn knows(&self, fd: i32) -> bool {
+        self.table.contains_key(&fd)
+    }
+
+    pub(crate) fn socket(&mut self, fd: i32) -> Answer<&mut Socket> {
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Socket(socket)) => Ok(socket),
+            Some(Descriptor::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    /// A socket and the stack beside it.
+    pub(crate) fn parts(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
+        let stack = self.stack.as_mut().ok_or(Errno(libc::EBADF))?;
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Socket(socket)) => Ok((socket, stack, &self.settings)),
+            Some(Descriptor::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    pub(crate) fn epoll(&mut self, fd: i32) -> Answer<&mut Epoll> {
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Epoll(epoll)) => Ok(epoll),
+            Some(Descriptor::Socket(_)) => Err(Errno(libc::EINVAL)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    /// A new socket for a connection that was accepted.
+    pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
+        let accepted = self.socket(of)?.accepted(id);
+        Ok(self.add(Descriptor::Socket(Box::new(accepted))))
+    }
+
+    fn of_conn(&mut self, id: ConnId) -> Option<&mut Socket> {
+        self.sockets().find(|socket| socket.role == Role::Connection(id))
+    }
+
+    fn of_listener(&mut self, listener: ListenerId) -> Option<&mut Socket> {
+        self.sockets().find(|socket| matches!(&socket.role, Role::Listening(ids) if ids.contains(&listener)))
+    }
+
+    fn sockets(&mut self) -> impl Iterator<Item = &mut Socket> {
+        self.table.values_mut().filter_map(|descriptor| match descriptor {
+            Descriptor::Socket(socket) => Some(&mut **socket),
+            Descriptor::Epoll(_) => None,
+        })
+    }
+
+    fn on_conn(&mut self, id: ConnId, change: impl FnOnce(&mut Socket)) {
+        if let Some(socket) = self.of_conn(id) {
+            change(socket);
+        }
+    }
+
+    /// A fresh socket.
+    pub(crate) fn new_socket(&mut self, family: Family, nonblocking: bool) -> Answer<i32> {
+        self.refresh()?;
+        let mut socket = Socket::new(family, &self.settings);
+        socket.nonblocking = nonblocking;
+        Ok(self.add(Descriptor::Socket(Box::new(socket))))
+    }
+}
+
+/// Payload bytes of a TCP segment.
+fn payload_len(packet: &[u8]) -> usize {
+    match parse(packet, brisk_wire::ChecksumCheck::Trust) {
+        Ok(Packet::Tcp(segment)) => segment.payload.len(),
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+/// What Linux makes of an ICMP error that says something cannot be reached.
+fn icmp_errno(packet: &[u8]) -> Option<i32> {
+    let version = packet.first()? >> 4;
+    let (kind, code) = match version {
+        4 if *packet.get(9)? == 1 => {
+            let at = usize::from(packet.first()? & 15) * 4;
+            (*packet.get(at)?, *packet.get(at + 1)?)
+        }
+        6 if *packet.get(6)? == 58 => (*packet.get(40)?, *packet.get(41)?),
+        _ => return None,
+    };
+    match (version, kind, code) {
+        (4, 3, 0 | 6) | (6, 1, 0) => Some(libc::ENETUNREACH),
+        (4, 3, 2) => Some(libc::ENOPROTOOPT),
+        (4, 3, 3) | (6, 1, 4) => Some(libc::ECONNREFUSED),
+        (4, 3, 9 | 11) => Some(libc::ENETUNREACH),
+        (4, 3, 8) => Some(libc::ENONET),
+        (6, 1, 1 | 5 | 6) => Some(libc::EACCES),
+        (4, 3, 5) => Some(libc::EOPNOTSUPP),
+        (4, 3, 4) => None,
+        (4, 3, _) | (6, 1, _) => Some(libc::EHOSTUNREACH),
+        (4, 12, _) | (6, 4, _) => Some(libc::EPROTO),
+        (4 | 6, 11, _) | (6, 3, _) => Some(libc::EHOSTUNREACH),
+        _ => None,
+    }
+}

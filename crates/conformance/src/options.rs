@@ -1,0 +1,504 @@
+//! `setsockopt` and `getsockopt`. What the stack has no use for is kept and given back; what Linux would
+//! refuse is refused with Linux's number.
+
+use std::time::Duration;
+
+use brisk_script::Settings;
+use brisk_tcp::Stack;
+use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, UrgentPolicy};
+use brisk_tcp::fast_open::{CookieKey, KeySource};
+use brisk_wire::Instant;
+
+use crate::errno::{Answer, Errno};
+use crate::host::Host;
+use crate::socket::{Family, Role, Socket};
+use crate::tcp_info;
+
+/// Options of linux/tcp.h that the C library's headers lack.
+const TCP_FASTOPEN_KEY: i32 = 33;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+const TCP_INQ: i32 = 36;
+const TCP_TX_DELAY: i32 = 37;
+const TCP_RTO_MAX_MS: i32 = 44;
+const TCP_RTO_MIN_US: i32 = 45;
+const TCP_DELACK_MAX_US: i32 = 46;
+const TCP_CC_INFO: i32 = 26;
+const TCP_SAVE_SYN: i32 = 27;
+const TCP_NOTSENT_LOWAT: i32 = 25;
+const TCP_TIMESTAMP: i32 = 24;
+const SO_ZEROCOPY: i32 = 60;
+const SO_MEMINFO: i32 = 55;
+const SO_TIMESTAMPING_NEW: i32 = 65;
+
+/// setsockopt().
+pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+    let now = host.now;
+    let (socket, stack, settings) = host.parts(fd)?;
+    match level {
+        libc::SOL_SOCKET => set_socket(socket, stack, name, value)?,
+        libc::SOL_TCP => set_tcp(socket, stack, settings, name, value)?,
+        libc::SOL_IP => set_ip(socket, stack, name, value)?,
+        libc::SOL_IPV6 if socket.family == Family::V6 => set_ipv6(socket, stack, name, value)?,
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    socket.renew_listeners(stack, settings, now);
+    Ok(())
+}
+
+/// A value as a C int; a shorter one is an error.
+fn int(value: &[u8]) -> Answer<i32> {
+    let bytes = value.first_chunk().ok_or(Errno(libc::EINVAL))?;
+    Ok(i32::from_ne_bytes(*bytes))
+}
+
+/// A struct timeval; zero is no limit.
+fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
+    let (secs, rest) = value.split_first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
+    let micros = rest.first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
+    let (secs, micros) = (i64::from_ne_bytes(*secs), i64::from_ne_bytes(*micros));
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno(libc::EDOM));
+    }
+    let span = Duration::from_secs(u64::try_from(secs).unwrap_or(0)) + Duration::from_micros(micros as u64);
+    Ok(Some(span).filter(|span| !span.is_zero()))
+}
+
+/// Linux doubles what a program asks for, as room for its own records: the program's share is half.
+fn send_buffer(value: i32) -> BufferConfig {
+    let bytes = usize::try_from(value).unwrap_or(0).saturating_mul(2).clamp(4608, 1 << 30);
+    BufferConfig { initial: bytes, max: bytes }
+}
+
+fn receive_buffer(value: i32) -> BufferConfig {
+    let bytes = usize::try_from(value).unwrap_or(0).clamp(2304, 1 << 30);
+    BufferConfig { initial: bytes, max: bytes }
+}
+
+fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    match name {
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => socket.tcp.send_buffer = send_buffer(int(value)?),
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => socket.tcp.receive_buffer = receive_buffer(int(value)?),
+        libc::SO_KEEPALIVE => {
+            let on = int(value)? != 0;
+            socket.tcp.keepalive = on.then_some(socket.options.keepalive);
+            apply_keepalive(socket, stack);
+        }
+        libc::SO_LINGER => {
+            let on = int(value)? != 0;
+            let secs = int(value.get(4..).unwrap_or(&[]))?;
+            let limit = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
+            socket.options.linger = on.then_some(limit);
+        }
+        libc::SO_OOBINLINE => {
+            let inline = int(value)? != 0;
+            socket.tcp.urgent = if inline { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
+        }
+        libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
+        libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
+        libc::SO_RCVLOWAT => {
+            socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(1).max(1)
+        }
+        SO_ZEROCOPY => match int(value)? {
+            on @ (0 | 1) => socket.options.zerocopy = on == 1,
+            _ => return Err(Errno(libc::EINVAL)),
+        },
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => {
+            let flags = int(value)? as u32;
+            // The option of a program that has not connected cannot have keys (Linux: EINVAL).
+            if flags & (1 << 7) != 0 && socket.conn().is_none() {
+                return Err(Errno(libc::EINVAL));
+            }
+            let acknowledged = socket.acknowledged;
+            if !socket.errors.set_flags(flags, acknowledged) {
+                return Err(Errno(libc::EINVAL));
+            }
+        }
+        libc::SO_TYPE
+        | libc::SO_ERROR
+        | libc::SO_ACCEPTCONN
+        | libc::SO_PROTOCOL
+        | libc::SO_DOMAIN
+        | SO_MEMINFO => {
+            return Err(Errno(libc::ENOPROTOOPT));
+        }
+        libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_MARK
+        | libc::SO_PRIORITY
+        | libc::SO_DONTROUTE
+        | libc::SO_BROADCAST
+        | libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS
+        | libc::SO_BUSY_POLL
+        | libc::SO_MAX_PACING_RATE
+        | libc::SO_INCOMING_CPU
+        | libc::SO_BINDTODEVICE
+        | libc::SO_NO_CHECK
+        | libc::SO_TXTIME
+        | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    Ok(())
+}
+
+fn keep(socket: &mut Socket, level: i32, name: i32, value: &[u8]) {
+    socket.options.kept.retain(|(known_level, known, _)| (*known_level, *known) != (level, name));
+    socket.options.kept.push((level, name, value.to_vec()));
+}
+
+fn apply_keepalive(socket: &mut Socket, stack: &mut Stack) {
+    socket.tcp.keepalive = socket.tcp.keepalive.map(|_| socket.options.keepalive);
+    if let Some(id) = socket.conn() {
+        stack.set_keepalive(id, socket.tcp.keepalive);
+    }
+}
+
+/// A value within Linux's range for it.
+fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Answer<i32> {
+    if range.contains(&value) { Ok(value) } else { Err(Errno(libc::EINVAL)) }
+}
+
+fn set_tcp(
+    socket: &mut Socket,
+    stack: &mut Stack,
+    settings: &Settings,
+    name: i32,
+    value: &[u8],
+) -> Answer<()> {
+    match name {
+        libc::TCP_CONGESTION => return set_congestion(socket, value),
+        TCP_FASTOPEN_KEY => return set_fast_open_key(socket, value),
+        _ => {}
+    }
+    let number = int(value)?;
+    if set_tcp_limits(socket, stack, name, number)? || set_tcp_fast_open(socket, settings, name, number)? {
+        return Ok(());
+    }
+    let conn = socket.conn();
+    match name {
+        libc::TCP_NODELAY => {
+            socket.tcp.nodelay = number != 0;
+            conn.into_iter().for_each(|id| stack.set_nodelay(id, number != 0));
+        }
+        libc::TCP_CORK => {
+            socket.options.cork = number != 0;
+            conn.into_iter().for_each(|id| stack.set_cork(id, number != 0));
+        }
+        TCP_NOTSENT_LOWAT => {
+            socket.options.notsent_lowat = (number != 0 && number != -1).then_some(number as u32)
+        }
+        TCP_INQ => socket.options.inq = within(number, 0..=1)? == 1,
+        libc::TCP_QUICKACK
+        | libc::TCP_DEFER_ACCEPT
+        | libc::TCP_WINDOW_CLAMP
+        | libc::TCP_THIN_LINEAR_TIMEOUTS
+        | libc::TCP_THIN_DUPACK
+        | TCP_SAVE_SYN
+        | TCP_TX_DELAY
+        | TCP_TIMESTAMP => {
+            keep(socket, libc::SOL_TCP, name, value);
+        }
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    Ok(())
+}
+
+/// Numbers that end or bound a connection. False if the option is none of them.
+fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32) -> Answer<bool> {
+    let conn = socket.conn();
+    let secs = |number: i32| Duration::from_secs(number as u64);
+    match name {
+        libc::TCP_MAXSEG => {
+            let mss = if number == 0 { None } else { Some(within(number, 88..=32767)? as u16) };
+            socket.tcp.max_segment = mss;
+        }
+        libc::TCP_SYNCNT => socket.tcp.syn_retries = within(number, 1..=127)? as u32,
+        libc::TCP_LINGER2 => socket.tcp.fin_wait_2_timeout = secs(number.clamp(0, 120)),
+        libc::TCP_USER_TIMEOUT => {
+            let millis = within(number, 0..=i32::MAX)? as u64;
+            let limit = (millis > 0).then(|| Duration::from_millis(millis));
+            socket.tcp.user_timeout = limit;
+            conn.into_iter().for_each(|id| stack.set_user_timeout(id, limit));
+        }
+        libc::TCP_KEEPIDLE => socket.options.keepalive.idle = secs(within(number, 1..=32767)?),
+        libc::TCP_KEEPINTVL => socket.options.keepalive.interval = secs(within(number, 1..=32767)?),
+        libc::TCP_KEEPCNT => socket.options.keepalive.count = within(number, 1..=127)? as u32,
+        TCP_RTO_MAX_MS => {
+            socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
+        }
+        TCP_RTO_MIN_US => {
+            let least = Duration::from_micros(within(number, 1..=i32::MAX)? as u64);
+            (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
+        }
+        TCP_DELACK_MAX_US => {
+            socket.tcp.delack_max =
+                Duration::from_micros(within(number, 1..=i32::MAX)? as u64).min(Duration::from_millis(500));
+        }
+        _ => return Ok(false),
+    }
+    if matches!(name, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) {
+        apply_keepalive(socket, stack);
+    }
+    Ok(true)
+}
+
+fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number: i32) -> Answer<bool> {
+    let fresh = socket.role == Role::Fresh;
+    match name {
+        libc::TCP_FASTOPEN => {
+            if number < 0 || matches!(socket.role, Role::Connection(_)) {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_queue = Some(number.min(i32::from(u16::MAX)) as u16);
+        }
+        libc::TCP_FASTOPEN_CONNECT => {
+            let on = within(number, 0..=1)? == 1;
+            if !settings.fast_open_client_allowed {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            if !fresh {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_connect = on;
+        }
+        TCP_FASTOPEN_NO_COOKIE => {
+            let on = within(number, 0..=1)? == 1;
+            if matches!(socket.role, Role::Connection(_)) {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_no_cookie = on;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The congestion controls that the stack has.
+fn set_congestion(socket: &mut Socket, value: &[u8]) -> Answer<()> {
+    let name: Vec<u8> = value.iter().copied().take_while(|byte| *byte != 0).collect();
+    socket.tcp.congestion = match name.as_slice() {
+        b"cubic" => CongestionAlgorithm::Cubic,
+        b"reno" => CongestionAlgorithm::Reno,
+        _ => return Err(Errno(libc::ENOENT)),
+    };
+    Ok(())
+}
+
+/// One key of 16 bytes, or two.
+fn set_fast_open_key(socket: &mut Socket, value: &[u8]) -> Answer<()> {
+    let key = |bytes: &[u8]| bytes.first_chunk::<16>().map(|bytes| CookieKey::new(*bytes));
+    let primary = key(value).ok_or(Errno(libc::EINVAL))?;
+    let backup = match value.len() {
+        16 => None,
+        32 => key(&value[16..]),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    socket.options.fast_open_keys = Some(KeySource::Fixed { primary, backup });
+    keep(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY, value);
+    Ok(())
+}
+
+fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
+    socket.tcp.dscp = (class >> 2) as u8 & 63;
+    if let Some(id) = socket.conn() {
+        stack.set_dscp(id, socket.tcp.dscp);
+    }
+}
+
+fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    match name {
+        libc::IP_TOS => {
+            // Linux takes a byte as well as an int.
+            let class =
+                int(value).or_else(|error| value.first().map(|byte| i32::from(*byte)).ok_or(error))?;
+            set_traffic_class(socket, stack, class);
+        }
+        libc::IP_TTL => match int(value)? {
+            -1 => socket.tcp.hop_limit = 64,
+            ttl => socket.tcp.hop_limit = within(ttl, 1..=255)? as u8,
+        },
+        libc::IP_MTU_DISCOVER => {
+            within(int(value)?, 0..=5)?;
+        }
+        libc::IP_FREEBIND
+        | libc::IP_TRANSPARENT
+        | libc::IP_RECVERR
+        | libc::IP_BIND_ADDRESS_NO_PORT
+        | libc::IP_RECVTOS
+        | libc::IP_RECVTTL
+        | libc::IP_MINTTL
+        | libc::IP_PKTINFO => {}
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    keep(socket, libc::SOL_IP, name, value);
+    Ok(())
+}
+
+fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    let number = int(value)?;
+    match name {
+        libc::IPV6_V6ONLY if socket.local.is_some() => return Err(Errno(libc::EINVAL)),
+        libc::IPV6_V6ONLY => socket.options.v6_only = number != 0,
+        libc::IPV6_TCLASS => set_traffic_class(socket, stack, within(number, -1..=255)?.max(0)),
+        libc::IPV6_UNICAST_HOPS => match number {
+            -1 => socket.tcp.hop_limit = 64,
+            hops => socket.tcp.hop_limit = within(hops, 1..=255)? as u8,
+        },
+        libc::IPV6_MTU_DISCOVER
+        | libc::IPV6_RECVERR
+        | libc::IPV6_RECVTCLASS
+        | libc::IPV6_FREEBIND
+        | libc::IPV6_TRANSPARENT
+        | libc::IPV6_RECVHOPLIMIT
+        | libc::IPV6_RECVPKTINFO => {}
+        // IPV6_FLOWINFO_SEND and IPV6_AUTOFLOWLABEL: the flow label is the stack's.
+        33 | 70 => {}
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    keep(socket, libc::SOL_IPV6, name, value);
+    Ok(())
+}
+
+/// getsockopt(): at most `len` bytes.
+pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+    let now = host.now;
+    let (socket, stack, settings) = host.parts(fd)?;
+    let mut value = match level {
+        libc::SOL_SOCKET => get_socket(socket, stack, name)?,
+        libc::SOL_TCP => get_tcp(socket, stack, settings, name, now)?,
+        libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
+    value.truncate(len);
+    Ok(value)
+}
+
+fn number(value: impl Into<i64>) -> Vec<u8> {
+    (value.into() as i32).to_ne_bytes().to_vec()
+}
+
+fn kept(socket: &Socket, level: i32, name: i32) -> Option<Vec<u8>> {
+    let found =
+        socket.options.kept.iter().find(|(known_level, known, _)| (*known_level, *known) == (level, name));
+    found.map(|(_, _, value)| value.clone())
+}
+
+fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> {
+    let span = |limit: Option<Duration>| {
+        let limit = limit.unwrap_or_default();
+        let mut bytes = (limit.as_secs() as i64).to_ne_bytes().to_vec();
+        bytes.extend(i64::from(limit.subsec_micros()).to_ne_bytes());
+        bytes
+    };
+    Ok(match name {
+        libc::SO_ERROR => number(socket.error.take().map_or(0, |error| error.0)),
+        libc::SO_TYPE => number(libc::SOCK_STREAM),
+        libc::SO_PROTOCOL => number(libc::IPPROTO_TCP),
+        libc::SO_DOMAIN => number(match socket.family {
+            Family::V4 => libc::AF_INET,
+            Family::V6 => libc::AF_INET6,
+        }),
+        libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
+        libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
+        libc::SO_RCVBUF => number(2 * socket.tcp.receive_buffer.initial as i64),
+        libc::SO_KEEPALIVE => number(socket.tcp.keepalive.is_some()),
+        libc::SO_OOBINLINE => number(socket.tcp.urgent == UrgentPolicy::Inline),
+        libc::SO_RCVLOWAT => number(socket.options.receive_low_water as i64),
+        libc::SO_RCVTIMEO => span(socket.options.receive_timeout),
+        libc::SO_SNDTIMEO => span(socket.options.send_timeout),
+        libc::SO_LINGER => {
+            let linger = socket.options.linger;
+            let mut bytes = number(linger.is_some());
+            bytes.extend(number(linger.map_or(0, |limit| limit.as_secs() as i64)));
+            bytes
+        }
+        SO_ZEROCOPY => number(socket.options.zerocopy),
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => number(i64::from(socket.errors.flags())),
+        SO_MEMINFO => memory_info(socket, stack),
+        _ => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
+    })
+}
+
+/// The nine numbers of SO_MEMINFO: RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM,
+/// BACKLOG, DROPS.
+fn memory_info(socket: &Socket, stack: &Stack) -> Vec<u8> {
+    let stats = socket.conn().and_then(|id| stack.conn_stats(id));
+    let (received, queued) =
+        stats.map_or((0, 0), |stats| (stats.receive_queue as u32, stats.send_queue as u32));
+    let (rcvbuf, sndbuf) = (socket.tcp.receive_buffer.initial as u32, socket.tcp.send_buffer.initial as u32);
+    [received, rcvbuf.saturating_mul(2), 0, sndbuf, 0, queued, 0, 0, 0]
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect()
+}
+
+fn get_tcp(
+    socket: &mut Socket,
+    stack: &Stack,
+    settings: &Settings,
+    name: i32,
+    now: Instant,
+) -> Answer<Vec<u8>> {
+    let stats = socket.conn().and_then(|id| stack.conn_stats(id));
+    let keepalive = socket.options.keepalive;
+    Ok(match name {
+        libc::TCP_INFO => tcp_info::bytes(socket, stack, now),
+        // CUBIC and Reno have no figures of their own.
+        TCP_CC_INFO => Vec::new(),
+        libc::TCP_MAXSEG => {
+            let connected = stats.filter(|_| socket.connected).map(|stats| stats.mss as i64);
+            number(connected.unwrap_or(socket.tcp.max_segment.map_or(536, i64::from)))
+        }
+        libc::TCP_NODELAY => number(socket.tcp.nodelay),
+        libc::TCP_CORK => number(socket.options.cork),
+        libc::TCP_SYNCNT => number(i64::from(socket.tcp.syn_retries)),
+        libc::TCP_LINGER2 => number(socket.tcp.fin_wait_2_timeout.as_secs() as i64),
+        libc::TCP_KEEPIDLE => number(keepalive.idle.as_secs() as i64),
+        libc::TCP_KEEPINTVL => number(keepalive.interval.as_secs() as i64),
+        libc::TCP_KEEPCNT => number(i64::from(keepalive.count)),
+        libc::TCP_USER_TIMEOUT => number(socket.tcp.user_timeout.map_or(0, |limit| limit.as_millis() as i64)),
+        libc::TCP_CONGESTION => {
+            let mut name = match socket.tcp.congestion {
+                CongestionAlgorithm::Cubic => b"cubic".to_vec(),
+                CongestionAlgorithm::Reno => b"reno".to_vec(),
+                CongestionAlgorithm::Fixed(_) => b"fixed".to_vec(),
+            };
+            name.resize(16, 0);
+            name
+        }
+        libc::TCP_FASTOPEN => number(i64::from(socket.options.fast_open_queue.unwrap_or(0))),
+        libc::TCP_FASTOPEN_CONNECT => number(socket.options.fast_open_connect),
+        TCP_FASTOPEN_NO_COOKIE => number(socket.options.fast_open_no_cookie),
+        TCP_FASTOPEN_KEY => kept(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY).unwrap_or_default(),
+        TCP_NOTSENT_LOWAT => {
+            number(i64::from(socket.options.notsent_lowat.unwrap_or(settings.notsent_lowat)))
+        }
+        TCP_INQ => number(socket.options.inq),
+        TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
+        libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
+        libc::TCP_DEFER_ACCEPT
+        | libc::TCP_WINDOW_CLAMP
+        | libc::TCP_THIN_LINEAR_TIMEOUTS
+        | libc::TCP_THIN_DUPACK
+        | TCP_SAVE_SYN
+        | TCP_TX_DELAY
+        | TCP_TIMESTAMP => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(0)),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    })
+}
+
+fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u8>> {
+    let class = i64::from(socket.tcp.dscp) << 2;
+    Ok(match (level, name) {
+        (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => number(class),
+        (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
+            number(i64::from(socket.tcp.hop_limit))
+        }
+        (libc::SOL_IPV6, libc::IPV6_V6ONLY) => number(socket.options.v6_only),
+        (libc::SOL_IP, libc::IP_MTU) | (libc::SOL_IPV6, libc::IPV6_MTU) => {
+            let info = socket.conn().and_then(|id| stack.conn_info(id));
+            number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
+        }
+        _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
+    })
+}

@@ -1,0 +1,82 @@
+//! Readiness: what `poll` and `epoll` say of a descriptor.
+
+use brisk_tcp::Stack;
+use brisk_tcp::error::ReadError;
+
+use crate::errno::Answer;
+use crate::host::Host;
+use crate::socket::{Role, Socket};
+
+pub(crate) mod epoll;
+
+/// The poll flags of a descriptor; the epoll flags have the same numbers.
+pub(crate) type Flags = u32;
+
+const IN: Flags = libc::POLLIN as Flags;
+const PRI: Flags = libc::POLLPRI as Flags;
+const OUT: Flags = libc::POLLOUT as Flags;
+const ERR: Flags = libc::POLLERR as Flags;
+const HUP: Flags = libc::POLLHUP as Flags;
+const NVAL: Flags = libc::POLLNVAL as Flags;
+const RDNORM: Flags = libc::POLLRDNORM as Flags;
+const WRNORM: Flags = libc::POLLWRNORM as Flags;
+const RDHUP: Flags = libc::POLLRDHUP as Flags;
+/// Told whether they were asked for or not.
+pub(crate) const ALWAYS: Flags = ERR | HUP;
+
+/// What is ready at a descriptor now.
+pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
+    if let Ok((socket, stack, _)) = host.parts(fd) {
+        return of_socket(socket, stack);
+    }
+    if host.epoll(fd).is_ok() {
+        let ready = epoll::any(host, fd);
+        return if ready { IN | RDNORM } else { 0 };
+    }
+    NVAL
+}
+
+fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
+    let id = match &socket.role {
+        Role::Fresh => return OUT | WRNORM | HUP,
+        Role::Listening(_) => return if socket.waiting > 0 { IN | RDNORM } else { 0 },
+        Role::Connection(id) => *id,
+    };
+    let mut flags = 0;
+    let mut set = |wanted: Flags, holds: bool| flags |= if holds { wanted } else { 0 };
+    let failed = socket.error.is_some();
+    set(ERR, failed || socket.errors.is_ready());
+    let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
+    let ended = at_end || socket.read_shut || socket.over;
+    let enough = stack.readable(id) >= socket.options.receive_low_water;
+    set(HUP, socket.over || (ended && socket.write_shut));
+    set(IN | RDNORM, enough || ended);
+    set(RDHUP, ended);
+    let open = socket.connected || socket.deferred;
+    set(OUT | WRNORM, (open && (socket.write_shut || socket.is_writable(stack))) || socket.over);
+    set(PRI, false);
+    flags
+}
+
+/// One pass of poll(): fills in what is ready and answers how many descriptors are.
+pub(crate) fn poll(
+    host: &mut Host,
+    entries: &mut [libc::pollfd],
+    foreign: &mut dyn FnMut(&mut libc::pollfd),
+) -> Answer<i32> {
+    let mut ready = 0;
+    for entry in entries {
+        entry.revents = 0;
+        if entry.fd < 0 {
+            continue;
+        }
+        if entry.fd < crate::host::FIRST_FD {
+            foreign(entry);
+        } else {
+            let wanted = entry.events as u16 as Flags | ALWAYS | NVAL;
+            entry.revents = (of(host, entry.fd) & wanted) as i16;
+        }
+        ready += i32::from(entry.revents != 0);
+    }
+    Ok(ready)
+}

@@ -1,0 +1,251 @@
+//! What a socket is: the settings that a program makes, the connection behind it, and what is noted of
+//! it while the clock runs.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use brisk_script::Settings;
+use brisk_tcp::config::KeepaliveConfig;
+use brisk_tcp::{ConnId, ListenerId, Stack, TcpConfig};
+use brisk_wire::Instant;
+
+use crate::errno::Errno;
+use crate::error_queue::ErrorQueue;
+use crate::usage::Usage;
+
+mod close;
+mod open;
+mod read;
+mod write;
+
+pub(crate) use close::Closing;
+pub(crate) use read::{Control, Received};
+pub(crate) use write::Sending;
+
+/// The family that the program asked for: it decides how addresses look to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// What a socket does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Nothing yet.
+    Fresh,
+    /// It listens: on one address, or on all of both families.
+    Listening(Vec<ListenerId>),
+    /// It has a connection, or had one.
+    Connection(ConnId),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) family: Family,
+    pub(crate) role: Role,
+    /// What its connection takes, or the connections of its listener.
+    pub(crate) tcp: TcpConfig,
+    /// Where it is bound.
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) nonblocking: bool,
+    /// The handshake is complete, or data may flow already.
+    pub(crate) connected: bool,
+    /// connect() answered that it goes on in the background; the next call tells the end.
+    connecting: bool,
+    /// The SYN waits for the first write.
+    pub(crate) deferred: bool,
+    pub(crate) read_shut: bool,
+    pub(crate) write_shut: bool,
+    /// The connection has ended.
+    pub(crate) over: bool,
+    /// The error that is told once.
+    pub(crate) error: Option<Errno>,
+    /// Connections that wait for accept(), as far as events tell.
+    pub(crate) waiting: u32,
+    backlog: usize,
+    pub(crate) options: SocketOptions,
+    /// Bytes that the program has written, and the stack has taken.
+    pub(crate) written: u64,
+    /// Writes behind a record boundary: they follow when everything before them was sent.
+    held: VecDeque<Held>,
+    /// MSG_MORE of the last write is in force.
+    more: bool,
+    pub(crate) usage: Usage,
+    pub(crate) errors: ErrorQueue,
+    /// Stream offsets that were sent and acknowledged, beyond 32 bits.
+    sent: u64,
+    pub(crate) acknowledged: u64,
+}
+
+/// A write that waits for a record boundary.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Held {
+    bytes: Vec<u8>,
+    /// It ends a record of its own.
+    ends: bool,
+}
+
+/// Options that are more than a value to give back.
+#[derive(Clone, Debug)]
+pub(crate) struct SocketOptions {
+    pub(crate) keepalive: KeepaliveConfig,
+    /// SO_LINGER.
+    pub(crate) linger: Option<Duration>,
+    /// TCP_FASTOPEN of a listener.
+    pub(crate) fast_open_queue: Option<u16>,
+    pub(crate) fast_open_connect: bool,
+    pub(crate) fast_open_no_cookie: bool,
+    pub(crate) fast_open_keys: Option<brisk_tcp::fast_open::KeySource>,
+    pub(crate) cork: bool,
+    pub(crate) notsent_lowat: Option<u32>,
+    pub(crate) inq: bool,
+    pub(crate) zerocopy: bool,
+    pub(crate) v6_only: bool,
+    pub(crate) receive_timeout: Option<Duration>,
+    pub(crate) send_timeout: Option<Duration>,
+    pub(crate) receive_low_water: usize,
+    /// Everything else that was set, as bytes: level, name, value.
+    pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
+}
+
+impl Socket {
+    pub(crate) fn new(family: Family, settings: &Settings) -> Socket {
+        Socket {
+            family,
+            role: Role::Fresh,
+            tcp: settings.tcp.clone(),
+            local: None,
+            nonblocking: false,
+            connected: false,
+            connecting: false,
+            deferred: false,
+            read_shut: false,
+            write_shut: false,
+            over: false,
+            error: None,
+            waiting: 0,
+            backlog: 0,
+            options: SocketOptions {
+                keepalive: settings.tcp.keepalive.unwrap_or(settings.keepalive),
+                linger: None,
+                fast_open_queue: None,
+                fast_open_connect: false,
+                fast_open_no_cookie: false,
+                fast_open_keys: None,
+                cork: false,
+                notsent_lowat: (settings.notsent_lowat != u32::MAX).then_some(settings.notsent_lowat),
+                inq: false,
+                zerocopy: false,
+                v6_only: false,
+                receive_timeout: None,
+                send_timeout: None,
+                receive_low_water: 1,
+                kept: Vec::new(),
+            },
+            written: 0,
+            held: VecDeque::new(),
+            more: false,
+            usage: Usage::default(),
+            errors: ErrorQueue::default(),
+            sent: 0,
+            acknowledged: 0,
+        }
+    }
+
+    /// The socket of a connection that this listener accepted: it inherits the options.
+    pub(crate) fn accepted(&mut self, id: ConnId) -> Socket {
+        self.waiting = self.waiting.saturating_sub(1);
+        Socket {
+            family: self.family,
+            role: Role::Connection(id),
+            tcp: self.tcp.clone(),
+            local: None,
+            nonblocking: false,
+            connected: true,
+            connecting: false,
+            deferred: false,
+            read_shut: false,
+            write_shut: false,
+            over: false,
+            error: None,
+            waiting: 0,
+            backlog: 0,
+            options: self.options.clone(),
+            written: 0,
+            held: VecDeque::new(),
+            more: false,
+            usage: Usage::default(),
+            errors: ErrorQueue::default(),
+            sent: 0,
+            acknowledged: 0,
+        }
+    }
+
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        match self.role {
+            Role::Connection(id) => Some(id),
+            Role::Fresh | Role::Listening(_) => None,
+        }
+    }
+
+    /// The error that is told once.
+    pub(crate) fn take_error(&mut self) -> Result<(), Errno> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// An address as this socket's program sees it: an IPv6 socket sees IPv4 mapped.
+    pub(crate) fn as_seen(&self, addr: SocketAddr) -> SocketAddr {
+        match (self.family, addr.ip()) {
+            (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), addr.port()),
+            (Family::V4 | Family::V6, _) => addr,
+        }
+    }
+
+    /// Brings what is noted of the connection up to date, and lets a write go that waited for a record
+    /// boundary. True if it did.
+    pub(crate) fn update(&mut self, stack: &mut Stack, now: Instant, time_of_day: Duration) -> bool {
+        let Some(id) = self.conn() else { return false };
+        let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return false };
+        self.usage.on_look(&stats, &info, now);
+        self.sent = advanced(self.sent, info.nxt_offset);
+        self.acknowledged = advanced(self.acknowledged, info.una_offset);
+        self.errors.on_progress(self.sent, self.acknowledged, time_of_day);
+        if info.unsent > 0 || self.over || self.held.is_empty() {
+            return false;
+        }
+        while let Some(next) = self.held.pop_front() {
+            let taken = stack.write(id, &next.bytes, now).unwrap_or(0);
+            if taken < next.bytes.len() {
+                self.held.push_front(Held { bytes: next.bytes[taken..].to_vec(), ends: next.ends });
+                return taken > 0;
+            }
+            if next.ends {
+                break;
+            }
+        }
+        true
+    }
+}
+
+/// The stream offset whose low half is `low`, at or after `from`; one behind it (the data of a SYN that was
+/// not taken) changes nothing.
+fn advanced(from: u64, low: u32) -> u64 {
+    let ahead = low.wrapping_sub(from as u32);
+    if ahead < 1 << 31 { from + u64::from(ahead) } else { from }
+}
+
+/// The address without the mapping that IPv6 sockets put on IPv4.
+pub(crate) fn plain(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(addr, |ip| SocketAddr::new(IpAddr::V4(ip), addr.port())),
+        IpAddr::V4(_) => addr,
+    }
+}
+
+/// True for `::`, on which an IPv6 socket takes IPv4 too.
+fn is_any_v6(addr: SocketAddr) -> bool {
+    addr.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+}

@@ -1,0 +1,99 @@
+//! How long a connection was busy and what held it up, as `TCP_INFO` tells it; looked at whenever the
+//! stack has done something, which is the only time at which it can change.
+
+use std::time::Duration;
+
+use brisk_tcp::connection::{ConnInfo, ConnStats, State};
+use brisk_wire::Instant;
+
+/// What a connection waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Waits {
+    /// For the program: there is nothing to send.
+    #[default]
+    Program,
+    /// For acknowledgements or the congestion window.
+    Network,
+    /// For the peer's window.
+    PeerWindow,
+    /// For room in the send buffer: everything is sent and the program had to stop writing.
+    SendBuffer,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usage {
+    waits: Waits,
+    since: Instant,
+    pub(crate) busy: Duration,
+    pub(crate) window_limited: Duration,
+    pub(crate) buffer_limited: Duration,
+    /// A write found the buffer full, and nothing was written since.
+    pub(crate) refused: bool,
+    /// When data arrived last.
+    pub(crate) last_data: Option<Instant>,
+    /// When an acknowledgement or anything else arrived last.
+    pub(crate) last_segment: Option<Instant>,
+    received: u64,
+    segments_in: u64,
+    pub(crate) data_segments_in: u32,
+    pub(crate) data_segments_out: u32,
+    pub(crate) bytes_sent: u64,
+    state: Option<State>,
+}
+
+impl Usage {
+    /// A packet of the connection left.
+    pub(crate) fn on_sent(&mut self, payload: usize) {
+        self.data_segments_out += u32::from(payload > 0);
+        self.bytes_sent += payload as u64;
+    }
+
+    /// The connection was looked at.
+    pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, now: Instant) {
+        self.note_time(now);
+        self.waits = if info.unacked == 0 && info.unsent == 0 {
+            Waits::Program
+        } else if info.window_limited {
+            Waits::PeerWindow
+        } else if self.refused && info.unsent == 0 {
+            Waits::SendBuffer
+        } else {
+            Waits::Network
+        };
+        let counters = &stats.counters;
+        if counters.payload_bytes_received + counters.out_of_order > self.received {
+            self.received = counters.payload_bytes_received + counters.out_of_order;
+            self.data_segments_in += 1;
+            self.last_data = Some(now);
+        }
+        if counters.segments_in > self.segments_in {
+            self.segments_in = counters.segments_in;
+            self.last_segment = Some(now);
+        }
+        self.state = Some(stats.state);
+    }
+
+    /// Counts the time since the last look.
+    pub(crate) fn note_time(&mut self, now: Instant) {
+        let passed = now.saturating_since(self.since);
+        self.since = now;
+        match self.waits {
+            Waits::Program => return,
+            Waits::Network => {}
+            Waits::PeerWindow => self.window_limited += passed,
+            Waits::SendBuffer => self.buffer_limited += passed,
+        }
+        self.busy += passed;
+    }
+
+    /// Data arrives at every look after this counter grows: the edge that EPOLLET waits for.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.received
+    }
+
+    /// The peer had closed its side when the connection was last looked at.
+    pub(crate) fn peer_closed(&self) -> bool {
+        matches!(self.state, Some(State::CloseWait | State::LastAck | State::Closing | State::TimeWait))
+    }
+}

@@ -1,0 +1,226 @@
+//! The library through its C table, from Rust: each test loads it, drives one world and its clock.
+#![allow(unsafe_code)]
+
+mod driver;
+
+use driver::{ACK, Driver, FIN, PSH, SYN, Segment};
+
+/// Linux's numbers of what the C library's headers lack.
+const SO_ZEROCOPY: i32 = 60;
+const MSG_ZEROCOPY: i32 = 0x400_0000;
+const TCP_NOTSENT_LOWAT: i32 = 25;
+
+#[test]
+fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
+    // The window is full: what follows waits, and could be joined.
+    assert_eq!(driver.send(fd, &[0; 14_600], 0), 14_600);
+    let sent = driver.drain_payload(14_600);
+    for (len, flags) in [(400, libc::MSG_EOR), (300, 0), (200, 0)] {
+        assert_eq!(driver.send(fd, &vec![0; len], flags), len as isize);
+    }
+    driver.arrive(Segment { seq: 1, ack: sent, flags: ACK, ..Segment::default() }, &[]);
+    assert_eq!(driver.lengths(2), [400, 500]);
+}
+
+#[test]
+fn msg_more_holds_back_what_is_not_a_full_segment() {
+    let (driver, fd, _) = established("sysctls=off");
+    assert_eq!(driver.send(fd, &[0; 1000], libc::MSG_MORE), 1000);
+    assert_eq!(driver.send(fd, &[0; 460], 0), 460);
+    assert_eq!(driver.lengths(1), [1460]);
+}
+
+#[test]
+fn tcp_inq_tells_what_is_left() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
+    let (count, control, _) = driver.recvmsg(fd, 40, 0);
+    assert_eq!(count, 40);
+    assert_eq!(control, [(libc::SOL_TCP, libc::TCP_INQ, 60i32.to_ne_bytes().to_vec())]);
+}
+
+#[test]
+fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
+    let (driver, fd, _) = established("sysctls=off");
+    // TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY.
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 1 | 1 << 4 | 1 << 7 | 1 << 9 | 1 << 11);
+    driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
+    assert_eq!(driver.send(fd, &[0; 1000], MSG_ZEROCOPY), 1000);
+    let sent_at = driver.receive().expect("the data").at;
+    driver.sleep(50_000);
+    driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
+    let mut told = Vec::new();
+    while let (0, control, flags) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
+        assert_eq!(flags, libc::MSG_ERRQUEUE);
+        let (level, kind, error) = control.last().expect("an extended error").clone();
+        assert_eq!((level, kind), (libc::SOL_IP, libc::IP_RECVERR));
+        let word = |at: usize| u32::from_ne_bytes([error[at], error[at + 1], error[at + 2], error[at + 3]]);
+        let stamp = control.first().filter(|first| first.1 == libc::SCM_TIMESTAMPING).map(|first| {
+            let number = |at: usize| i64::from_ne_bytes(first.2[at..at + 8].try_into().unwrap());
+            number(0) * 1_000_000 + number(8) / 1000
+        });
+        told.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
+    }
+    // Sent; acknowledged 50 ms later; the first zero-copy write is done.
+    assert_eq!(told, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
+    assert_eq!(driver.errno(), libc::EAGAIN);
+}
+
+#[test]
+fn notsent_lowat_bounds_what_waits() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 1000);
+    driver.set_nonblocking(fd);
+    assert_eq!(driver.send(fd, &[0; 16_000], 0), 16_000);
+    assert_eq!((driver.send(fd, &[0; 1000], 0), driver.errno()), (-1, libc::EAGAIN));
+    assert_eq!(driver.poll(fd, libc::POLLOUT), 0);
+    let sent = driver.drain_payload(14_600);
+    driver.arrive(Segment { seq: 1, ack: sent, flags: ACK, ..Segment::default() }, &[]);
+    assert_eq!(driver.poll(fd, libc::POLLOUT), libc::POLLOUT);
+}
+
+#[test]
+fn linger_zero_resets_and_linger_waits_for_the_acknowledgement() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_linger(fd, 0);
+    assert_eq!(driver.close(fd), 0);
+    assert_eq!(driver.receive().map(|sent| sent.flags & 4), Some(4), "RST");
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_linger(fd, 3);
+    let before = driver.now();
+    assert_eq!(driver.send(fd, &[0; 100], 0), 100);
+    assert_eq!(driver.close(fd), 0);
+    assert!((3_000_000..3_000_100).contains(&(driver.now() - before)), "nobody acknowledged");
+}
+
+#[test]
+fn a_reset_is_told_once_and_a_write_afterwards_is_a_broken_pipe() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.arrive(Segment { seq: 1, flags: 4, ..Segment::default() }, &[]);
+    assert_eq!(driver.poll(fd, libc::POLLIN), libc::POLLIN | libc::POLLERR | libc::POLLHUP);
+    assert_eq!((driver.recv(fd, 10, 0), driver.errno()), (-1, libc::ECONNRESET));
+    assert_eq!(driver.recv(fd, 10, 0), 0);
+    assert_eq!((driver.send(fd, &[0; 10], 0), driver.errno()), (-1, libc::EPIPE));
+}
+
+#[test]
+fn a_reset_after_the_peers_fin_is_a_broken_pipe() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.arrive(Segment { seq: 1, ack: 1, flags: FIN | ACK, ..Segment::default() }, &[]);
+    driver.arrive(Segment { seq: 2, flags: 4, ..Segment::default() }, &[]);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), libc::EPIPE);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0);
+}
+
+#[test]
+fn fast_open_asks_for_a_cookie_and_uses_it() {
+    let driver = Driver::new("sysctls=off");
+    // Without a cookie nothing of the data is taken, and the SYN asks for one.
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    assert_eq!((driver.send_fast(fd, &[1; 500]), driver.errno()), (-1, libc::EINPROGRESS));
+    let syn = driver.receive().expect("a SYN");
+    driver.follow(&syn);
+    assert_eq!((syn.flags, syn.payload.len()), (SYN, 0));
+    assert!(syn.options.ends_with(&[34, 2, 1, 1]) || syn.options.contains(&34), "{:?}", syn.options);
+    let cookie = [2, 4, 5, 180, 34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1];
+    let granted = Segment { seq: 0, ack: 1, flags: SYN | ACK, options: &cookie };
+    driver.arrive(granted, &[]);
+    assert_eq!(driver.receive().map(|ack| ack.flags), Some(ACK));
+    driver.set_linger(fd, 0);
+    assert_eq!(driver.close(fd), 0);
+    driver.receive();
+
+    // With it the SYN carries what fits, and the call says how much that was.
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    assert_eq!(driver.send_fast(fd, &[1; 500]), 500);
+    let syn = driver.receive().expect("a SYN");
+    assert_eq!((syn.flags & SYN, syn.payload.len()), (SYN, 500));
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    assert_eq!(driver.send_fast(fd, &[1; 5000]), 1460 - 40);
+
+    // connect() is put off until the first write.
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_FASTOPEN_CONNECT, 1);
+    assert_eq!(driver.connect(fd), 0);
+    assert_eq!(driver.poll(fd, libc::POLLOUT), libc::POLLOUT);
+    assert_eq!(driver.send(fd, &[1; 300], 0), 300);
+}
+
+#[test]
+fn a_listener_takes_data_with_a_cookie_of_linux() {
+    // The key of the scripts' common set-up; cookie of 192.0.2.1 to 192.168.0.1.
+    let mut driver = Driver::new("sysctls=off fast_open_key=a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4");
+    let listener = driver.listener(libc::AF_INET, Some(5));
+    driver.arrive(Segment { seq: 0, flags: SYN, options: &[34, 2, 1, 1], ..Segment::default() }, &[]);
+    let granted = driver.receive().expect("a SYN-ACK");
+    driver.follow(&granted);
+    let at = granted.options.windows(2).position(|pair| pair == [34, 10]).expect("a cookie");
+    let mut option = granted.options[at..at + 10].to_vec();
+    option.extend([1, 1]);
+    driver.new_peer();
+    driver.arrive(Segment { seq: 0, flags: SYN, options: &option, ..Segment::default() }, &[9; 1000]);
+    let fd = driver.accept(listener);
+    assert_eq!(driver.recv(fd, 2000, 0), 1000);
+    assert_eq!(driver.tcp_info(fd)[0], 3, "SYN-RECEIVED");
+    assert_eq!(driver.tcp_info(fd)[5] & 32, 32, "TCPI_OPT_SYN_DATA");
+}
+
+#[test]
+fn an_ipv6_socket_sees_ipv4_mapped() {
+    let driver = Driver::new("sysctls=off");
+    let listener = driver.listener(libc::AF_INET6, None);
+    driver.handshake();
+    let fd = driver.accept(listener);
+    assert!(fd > listener);
+    assert_eq!(driver.last_peer(), "[::ffff:192.0.2.1]:33000".parse().unwrap());
+}
+
+#[test]
+fn what_linux_does_not_know_is_refused_with_its_number() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(0);
+    for (level, name, value, errno) in [
+        (libc::SOL_TCP, 999, 1, libc::ENOPROTOOPT),
+        (libc::SOL_SOCKET, 9999, 1, libc::ENOPROTOOPT),
+        (libc::SOL_TCP, libc::TCP_MAXSEG, 10, libc::EINVAL),
+        (libc::SOL_TCP, libc::TCP_SYNCNT, 128, libc::EINVAL),
+        (libc::SOL_SOCKET, SO_ZEROCOPY, 2, libc::EINVAL),
+        (libc::SOL_TCP, libc::TCP_USER_TIMEOUT, -1, libc::EINVAL),
+    ] {
+        let answer = (driver.try_set_int(fd, level, name, value), driver.errno());
+        assert_eq!(answer, (-1, errno), "level {level} name {name}");
+    }
+    assert_eq!((driver.send(fd, &[0], 0), driver.errno()), (-1, libc::EPIPE));
+    assert_eq!((driver.recv(fd, 1, 0), driver.errno()), (-1, libc::ENOTCONN));
+    assert_eq!((driver.close(fd + 9), driver.errno()), (-1, libc::EBADF));
+}
+
+#[test]
+fn tcp_info_counts_segments_as_linux_does() {
+    let (driver, fd, _) = established("sysctls=off");
+    let word = |info: &[u8], at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().unwrap());
+    assert_eq!(driver.send(fd, &[0; 4000], 0), 4000);
+    driver.drain_payload(4000);
+    let info = driver.tcp_info(fd);
+    // state, ca_state; unacked, snd_mss, snd_cwnd, delivered (the SYN-ACK counts).
+    assert_eq!((info[0], info[1]), (1, 0));
+    assert_eq!((word(&info, 24), word(&info, 16), word(&info, 80), word(&info, 192)), (3, 1460, 10, 1));
+    driver.sleep(100_000);
+    driver.arrive(Segment { seq: 1, ack: 4001, flags: ACK, ..Segment::default() }, &[]);
+    let info = driver.tcp_info(fd);
+    let busy = u64::from_ne_bytes(info[168..176].try_into().unwrap());
+    assert_eq!((word(&info, 24), word(&info, 192)), (0, 4));
+    assert!((100_000..101_000).contains(&busy), "busy for {busy} us");
+}
+
+/// A driver with one connection that was accepted.
+fn established(flags: &str) -> (Driver, i32, i32) {
+    let driver = Driver::new(flags);
+    let listener = driver.listener(libc::AF_INET, None);
+    driver.handshake();
+    let fd = driver.accept(listener);
+    (driver, fd, listener)
+}
