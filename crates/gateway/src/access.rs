@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
 
@@ -19,6 +19,14 @@ pub enum Role {
 }
 
 impl Role {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Frontend => "frontend",
+            Role::Backend => "backend",
+        }
+    }
+
     /// What it means that the ordinary TCP on the outside of this side failed.
     pub(crate) fn kernel_failed(self, error: &io::Error) -> End {
         match self {
@@ -35,12 +43,20 @@ pub struct Access {
     pub role: Role,
     /// Who connected: the client at the frontend, the frontend at the backend.
     pub peer: SocketAddr,
+    /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy named.
+    pub client: Option<SocketAddr>,
+    /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
+    pub route: Option<String>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,
     /// Payload bytes from the origin towards the client.
     pub bytes_down: u64,
     /// The hop's connection when it closed; `None` if there was none.
     pub hop: Option<ConnStats>,
+    /// When it was accepted.
+    pub began: Instant,
+    /// From accept until the first bytes of the answer had been passed on; `None` without any.
+    pub first_byte: Option<Duration>,
     /// From accept to close.
     pub duration: Duration,
     /// How it ended.
@@ -53,9 +69,13 @@ impl Access {
         Access {
             role,
             peer,
+            client: None,
+            route: None,
             bytes_up: 0,
             bytes_down: 0,
             hop: None,
+            began: Instant::now(),
+            first_byte: None,
             duration: Duration::ZERO,
             end: End::Closed,
         }
@@ -63,16 +83,20 @@ impl Access {
 
     /// Writes the access line.
     pub(crate) fn write(&self, log: &Log) {
-        let role = match self.role {
-            Role::Frontend => "frontend",
-            Role::Backend => "backend",
-        };
         let mut fields = vec![
-            ("role", Value::Text(role.into())),
+            ("role", Value::Text(self.role.name().into())),
             ("peer", Value::Text(self.peer.to_string())),
+        ];
+        if let Some(client) = self.client {
+            fields.push(("client", Value::Text(client.to_string())));
+        }
+        if let Some(route) = &self.route {
+            fields.push(("route", Value::Text(route.clone())));
+        }
+        fields.extend([
             ("bytes_up", Value::Count(self.bytes_up)),
             ("bytes_down", Value::Count(self.bytes_down)),
-        ];
+        ]);
         if let Some(hop) = &self.hop {
             if let Some(rtt) = hop.srtt {
                 fields.push(("rtt_ms", Value::Millis(millis(rtt))));
@@ -83,6 +107,9 @@ impl Access {
             fields.push(("retransmits", Value::Count(retransmits)));
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
             fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
+        }
+        if let Some(first_byte) = self.first_byte {
+            fields.push(("first_byte_ms", Value::Millis(millis(first_byte))));
         }
         fields.push(("duration_ms", Value::Millis(millis(self.duration))));
         fields.push(("reason", Value::Text(self.end.to_string())));
@@ -128,16 +155,20 @@ mod tests {
         let access = Access {
             role: Role::Frontend,
             peer: "192.0.2.1:5000".parse().unwrap(),
+            client: None,
+            route: None,
             bytes_up: 100,
             bytes_down: 30_000,
             hop: None,
+            began: Instant::now(),
+            first_byte: Some(Duration::from_millis(110)),
             duration: Duration::from_millis(120),
             end: End::HopUnreachable("connection refused by the peer".into()),
         };
         access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         let words = "level=error event=access role=frontend peer=192.0.2.1:5000 bytes_up=100 bytes_down=30000 \
-                     duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
+                     first_byte_ms=110.000 duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
         assert!(text.ends_with(words), "{text}");
     }
 }

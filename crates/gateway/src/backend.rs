@@ -3,20 +3,40 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
+use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
-use crate::relay::{End, carry, within};
-use crate::service::{BACKLOG, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
+use crate::allow::Allow;
+use crate::frontend::{accept, listen_at};
+use crate::hop::answer::{Asked, Rejected, Run, receive};
+use crate::hop::line::Line;
+use crate::hop::{Hop, Purpose, Verdict};
+use crate::log::{Level, Log, RateLimit, Value};
+use crate::proxy::{ProxyVersion, header};
+use crate::relay::{End, Stop, carry, reset, within};
+use crate::service::{
+    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
+    serve_until,
+};
 
 /// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one client.
 const PENDING: u16 = 4096;
+/// How long the first message may take to arrive, and to be confirmed. It comes with the opening of the connection.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+/// How long the origin's first bytes are waited for, to take the second message along.
+const ANSWER_WAIT: Duration = Duration::from_millis(5);
+/// How long a frontend that watches may be silent.
+const WATCH_SILENCE: Duration = Duration::from_secs(30);
+/// How long a refusal may take to leave.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What a backend needs to know.
 #[derive(Clone, Debug)]
@@ -25,12 +45,23 @@ pub struct BackendConfig {
     pub listen: SocketAddr,
     /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is followed.
     pub origin: String,
+    /// How the hop is protected.
+    pub hop: Hop,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Takes the first bytes of a connection with its SYN. A SYN that the network repeats is recognised while its
-    /// connection lives and for a minute after; one that comes later reaches the origin again. Default on, with room for
-    /// 4096 connections that are not acknowledged yet, also from one frontend.
+    /// Takes the first bytes of a connection with its SYN. What a SYN brings is acted upon once
+    /// ([`crate::hop::replay`]); over a plain hop a SYN that comes again is recognised while its connection lives and
+    /// for two minutes. Default on, with room for 4096 connections that are not acknowledged yet, also from one frontend.
     pub fast_open: Option<FastOpenListen>,
+    /// How long a first message may have been on its way; one that comes later costs a round trip to be confirmed.
+    /// Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
+    pub replay_tolerance: Duration,
+    /// Where the kernel's TCP listens for frontends whose path carries nothing else. Default `None`: nowhere.
+    pub kernel_listen: Option<SocketAddr>,
+    /// Other origins that frontends may ask for. Default none.
+    pub allow: Vec<Allow>,
+    /// Tell the origin the client's address in a PROXY header. Default `None`: no.
+    pub send_proxy: Option<ProxyVersion>,
     /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
     pub attached: Option<Attached>,
     /// Limits and reports.
@@ -39,14 +70,23 @@ pub struct BackendConfig {
 
 impl BackendConfig {
     /// The defaults, between `listen` and `origin`.
-    pub fn new(listen: SocketAddr, origin: impl Into<String>) -> BackendConfig {
+    pub fn new(listen: SocketAddr, origin: impl Into<String>, hop: Hop) -> BackendConfig {
+        // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per second.
+        let replay_window = matches!(hop, Hop::Plain).then(ReplayWindow::default);
         BackendConfig {
             listen,
             origin: origin.into(),
+            hop,
+            replay_tolerance: Duration::from_secs(10),
+            kernel_listen: None,
+            allow: Vec::new(),
+            send_proxy: None,
             tcp: hop_tcp(),
             fast_open: Some(FastOpenListen {
                 max_pending: PENDING,
                 max_per_ip: PENDING,
+                data_after_syn: true,
+                replay_window,
                 ..FastOpenListen::default()
             }),
             attached: None,
@@ -58,8 +98,9 @@ impl BackendConfig {
 /// A backend that listens.
 #[derive(Debug)]
 pub struct Backend {
-    config: BackendConfig,
+    shared: Arc<Shared>,
     listener: TcpListener,
+    kernel: Option<tokio::net::TcpListener>,
 }
 
 impl Backend {
@@ -71,7 +112,17 @@ impl Backend {
         let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
         let listen = ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() };
         let listener = TcpListener::bind_with(endpoint, config.listen, listen)?;
-        Ok(Backend { config, listener })
+        let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
+        let kernel = config.kernel_listen.map(listen_at).transpose()?;
+        let run = Run::begin(tolerance)?;
+        let rejections = RateLimit::new(Duration::from_secs(1));
+        let shared = Arc::new(Shared { current: Mutex::new(Arc::new(config)), run, rejections });
+        Ok(Backend { shared, listener, kernel })
+    }
+
+    /// To change it while it runs.
+    pub fn control(&self) -> BackendControl {
+        BackendControl(self.shared.clone())
     }
 
     /// Address and port on the hop's stack.
@@ -81,54 +132,200 @@ impl Backend {
 
     /// Serves until `shutdown` resolves or the hop's device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Backend { config, listener } = self;
-        let config = Arc::new(config);
-        serve_until(shutdown, config.service.clone(), async move || match listener.accept().await {
-            Ok((hop, peer)) => {
-                let config = config.clone();
-                let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-                Some(move |signal| serve(config, hop, peer, signal))
-            }
-            Err(error) => {
-                accept_failed(&config.service.log, &error);
-                None
+        let Backend { shared, listener, kernel } = self;
+        let service = shared.config().service.clone();
+        let log = service.log.clone();
+        serve_until(shutdown, service, async move || {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted.map(|(stream, peer)| (Line::Brisk(stream), peer)),
+                accepted = accept_kernel(kernel.as_ref(), &log) => Ok(accepted),
+            };
+            match accepted {
+                Ok((line, peer)) => {
+                    let shared = shared.clone();
+                    let config = shared.config();
+                    let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
+                    Some(move |signal| serve(shared, line, peer, signal))
+                }
+                Err(error) => {
+                    accept_failed(&log, &error);
+                    None
+                }
             }
         })
         .await
     }
 }
 
+/// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
+async fn accept_kernel(listener: Option<&tokio::net::TcpListener>, log: &Log) -> (Line, SocketAddr) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let (stream, peer) = accept(listener, log).await;
+    prepare(&stream);
+    (Line::Kernel(stream), peer)
+}
+
+/// A handle to a backend that runs.
+#[derive(Clone, Debug)]
+pub struct BackendControl(Arc<Shared>);
+
+impl BackendControl {
+    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners, device,
+    /// limits and the log stay.
+    pub fn reload(&self, config: BackendConfig) {
+        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let BackendConfig { listen, kernel_listen, attached, service, .. } = BackendConfig::clone(&current);
+        *current = Arc::new(BackendConfig { listen, kernel_listen, attached, service, ..config });
+    }
+}
+
+/// What the connections of a backend share.
+#[derive(Debug)]
+struct Shared {
+    current: Mutex<Arc<BackendConfig>>,
+    run: Run,
+    rejections: RateLimit,
+}
+
 async fn serve(
-    config: Arc<BackendConfig>,
-    hop: brisk_runtime::TcpStream,
+    shared: Arc<Shared>,
+    line: Line,
     peer: SocketAddr,
-    signal: watch::Receiver<bool>,
-) -> Access {
-    let started = Instant::now();
+    signal: watch::Receiver<Phase>,
+) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
-    access.end = match open_origin(&config, &hop, &signal).await {
-        Ok(origin) => carry(origin, &[], hop, &signal, &mut access).await,
-        Err(end) => {
-            hop.set_linger(Some(Duration::ZERO));
-            access.hop = hop.stats();
-            end
+    let config = shared.config();
+    let receiving = receive(line, &config.hop, &shared.run);
+    let asked = match tokio::time::timeout(FIRST_MESSAGE, receiving).await {
+        Ok(Ok(asked)) => asked,
+        Ok(Err(rejected)) => return shared.reject(peer, &rejected),
+        Err(_) => return shared.reject(peer, &Rejected::Late),
+    };
+    access.end = match asked.opening.purpose {
+        Purpose::Watch => {
+            // A frontend that has gone asks no more; that is all there is to say about it.
+            let _ = answer_watch(&shared, asked, &signal).await;
+            return None;
+        }
+        Purpose::Carry => carry_on(&config, &shared.run, asked, &signal, &mut access).await,
+    };
+    access.duration = access.began.elapsed();
+    Some(access)
+}
+
+impl Shared {
+    fn config(&self) -> Arc<BackendConfig> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says why a connection is not served: once a second at most, since anybody can cause it.
+    fn reject(&self, peer: SocketAddr, why: &Rejected) -> Option<Access> {
+        self.config().service.metrics.reject();
+        if let Some(suppressed) = self.rejections.permit(Instant::now()) {
+            let fields = [
+                ("peer", Value::Text(peer.to_string())),
+                ("reason", Value::Text(why.to_string())),
+                ("suppressed", Value::Count(suppressed)),
+            ];
+            self.config().service.log.line(Level::Warning, "rejected", &fields);
+        }
+        None
+    }
+}
+
+/// Opens the origin, tells the frontend, and copies.
+async fn carry_on(
+    config: &BackendConfig,
+    run: &Run,
+    asked: Asked,
+    signal: &watch::Receiver<Phase>,
+    access: &mut Access,
+) -> End {
+    access.client = asked.opening.client.map(|client| client.source);
+    let opened = match &asked.opening.origin {
+        Some(origin) if !config.allow.iter().any(|rule| rule.permits(origin)) => {
+            let why = format!("{origin} is not among the origins that are allowed");
+            Err((Verdict::Forbidden, End::OriginUnreachable(why)))
+        }
+        Some(origin) => open_origin(config, origin, asked.line(), signal).await,
+        None => open_origin(config, &config.origin, asked.line(), signal).await,
+    };
+    let mut origin = match opened {
+        Ok(origin) => origin,
+        Err((verdict, end)) => {
+            access.hop = asked.line().stats();
+            // Who does not hear it sees the connection end.
+            if let Ok(mut hop) = asked.tell(verdict, run).await {
+                let (_, mut write) = hop.split();
+                let _ = tokio::time::timeout(LAST_WORD, write.shutdown()).await;
+            }
+            return end;
         }
     };
-    access.duration = started.elapsed();
-    access
+    let origin_failed = |error: io::Error| End::OriginFailed(error.to_string());
+    let mut first = match config.send_proxy {
+        Some(version) => header(version, asked.opening.client),
+        None => Vec::new(),
+    };
+    first.extend_from_slice(&asked.first);
+    if let Err(error) = origin.write_all(&first).await {
+        asked.line().reset();
+        return origin_failed(error);
+    }
+    access.bytes_up += asked.first.len() as u64;
+    // The answer to the frontend travels with the origin's first bytes, if they do not take long.
+    let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            asked.line().reset();
+            return origin_failed(error);
+        }
+    };
+    match asked.tell(Verdict::Go, run).await {
+        Ok(hop) => carry(origin, hop, &answer, signal, access).await,
+        Err(error) => {
+            reset(&origin);
+            End::HopFailed(error.to_string())
+        }
+    }
+}
+
+/// Answers a frontend that asks whether this side lives, for as long as it asks.
+async fn answer_watch(shared: &Shared, asked: Asked, signal: &watch::Receiver<Phase>) -> io::Result<()> {
+    let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
+    let (mut read, mut write) = hop.split();
+    write.flush().await?;
+    loop {
+        let question = tokio::select! {
+            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question,
+            () = reached(Phase::Draining, signal) => {
+                write.write_all(&[1]).await?;
+                return write.shutdown().await;
+            }
+        };
+        question??;
+        write.write_all(&[0]).await?;
+        write.flush().await?;
+    }
 }
 
 async fn open_origin(
     config: &BackendConfig,
-    hop: &brisk_runtime::TcpStream,
-    signal: &watch::Receiver<bool>,
-) -> Result<TcpStream, End> {
-    let connecting = TcpStream::connect(config.origin.as_str());
-    let limit = config.service.connect_timeout;
-    let origin = tokio::select! {
-        opened = within(limit, signal, End::OriginUnreachable, connecting) => opened?,
-        error = hop.failed() => return Err(End::HopFailed(error.to_string())),
+    origin: &str,
+    line: &Line,
+    signal: &watch::Receiver<Phase>,
+) -> Result<TcpStream, (Verdict, End)> {
+    let connecting = TcpStream::connect(origin);
+    let opened = tokio::select! {
+        opened = within(config.service.connect_timeout, signal, connecting) => match opened {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(End::OriginUnreachable(error.to_string())),
+            Err(Stop::Late(why)) => Err(End::OriginUnreachable(why)),
+            Err(Stop::Drained) => Err(End::Drained),
+        },
+        error = line.failed() => Err(End::HopFailed(error.to_string())),
     };
+    let origin = opened.map_err(|end| (Verdict::OriginUnreachable, end))?;
     prepare(&origin);
     Ok(origin)
 }

@@ -3,21 +3,28 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
-use tokio::io::AsyncReadExt;
+use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
+use crate::entrance::{Admitted, Entrance};
+use crate::hop::dial::Refused;
+use crate::hop::line::Line;
+use crate::hop::opening::plain;
+use crate::hop::stream::HopStream;
+use crate::hop::{Hop, Opening, Purpose};
 use crate::log::Log;
-use crate::relay::{End, carry, failed, reset, within};
-use crate::service::{BACKLOG, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
+use crate::proxy::{ProxyVersion, header};
+use crate::relay::{End, Stop, carry, failed, reset, within};
+use crate::service::{BACKLOG, Phase, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
+use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
-/// Bytes that may be gathered before the hop is opened.
-const FIRST_BYTES: usize = 16 << 10;
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -26,29 +33,51 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct FrontendConfig {
     /// Where clients connect. Port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// The backend, as the hop's stack addresses it.
-    pub peer: SocketAddr,
+    /// The backends. At least one.
+    pub backends: Vec<BackendSpec>,
+    /// How the hop is protected.
+    pub hop: Hop,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the backend has given a
-    /// cookie. Both ends of the hop are ours, and the backend recognises a repeated SYN ([`crate::BackendConfig`]). Default on.
+    /// cookie. Both ends of the hop are ours, and the backend acts once upon what it gets ([`crate::hop::replay`]). Default on.
     pub fast_open: Option<FastOpenConnect>,
     /// How long to wait for the client's first bytes, which then ride along with the opening of the hop. A protocol in
     /// which the server speaks first is delayed by this. Default 5 ms.
     pub first_bytes_wait: Duration,
+    /// The ways in beside the plain one. Default none.
+    pub entrance: Entrance,
+    /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row tell.
+    pub watch: bool,
+    /// Where to go over the kernel's TCP while no backend is up, `HOST:PORT`, with a PROXY header if one is named. A client that
+    /// named its origin itself is taken there. Default `None`: it is reset.
+    pub direct: Option<Direct>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
 
+/// The way to the origin without the hop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Direct {
+    /// `HOST:PORT`.
+    pub origin: String,
+    /// The PROXY header that the origin expects.
+    pub send_proxy: Option<ProxyVersion>,
+}
+
 impl FrontendConfig {
     /// The defaults, between `listen` and `peer`.
-    pub fn new(listen: SocketAddr, peer: SocketAddr) -> FrontendConfig {
+    pub fn new(listen: SocketAddr, peer: SocketAddr, hop: Hop) -> FrontendConfig {
         FrontendConfig {
             listen,
-            peer,
+            backends: vec![BackendSpec::new(peer)],
+            hop,
             tcp: hop_tcp(),
-            fast_open: Some(FastOpenConnect::default()),
+            fast_open: Some(FastOpenConnect::insured()),
             first_bytes_wait: Duration::from_millis(5),
+            entrance: Entrance::default(),
+            watch: false,
+            direct: None,
             service: ServiceConfig::default(),
         }
     }
@@ -57,8 +86,7 @@ impl FrontendConfig {
 /// A frontend that listens.
 #[derive(Debug)]
 pub struct Frontend {
-    config: FrontendConfig,
-    endpoint: Endpoint,
+    shared: Arc<Shared>,
     listener: TcpListener,
 }
 
@@ -68,11 +96,18 @@ impl Frontend {
     /// # Errors
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let listener = listen(config.listen).map_err(|error| {
-            let (listen, remedy) = (config.listen, remedy(error.kind()));
-            io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}; {remedy}"))
-        })?;
-        Ok(Frontend { config, endpoint, listener })
+        let listener = listen_at(config.listen)?;
+        Frontend::on(listener, config, endpoint)
+    }
+
+    /// On a listener that somebody else has bound (systemd).
+    ///
+    /// # Errors
+    /// If the listener is none.
+    pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
+        let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
+        let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams)));
+        Ok(Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listener })
     }
 
     /// The address and port that clients connect to.
@@ -83,17 +118,105 @@ impl Frontend {
         self.listener.local_addr()
     }
 
+    /// To look at it and to change it while it runs.
+    pub fn control(&self) -> FrontendControl {
+        FrontendControl(self.shared.clone())
+    }
+
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Frontend { config, endpoint, listener } = self;
-        let config = Arc::new(config);
-        serve_until(shutdown, config.service.clone(), async move || {
-            let (client, peer) = accept(&listener, &config.service.log).await;
-            let (config, endpoint) = (config.clone(), endpoint.clone());
-            Some(move |signal| serve(config, endpoint, client, peer, signal))
+        let Frontend { shared, listener } = self;
+        shared.watch_all();
+        let service = shared.current().config.service.clone();
+        let serving = shared.clone();
+        let summary = serve_until(shutdown, service, async move || {
+            let (client, peer) = accept(&listener, &serving.current().config.service.log).await;
+            let current = serving.current();
+            Some(move |signal| serve(current, client, peer, signal))
         })
-        .await
+        .await;
+        lock(&shared.watches).abort_all();
+        summary
     }
+}
+
+/// A handle to a frontend that runs.
+#[derive(Clone, Debug)]
+pub struct FrontendControl(Arc<Shared>);
+
+impl FrontendControl {
+    /// The backends, to look at.
+    pub fn upstreams(&self) -> Arc<Upstreams> {
+        self.0.current().upstreams.clone()
+    }
+
+    /// Serves new connections with `config` from now on; those that there are go on as they began. The listener stays
+    /// where it is, and so do limits and the log.
+    pub fn reload(&self, config: FrontendConfig) {
+        let before = self.0.current();
+        let upstreams = Arc::new(before.upstreams.renewed(config.backends.clone()));
+        let service = before.config.service.clone();
+        let config = FrontendConfig { listen: before.config.listen, service, ..config };
+        let current = Current::new(config, before.dialling.endpoint.clone(), upstreams);
+        *lock(&self.0.current) = Arc::new(current);
+        self.0.watch_all();
+    }
+}
+
+/// What a frontend is now, and who watches its backends.
+#[derive(Debug)]
+struct Shared {
+    current: Mutex<Arc<Current>>,
+    watches: Mutex<JoinSet<()>>,
+}
+
+impl Shared {
+    fn current(&self) -> Arc<Current> {
+        lock(&self.current).clone()
+    }
+
+    /// Begins to watch the backends of now; whoever watched before stops.
+    fn watch_all(&self) {
+        let current = self.current();
+        let mut watches = lock(&self.watches);
+        watches.abort_all();
+        if !current.config.watch {
+            return;
+        }
+        for upstream in current.upstreams.iter() {
+            let (upstream, dialling) = (upstream.clone(), current.dialling.clone());
+            let log = current.config.service.log.clone();
+            watches.spawn(async move { upstream.watch(&dialling, &log).await });
+        }
+    }
+}
+
+/// Whoever panicked has left a whole value: it is only ever replaced.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a connection is served with.
+#[derive(Debug)]
+struct Current {
+    config: FrontendConfig,
+    dialling: Dialling,
+    upstreams: Arc<Upstreams>,
+}
+
+impl Current {
+    fn new(config: FrontendConfig, endpoint: Endpoint, upstreams: Arc<Upstreams>) -> Current {
+        let FrontendConfig { hop, tcp, fast_open, .. } = config.clone();
+        Current { dialling: Dialling { endpoint, hop, tcp, fast_open }, config, upstreams }
+    }
+}
+
+/// Listens; an error names the address and what to do.
+pub(crate) fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    listen(address).map_err(|error| {
+        let remedy = remedy(error.kind());
+        io::Error::new(error.kind(), format!("cannot listen on {address}: {error}; {remedy}"))
+    })
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -103,7 +226,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG.into())
 }
 
-async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
+pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -128,71 +251,136 @@ fn remedy(why: io::ErrorKind) -> &'static str {
 }
 
 async fn serve(
-    config: Arc<FrontendConfig>,
-    endpoint: Endpoint,
+    shared: Arc<Current>,
     mut client: TcpStream,
     peer: SocketAddr,
-    signal: watch::Receiver<bool>,
-) -> Access {
-    let started = Instant::now();
+    signal: watch::Receiver<Phase>,
+) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
-    access.end = match open_hop(&config, &endpoint, &mut client, &signal).await {
-        Ok(Opened { hop, sent, rest }) => {
-            access.bytes_up = sent as u64;
-            carry(client, &rest, hop, &signal, &mut access).await
+    prepare(&client);
+    let config = &shared.config;
+    let admitted = match config.entrance.admit(&mut client, peer, config.first_bytes_wait).await {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            // Who connects and says nothing (a health check, a scanner) is closed as it closed.
+            access.end = End::ClientFailed(error.to_string());
+            access.duration = access.began.elapsed();
+            return Some(access);
+        }
+    };
+    access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
+    access.end = match shared.route(&admitted, &client, &signal, &mut access).await {
+        Ok(hop) => {
+            access.bytes_up = admitted.first.len() as u64;
+            carry(client, hop, &[], &signal, &mut access).await
         }
         Err(end) => {
             reset(&client);
             end
         }
     };
-    access.duration = started.elapsed();
-    access
+    access.duration = access.began.elapsed();
+    Some(access)
 }
 
-/// A connection to the backend, with those of the client's first bytes that are not on their way yet.
-struct Opened {
-    hop: brisk_runtime::TcpStream,
-    sent: usize,
-    rest: Vec<u8>,
-}
-
-async fn open_hop(
-    config: &FrontendConfig,
-    endpoint: &Endpoint,
-    client: &mut TcpStream,
-    signal: &watch::Receiver<bool>,
-) -> Result<Opened, End> {
-    prepare(client);
-    let mut rest = first_bytes(client, config.first_bytes_wait)
-        .await
-        .map_err(|error| End::ClientFailed(error.to_string()))?;
-    let connect =
-        ConnectConfig { tcp: config.tcp.clone(), fast_open: config.fast_open, ..ConnectConfig::default() };
-    let (hop, sent) = endpoint
-        .connect_with_data(config.peer, &rest, &connect)
-        .map_err(|error| End::HopUnreachable(error.to_string()))?;
-    rest.drain(..sent.min(rest.len()));
-    tokio::select! {
-        opened = within(config.service.connect_timeout, signal, End::HopUnreachable, hop.connected()) => opened?,
-        error = failed(client) => {
-            hop.set_linger(Some(Duration::ZERO));
-            return Err(End::ClientFailed(error.to_string()));
+impl Current {
+    /// The connection for a client: over the backend whose turn it is, over another one if that has provably delivered
+    /// nothing, or straight to the origin.
+    async fn route(
+        &self,
+        admitted: &Admitted,
+        client: &TcpStream,
+        signal: &watch::Receiver<Phase>,
+        access: &mut Access,
+    ) -> Result<HopStream, End> {
+        let mut end = End::HopUnreachable("there is no backend".to_owned());
+        let mut undelivered = true;
+        if self.config.direct.is_none() || self.upstreams.any_up() {
+            for upstream in self.upstreams.order() {
+                access.route = Some(upstream.spec.name.clone());
+                let attempt = self.attempt(upstream, admitted);
+                let opened = tokio::select! {
+                    opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
+                    error = failed(client) => return Err(End::ClientFailed(error.to_string())),
+                };
+                let refused = match opened {
+                    Ok(Ok(hop)) => return Ok(hop),
+                    Ok(Err(refused)) => refused,
+                    Err(Stop::Drained) => return Err(End::Drained),
+                    Err(Stop::Late(why)) => Attempt::lost(why),
+                };
+                end = End::HopUnreachable(refused.why);
+                undelivered = refused.undelivered;
+                if !undelivered {
+                    break;
+                }
+            }
+        }
+        match &self.config.direct {
+            Some(direct) if undelivered => self.straight(direct, admitted, signal, access).await,
+            _ => Err(end),
         }
     }
-    Ok(Opened { hop, sent, rest })
+
+    /// One backend.
+    async fn attempt(&self, upstream: &Upstream, admitted: &Admitted) -> Result<HopStream, Attempt> {
+        let opening = Opening {
+            client: Some(admitted.addresses),
+            origin: admitted.origin.clone(),
+            ..Opening::new(Purpose::Carry)
+        };
+        // Whether it was down already: then it is asked because there is no other, and being down says nothing new.
+        let was_down = upstream.health() == Health::Down;
+        let opened = tokio::select! {
+            opened = upstream.open(&self.dialling, &opening, &admitted.first) => opened,
+            () = upstream.dead(), if !was_down => return Err(Attempt::lost("the backend has died meanwhile".to_owned())),
+        };
+        let log = &self.config.service.log;
+        let good = matches!(opened, Ok(_) | Err(Refused::Told(_)));
+        upstream.outcome(good, self.config.watch, log);
+        opened
+            .map_err(|refused| Attempt { undelivered: refused.delivered_nothing(), why: refused.to_string() })
+    }
+
+    /// The kernel's TCP to the origin.
+    async fn straight(
+        &self,
+        direct: &Direct,
+        admitted: &Admitted,
+        signal: &watch::Receiver<Phase>,
+        access: &mut Access,
+    ) -> Result<HopStream, End> {
+        let origin = admitted.origin.as_ref().unwrap_or(&direct.origin);
+        access.route = Some(format!("direct:{origin}"));
+        let connecting = TcpStream::connect(origin.as_str());
+        let stream = match within(self.config.service.connect_timeout, signal, connecting).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(End::OriginUnreachable(error.to_string())),
+            Err(Stop::Late(why)) => return Err(End::OriginUnreachable(why)),
+            Err(Stop::Drained) => return Err(End::Drained),
+        };
+        prepare(&stream);
+        let mut first = match (direct.send_proxy, &admitted.origin) {
+            (Some(version), None) => header(version, Some(admitted.addresses)),
+            _ => Vec::new(),
+        };
+        first.extend_from_slice(&admitted.first);
+        let mut stream = HopStream::straight(Line::Kernel(stream), first);
+        let left = stream.split().1.flush().await;
+        left.map(|()| stream).map_err(|error| End::OriginUnreachable(error.to_string()))
+    }
 }
 
-/// What the client says within `wait`; nothing if it says nothing.
-async fn first_bytes(client: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
-    if wait.is_zero() {
-        return Ok(Vec::new());
-    }
-    // Room for all of them: a read into an empty vector takes 64 bytes, and a SYN would leave with those.
-    let mut first = Vec::with_capacity(FIRST_BYTES);
-    let mut client = client.take(FIRST_BYTES as u64);
-    match tokio::time::timeout(wait, client.read_buf(&mut first)).await {
-        Ok(read) => read.map(|_| first),
-        Err(_) => Ok(first),
+/// What became of asking a backend that did not take the connection.
+struct Attempt {
+    why: String,
+    /// No origin can have got anything.
+    undelivered: bool,
+}
+
+impl Attempt {
+    /// Nobody knows how far it came.
+    fn lost(why: String) -> Attempt {
+        Attempt { why, undelivered: false }
     }
 }

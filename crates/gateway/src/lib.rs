@@ -8,26 +8,55 @@
 //! |---|---|
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
+//! | [`hop`] | what is said between them: key, messages, records |
+//! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
+//! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
+//! | [`proxy`] | the PROXY protocol |
+//! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | [`service`] | what both sides share: limits, draining |
+//! | [`settings`] | the configuration as an operator writes it |
+//! | [`metrics`], [`history`] | what is counted |
+//! | [`admin`], [`status`] | where it can be looked at |
 //! | [`access`] | the record of one connection |
-//! | [`exposure`] | loopback only, until the hop is encrypted |
+//! | [`doctor`] | what the path to a backend is like |
 //! | [`log`] | log lines |
 //!
-//! Any TCP payload passes. The hop is neither encrypted nor authenticated yet.
+//! Any TCP payload passes. The hop is encrypted and authenticated by a key that both sides hold.
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod admin;
+pub mod allow;
 pub mod backend;
-pub mod exposure;
+pub mod doctor;
+pub mod entrance;
 pub mod frontend;
+pub mod history;
+pub mod hop;
 pub mod log;
+pub mod metrics;
+pub mod network;
+pub mod proxy;
 pub mod relay;
 pub mod service;
+pub mod settings;
+pub mod status;
+pub mod upstream;
 
 pub use access::{Access, Role};
-pub use backend::{Backend, BackendConfig};
-pub use frontend::{Frontend, FrontendConfig};
+pub use admin::{Admin, Shown};
+pub use allow::Allow;
+pub use backend::{Backend, BackendConfig, BackendControl};
+pub use entrance::Entrance;
+pub use frontend::{Direct, Frontend, FrontendConfig, FrontendControl};
+pub use hop::{Hop, HopKey, KeyRing};
 pub use log::{Log, LogFormat};
+pub use metrics::{MechanismState, Metrics};
+pub use network::Network;
+pub use proxy::ProxyVersion;
 pub use relay::End;
 pub use service::{ServiceConfig, Summary};
+pub use settings::Settings;
+pub use status::{Facts, Status};
+pub use upstream::{BackendSpec, Health, Upstreams};

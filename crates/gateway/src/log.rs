@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The two ways to write a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +69,32 @@ impl Log {
         let line = render(self.format, SystemTime::now(), level, event, fields);
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = out.write_all(line.as_bytes());
+    }
+}
+
+/// Lets one line through per interval and counts the others: for lines that somebody else can cause.
+#[derive(Debug)]
+pub struct RateLimit {
+    interval: Duration,
+    last: Mutex<(Option<Instant>, u64)>,
+}
+
+impl RateLimit {
+    /// One line per `interval`.
+    pub fn new(interval: Duration) -> RateLimit {
+        RateLimit { interval, last: Mutex::new((None, 0)) }
+    }
+
+    /// `Some` with the number of lines that were left out before, if a line may be written now.
+    pub fn permit(&self, now: Instant) -> Option<u64> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, suppressed) = &mut *last;
+        if at.is_some_and(|at| now.saturating_duration_since(at) < self.interval) {
+            *suppressed += 1;
+            return None;
+        }
+        *at = Some(now);
+        Some(std::mem::take(suppressed))
     }
 }
 
@@ -138,7 +164,7 @@ fn json_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     use super::*;
 
@@ -159,6 +185,14 @@ mod tests {
             "1970-01-01T00:00:01.500Z level=info event=access peer=10.0.0.1:80 \
              reason=\"connection reset\\nby \\\"peer\\\"\" bytes=7 rtt_ms=1.500\n"
         );
+    }
+
+    #[test]
+    fn a_flood_of_lines_is_one_per_interval_that_says_how_many_are_missing() {
+        let (limit, begin) = (RateLimit::new(Duration::from_secs(1)), Instant::now());
+        let written: Vec<u64> =
+            (0..2500).filter_map(|ms| limit.permit(begin + Duration::from_millis(ms))).collect();
+        assert_eq!(written, [0, 999, 999]);
     }
 
     #[test]

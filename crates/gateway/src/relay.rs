@@ -6,13 +6,15 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, tcp};
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
+use crate::hop::stream::HopStream;
+use crate::service::{Phase, reached};
 
 /// Bytes read at once in each direction.
 const CHUNK: usize = 16 << 10;
@@ -34,6 +36,38 @@ pub enum End {
     HopUnreachable(String),
     /// The gateway was shut down and the drain limit had passed.
     Drained,
+}
+
+impl End {
+    /// The names of all ends, for metrics.
+    pub(crate) const NAMES: [&'static str; 7] = [
+        "closed",
+        "client_failed",
+        "origin_failed",
+        "hop_failed",
+        "origin_unreachable",
+        "hop_unreachable",
+        "drained",
+    ];
+
+    /// The name for metrics.
+    pub fn name(&self) -> &'static str {
+        let n = match self {
+            End::Closed => 0,
+            End::ClientFailed(_) => 1,
+            End::OriginFailed(_) => 2,
+            End::HopFailed(_) => 3,
+            End::OriginUnreachable(_) => 4,
+            End::HopUnreachable(_) => 5,
+            End::Drained => 6,
+        };
+        End::NAMES[n]
+    }
+
+    /// True if the client did not get what it came for, and not by its own doing.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, End::Closed | End::ClientFailed(_))
+    }
 }
 
 impl fmt::Display for End {
@@ -71,37 +105,36 @@ enum Stopped {
 /// What was copied, and why it stopped.
 #[derive(Debug)]
 struct Relayed {
-    from_kernel: u64,
-    from_hop: u64,
+    from_kernel: Copied,
+    from_hop: Copied,
     stopped: Stopped,
 }
 
-/// Copies both ways, beginning with `first` towards the hop, and closes both connections as they ended. What was copied is
-/// added to the record.
+/// Copies both ways, beginning with `first` from the origin towards the hop, and closes both connections as they ended. What
+/// was copied is added to the record.
 pub(crate) async fn carry(
     mut kernel: TcpStream,
+    mut hop: HopStream,
     first: &[u8],
-    mut hop: brisk_runtime::TcpStream,
-    signal: &watch::Receiver<bool>,
+    signal: &watch::Receiver<Phase>,
     access: &mut Access,
 ) -> End {
     let relayed = relay(kernel.split(), first, hop.split(), signal).await;
-    access.bytes_up += match access.role {
-        Role::Frontend => relayed.from_kernel,
-        Role::Backend => relayed.from_hop,
+    let (up, down) = match access.role {
+        Role::Frontend => (relayed.from_kernel, relayed.from_hop),
+        Role::Backend => (relayed.from_hop, relayed.from_kernel),
     };
-    access.bytes_down += match access.role {
-        Role::Frontend => relayed.from_hop,
-        Role::Backend => relayed.from_kernel,
-    };
-    access.hop = hop.stats();
+    access.bytes_up += up.bytes;
+    access.bytes_down += down.bytes;
+    access.hop = hop.line().stats();
+    access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     let end = match relayed.stopped {
         Stopped::Ended => return End::Closed,
         Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
         Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
         Stopped::Cut => End::Drained,
     };
-    hop.set_linger(Some(Duration::ZERO));
+    hop.line().reset();
     reset(&kernel);
     end
 }
@@ -121,20 +154,14 @@ pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
 }
 
 /// The reading half of a connection that can be watched while nobody reads.
-trait Source: AsyncRead + Unpin {
+pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
-    async fn failed(&self) -> io::Error;
+    fn failed(&self) -> impl Future<Output = io::Error> + Send;
 }
 
 impl Source for tcp::ReadHalf<'_> {
     async fn failed(&self) -> io::Error {
         failed(self.as_ref()).await
-    }
-}
-
-impl Source for brisk_runtime::ReadHalf<'_> {
-    async fn failed(&self) -> io::Error {
-        brisk_runtime::ReadHalf::failed(self).await
     }
 }
 
@@ -144,9 +171,9 @@ async fn relay(
     (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
     first: &[u8],
     (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
-    signal: &watch::Receiver<bool>,
+    signal: &watch::Receiver<Phase>,
 ) -> Relayed {
-    let (mut from_kernel, mut from_hop) = (0, 0);
+    let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
     let up = pump(kernel_read, Side::Kernel, first, hop_write, Side::Hop, &mut from_kernel);
     let down = pump(hop_read, Side::Hop, &[], kernel_write, Side::Kernel, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
@@ -155,9 +182,17 @@ async fn relay(
             Ok(((), ())) => Stopped::Ended,
             Err((side, error)) => Stopped::Failed(side, error),
         },
-        () = cut(signal.clone()) => Stopped::Cut,
+        () = reached(Phase::Cut, signal) => Stopped::Cut,
     };
     Relayed { from_kernel, from_hop, stopped }
+}
+
+/// What one direction has copied so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copied {
+    bytes: u64,
+    /// When the first bytes had been passed on.
+    first: Option<Instant>,
 }
 
 async fn pump(
@@ -166,17 +201,20 @@ async fn pump(
     first: &[u8],
     mut to: impl AsyncWrite + Unpin,
     to_side: Side,
-    copied: &mut u64,
+    copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
     let mut buffer = vec![0; CHUNK];
     let mut chunk = first;
     loop {
         tokio::select! {
             biased;
-            written = to.write_all(chunk) => written.map_err(|error| (to_side, error))?,
+            written = pass(&mut to, chunk) => written.map_err(|error| (to_side, error))?,
             error = from.failed() => return Err((from_side, error)),
         }
-        *copied += chunk.len() as u64;
+        if !chunk.is_empty() {
+            copied.bytes += chunk.len() as u64;
+            copied.first.get_or_insert_with(Instant::now);
+        }
         let count = from.read(&mut buffer).await.map_err(|error| (from_side, error))?;
         chunk = buffer.get(..count).unwrap_or_default();
         if chunk.is_empty() {
@@ -190,27 +228,32 @@ async fn pump(
     }
 }
 
-/// Resolves when connections have to end now.
-async fn cut(mut signal: watch::Receiver<bool>) {
-    // A dropped sender never cuts: the owner of the connections ends them by other means.
-    if signal.wait_for(|cut| *cut).await.is_err() {
-        std::future::pending::<()>().await;
-    }
+/// Writes all of `chunk` and lets it leave.
+async fn pass(to: &mut (impl AsyncWrite + Unpin), chunk: &[u8]) -> io::Result<()> {
+    to.write_all(chunk).await?;
+    to.flush().await
 }
 
-/// Runs `attempt` for at most `limit` and until `signal` cuts it short; `failed` names what its error means.
+/// Why an attempt came to nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// The gateway was shut down.
+    Drained,
+    /// It took too long.
+    Late(String),
+}
+
+/// Runs `attempt` for at most `limit`, and until connections have to end.
 pub(crate) async fn within<T>(
     limit: Duration,
-    signal: &watch::Receiver<bool>,
-    failed: fn(String) -> End,
-    attempt: impl Future<Output = io::Result<T>>,
-) -> Result<T, End> {
+    signal: &watch::Receiver<Phase>,
+    attempt: impl Future<Output = T>,
+) -> Result<T, Stop> {
     tokio::select! {
-        () = cut(signal.clone()) => Err(End::Drained),
-        result = tokio::time::timeout(limit, attempt) => match result {
-            Ok(result) => result.map_err(|error| failed(error.to_string())),
-            Err(_) => Err(failed(format!("no answer within {}", humantime::format_duration(limit)))),
-        },
+        () = reached(Phase::Cut, signal) => Err(Stop::Drained),
+        result = tokio::time::timeout(limit, attempt) => {
+            result.map_err(|_| Stop::Late(format!("no answer within {}", humantime::format_duration(limit))))
+        }
     }
 }
 
@@ -254,7 +297,7 @@ mod tests {
     async fn the_end_of_one_direction_leaves_the_other_open() {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (_cut, signal) = watch::channel(false);
+        let (_cut, signal) = watch::channel(Phase::Serving);
         let relaying =
             tokio::spawn(async move { relay(halves(kernel), b"the ", halves(hop), &signal).await });
         client.write_all(b"request").await.unwrap();
@@ -268,7 +311,7 @@ mod tests {
         client.read_to_end(&mut answer).await.unwrap();
         assert_eq!(answer, b"a longer answer");
         let relayed = relaying.await.unwrap();
-        assert_eq!((relayed.from_kernel, relayed.from_hop), (11, 15));
+        assert_eq!((relayed.from_kernel.bytes, relayed.from_hop.bytes), (11, 15));
         assert!(matches!(relayed.stopped, Stopped::Ended));
     }
 
@@ -276,7 +319,7 @@ mod tests {
     async fn an_error_names_its_side() {
         let (client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (_cut, signal) = watch::channel(false);
+        let (_cut, signal) = watch::channel(Phase::Serving);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
         let relayed = relay(halves(kernel), &[], halves(hop), &signal).await;
@@ -288,7 +331,7 @@ mod tests {
     async fn a_side_that_fails_while_the_other_takes_nothing_is_noticed() {
         let (mut client, kernel) = duplex(1024);
         let (hop, _origin) = duplex(16);
-        let (_cut, signal) = watch::channel(false);
+        let (_cut, signal) = watch::channel(Phase::Serving);
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move { relay((read, write), &[], halves(hop), &signal).await });
@@ -302,23 +345,22 @@ mod tests {
     async fn copying_is_cut_short_by_the_signal_and_still_says_what_was_copied() {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (cut, signal) = watch::channel(false);
+        let (cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move { relay(halves(kernel), &[], halves(hop), &signal).await });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];
         origin.read_exact(&mut seen).await.unwrap();
-        cut.send_replace(true);
+        cut.send_replace(Phase::Cut);
         let relayed = relaying.await.unwrap();
         assert!(matches!(relayed.stopped, Stopped::Cut));
-        assert_eq!(relayed.from_kernel, 4);
+        assert_eq!(relayed.from_kernel.bytes, 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_without_answer_ends_at_its_limit() {
-        let (_cut, signal) = watch::channel(false);
+        let (_cut, signal) = watch::channel(Phase::Serving);
         let limit = Duration::from_secs(10);
-        let end =
-            within::<()>(limit, &signal, End::HopUnreachable, std::future::pending()).await.unwrap_err();
-        assert_eq!(end, End::HopUnreachable("no answer within 10s".into()));
+        let stop = within::<()>(limit, &signal, std::future::pending()).await;
+        assert_eq!(stop, Err(Stop::Late("no answer within 10s".into())));
     }
 }

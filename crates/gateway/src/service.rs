@@ -7,21 +7,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
-use brisk_tcp::config::KeepaliveConfig;
+use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, PathStart};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
 use crate::log::{Level, Log, Value};
+use crate::metrics::Metrics;
 
 /// Settings of the hop's connections.
 ///
 /// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps the mapping of
-/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished.
+/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished. A connection starts
+/// from what earlier ones have learnt of the path, and repeats its SYN after one and a half known round trips.
 pub fn hop_tcp() -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
-    TcpConfig { nodelay: true, keepalive: Some(alive), ..TcpConfig::default() }
+    TcpConfig {
+        nodelay: true,
+        keepalive: Some(alive),
+        path_start: Some(PathStart::default()),
+        handshake_timers: Some(HandshakeTimers::default()),
+        ..TcpConfig::default()
+    }
 }
 
 /// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
@@ -38,6 +47,23 @@ pub(crate) fn prepare(socket: &tokio::net::TcpStream) {
 /// comes a second later: a burst is to find room.
 pub(crate) const BACKLOG: u16 = 4096;
 
+/// Bytes that may be gathered before the next connection is opened, or the hop is answered.
+pub(crate) const FIRST_BYTES: usize = 16 << 10;
+
+/// What the other side says within `wait`; nothing if it says nothing.
+pub(crate) async fn first_bytes(socket: &mut tokio::net::TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
+    if wait.is_zero() {
+        return Ok(Vec::new());
+    }
+    // Room for all of them: a read into an empty vector takes 64 bytes, and a SYN would leave with those.
+    let mut first = Vec::with_capacity(FIRST_BYTES);
+    let mut socket = socket.take(FIRST_BYTES as u64);
+    match tokio::time::timeout(wait, socket.read_buf(&mut first)).await {
+        Ok(read) => read.map(|_| first),
+        Err(_) => Ok(first),
+    }
+}
+
 /// Is shown every access record.
 pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 
@@ -52,6 +78,8 @@ pub struct ServiceConfig {
     pub connect_timeout: Duration,
     /// Where lines go. Default: text on stderr.
     pub log: Log,
+    /// What is counted. Default: new counters that nobody looks at.
+    pub metrics: Arc<Metrics>,
     /// Called with every access record, beside the log. Default: nobody.
     pub on_access: Option<AccessObserver>,
 }
@@ -63,6 +91,7 @@ impl Default for ServiceConfig {
             drain_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
             log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
+            metrics: Arc::default(),
             on_access: None,
         }
     }
@@ -78,6 +107,25 @@ impl std::fmt::Debug for ServiceConfig {
     }
 }
 
+/// How far a side has come. Connections are told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Phase {
+    /// It takes connections.
+    Serving,
+    /// It lets those that there are come to their end.
+    Draining,
+    /// They have to end now.
+    Cut,
+}
+
+/// Resolves when the side has come as far as `phase`.
+pub(crate) async fn reached(phase: Phase, signal: &watch::Receiver<Phase>) {
+    // A dropped sender never tells: the owner of the connections ends them by other means.
+    if signal.clone().wait_for(|now| *now >= phase).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// What a side did from start to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
@@ -88,15 +136,15 @@ pub struct Summary {
 }
 
 /// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. What `accept` brings is the
-/// work of one connection, to be given the signal to end at once.
+/// work of one connection, to be given the signal to end at once; it answers a record unless it was not worth one.
 pub(crate) async fn serve_until<S, F>(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
     mut accept: impl AsyncFnMut() -> Option<S>,
 ) -> Summary
 where
-    S: FnOnce(watch::Receiver<bool>) -> F,
-    F: Future<Output = Access> + Send + 'static,
+    S: FnOnce(watch::Receiver<Phase>) -> F,
+    F: Future<Output = Option<Access>> + Send + 'static,
 {
     let mut shutdown = pin!(shutdown);
     let mut connections = Connections::new(config);
@@ -127,16 +175,16 @@ struct Connections {
     config: ServiceConfig,
     slots: Arc<Semaphore>,
     tasks: JoinSet<()>,
-    cut: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     summary: Summary,
 }
 
 impl Connections {
     fn new(config: ServiceConfig) -> Connections {
         let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
-        let (cut, _) = watch::channel(false);
+        let (phase, _) = watch::channel(Phase::Serving);
         let slots = Arc::new(Semaphore::new(most));
-        Connections { config, slots, tasks: JoinSet::new(), cut, summary: Summary::default() }
+        Connections { config, slots, tasks: JoinSet::new(), phase, summary: Summary::default() }
     }
 
     /// Waits until there is room for one more connection.
@@ -156,19 +204,22 @@ impl Connections {
     /// Serves one connection in a task of its own. `serve` is given the signal to end at once.
     fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, serve: S)
     where
-        S: FnOnce(watch::Receiver<bool>) -> F,
-        F: Future<Output = Access> + Send + 'static,
+        S: FnOnce(watch::Receiver<Phase>) -> F,
+        F: Future<Output = Option<Access>> + Send + 'static,
     {
         self.summary.accepted += 1;
-        let serving = serve(self.cut.subscribe());
+        let serving = serve(self.phase.subscribe());
         let config = self.config.clone();
         self.tasks.spawn(async move {
-            let access = serving.await;
-            access.write(&config.log);
-            if let Some(on_access) = &config.on_access {
-                on_access(&access);
+            let open = config.metrics.begin();
+            if let Some(access) = serving.await {
+                access.write(&config.log);
+                config.metrics.observe(&access);
+                if let Some(on_access) = &config.on_access {
+                    on_access(&access);
+                }
             }
-            drop(slot);
+            drop((open, slot));
         });
     }
 
@@ -176,13 +227,15 @@ impl Connections {
     async fn drain(mut self) -> Summary {
         let log = self.config.log.clone();
         let limit = self.config.drain_timeout;
+        self.phase.send_replace(Phase::Draining);
+        self.config.metrics.drain();
         while self.tasks.try_join_next().is_some() {}
         let open = self.tasks.len() as u64;
         log.line(Level::Info, "draining", &[("connections", Value::Count(open))]);
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(limit, all).await.is_err() {
             self.summary.cut = self.tasks.len() as u64;
-            self.cut.send_replace(true);
+            self.phase.send_replace(Phase::Cut);
             while self.tasks.join_next().await.is_some() {}
         }
         log.line(

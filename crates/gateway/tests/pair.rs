@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_gateway::{
-    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Log, Role, ServiceConfig, Summary,
+    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Role,
+    ServiceConfig, Summary,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{FastOpenOutcome, memory};
@@ -48,10 +49,12 @@ impl Pair {
             ..ServiceConfig::default()
         });
         let hop: SocketAddr = "10.0.0.2:7443".parse().unwrap();
-        let config =
-            BackendConfig { service: service.clone(), ..BackendConfig::new(hop, origin.to_string()) };
+        let config = BackendConfig {
+            service: service.clone(),
+            ..BackendConfig::new(hop, origin.to_string(), sealed())
+        };
         let backend = Backend::bind(config, &b).unwrap();
-        let config = FrontendConfig { service, ..FrontendConfig::new(loopback(), hop) };
+        let config = FrontendConfig { service, ..FrontendConfig::new(loopback(), hop, sealed()) };
         let frontend = Frontend::bind(config, a).await.unwrap();
         let client_side = frontend.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -75,6 +78,10 @@ impl Pair {
         let accesses = self.accesses.lock().unwrap().clone();
         accesses.into_iter().filter(|access| access.role == Role::Frontend).collect()
     }
+}
+
+fn sealed() -> Hop {
+    Hop::Sealed(KeyRing::of(HopKey::new([7; 32])))
 }
 
 fn loopback() -> SocketAddr {

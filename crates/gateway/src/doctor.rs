@@ -1,0 +1,196 @@
+//! Examining the path to a backend: what `brisk doctor` tells.
+//!
+//! Everything is seen through connections of the watch ([`crate::upstream`]), which reach no origin.
+
+use std::time::{Duration, Instant};
+
+use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::hop::stream::HopStream;
+use crate::hop::{Hop, Opening, Purpose};
+use crate::upstream::{BackendSpec, Dialling, Upstream};
+
+/// Pause between questions, so that losses are seen one by one.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Connections after the first: the second one can use the cookie of the first, the third one shows that it lasts.
+const AGAIN: usize = 2;
+
+/// What to examine, and how.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    /// The stack to do it with.
+    pub endpoint: Endpoint,
+    /// The backend.
+    pub backend: BackendSpec,
+    /// How the hop is protected.
+    pub hop: Hop,
+    /// The hop's connections.
+    pub tcp: TcpConfig,
+    /// Whether Fast Open is wanted.
+    pub fast_open: bool,
+    /// Questions to ask.
+    pub probes: u32,
+    /// How long a connection may take to open.
+    pub patience: Duration,
+}
+
+/// One thing that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: &'static str,
+    /// What was seen, for people.
+    pub told: String,
+    /// False if somebody should do something about it.
+    pub good: bool,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    findings: Vec<Finding>,
+    usable: bool,
+}
+
+impl Report {
+    /// In the order in which it was found.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// True if the backend can be used, in whichever way.
+    pub fn usable(&self) -> bool {
+        self.usable
+    }
+
+    fn add(&mut self, what: &'static str, good: bool, told: String) {
+        self.findings.push(Finding { what, told, good });
+    }
+}
+
+/// Looks at everything.
+pub async fn examine(examination: &Examination) -> Report {
+    let Examination { endpoint, backend, hop, tcp, fast_open, probes, patience } = examination.clone();
+    let fast_open = fast_open.then(FastOpenConnect::insured);
+    let dialling = Dialling { endpoint, hop, tcp, fast_open };
+    let upstream = Upstream::new(backend);
+    let mut report = Report::default();
+    let began = Instant::now();
+    match open(&upstream, &dialling, patience).await {
+        Ok(hop) => {
+            let took = began.elapsed();
+            report.usable = true;
+            report.add(
+                "hop",
+                true,
+                format!("our TCP reaches the backend; the key fits (first time {} ms)", ms(took)),
+            );
+            questions(hop, probes, &mut report).await;
+            if fast_open.is_some() {
+                again(&upstream, &dialling, patience, &mut report).await;
+            }
+        }
+        Err(why) => report.add("hop", false, format!("{why}; is UDP blocked, is the backend there?")),
+    }
+    kernel(&upstream, &dialling, patience, &mut report).await;
+    report
+}
+
+async fn open(upstream: &Upstream, dialling: &Dialling, patience: Duration) -> Result<HopStream, String> {
+    match tokio::time::timeout(patience, upstream.open(dialling, &Opening::new(Purpose::Watch), &[])).await {
+        Ok(opened) => opened.map_err(|refused| refused.to_string()),
+        Err(_) => Err(format!("no answer within {}", humantime::format_duration(patience))),
+    }
+}
+
+/// Asks and measures.
+async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
+    let mut times = Vec::new();
+    let asked = async {
+        let (mut read, mut write) = hop.split();
+        for _ in 0..probes {
+            let began = Instant::now();
+            write.write_all(&[0]).await?;
+            write.flush().await?;
+            read.read_u8().await?;
+            times.push(began.elapsed());
+            tokio::time::sleep(PAUSE).await;
+        }
+        std::io::Result::Ok(())
+    };
+    if let Err(error) = asked.await {
+        report.add("conversation", false, error.to_string());
+    }
+    times.sort();
+    let at = |share: f64| times.get((share * times.len() as f64) as usize).or(times.last()).copied();
+    if let (Some(least), Some(p50), Some(p99)) = (times.first(), at(0.5), at(0.99)) {
+        let told =
+            format!("least {} ms, median {} ms, p99 {} ms of {}", ms(*least), ms(p50), ms(p99), times.len());
+        report.add("round trip", true, told);
+    }
+    if let Some(stats) = hop.line().stats() {
+        losses(&stats, times.len(), report);
+    }
+}
+
+fn losses(stats: &ConnStats, answered: usize, report: &mut Report) {
+    let counters = &stats.counters;
+    let lost = counters.retransmits
+        + counters.repaired_by_probe
+        + counters.repaired_by_parity
+        + counters.repaired_by_copy;
+    let share = 100.0 * lost as f64 / (answered as f64).max(1.0);
+    let told = format!(
+        "{lost} of {answered} questions had to be repaired ({share:.1} %), {} by a probe; {} timeouts",
+        counters.repaired_by_probe, counters.timeouts
+    );
+    report.add("loss", share < 5.0, told);
+    report.add("segment", stats.mss >= 1200, format!("{} bytes of payload", stats.mss));
+    let order = if stats.reordering_seen { "the path changes the order of packets" } else { "in order" };
+    report.add("order", true, order.to_owned());
+}
+
+/// Connects again, now that there is a cookie.
+async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
+    let mut used = 0;
+    let mut took = Duration::MAX;
+    let mut outcome = None;
+    for _ in 0..AGAIN {
+        let began = Instant::now();
+        let Ok(hop) = open(upstream, dialling, patience).await else { continue };
+        took = took.min(began.elapsed());
+        let seen = hop.line().stats().map(|stats| stats.fast_open);
+        used += usize::from(seen == Some(FastOpenOutcome::Used));
+        outcome = seen.or(outcome);
+    }
+    let seen = outcome.map_or("no connection", FastOpenOutcome::name);
+    let told = match used {
+        0 => format!("{seen}: requests wait for the handshake"),
+        _ => format!("used: data on the SYN arrives; answered in {} ms", ms(took)),
+    };
+    report.add("fast open", used > 0, told);
+}
+
+/// The second way.
+async fn kernel(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
+    if upstream.spec.kernel.is_none() {
+        return;
+    }
+    upstream.go_over_kernel();
+    match open(upstream, dialling, patience).await {
+        Ok(_) => {
+            report.usable = true;
+            report.add(
+                "kernel tcp",
+                true,
+                "works: the way out where the path does not carry ours".to_owned(),
+            );
+        }
+        Err(why) => report.add("kernel tcp", false, format!("{why}; without it there is no second way")),
+    }
+}
+
+fn ms(duration: Duration) -> String {
+    format!("{:.1}", duration.as_secs_f64() * 1e3)
+}

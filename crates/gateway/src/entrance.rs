@@ -1,0 +1,325 @@
+//! Where a client wants to go, and who it is: what is read before its first bytes.
+//!
+//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT.
+//! SOCKS5 and CONNECT are answered with success at once, so that the client's own first bytes can ride along with the opening
+//! of the hop; an origin that then cannot be reached shows as a reset.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::hop::opening::{ClientAddresses, plain};
+use crate::network::Network;
+use crate::proxy::{self, Parsed};
+use crate::service::{FIRST_BYTES, first_bytes};
+
+/// How long what precedes the client's own bytes may take: a client that says nothing must not hold a place for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest request line and headers of a CONNECT.
+const LONGEST_HEAD: usize = 8 << 10;
+
+/// Which ways in are open.
+#[derive(Clone, Debug, Default)]
+pub struct Entrance {
+    /// Proxies whose PROXY header is believed, and from which one is expected. Default none.
+    pub proxy_from: Vec<Network>,
+    /// SOCKS5 without authentication (RFC 1928). Default off.
+    pub socks5: bool,
+    /// HTTP CONNECT (RFC 9110, section 9.3.6). Default off.
+    pub connect: bool,
+    /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY). Default off.
+    pub transparent: bool,
+}
+
+/// A client that has said what it wants.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) addresses: ClientAddresses,
+    /// `HOST:PORT`; `None`: the backend's own origin.
+    pub(crate) origin: Option<String>,
+    /// The client's first bytes.
+    pub(crate) first: Vec<u8>,
+}
+
+impl Entrance {
+    /// Reads what precedes the client's bytes, and those that come within `wait`.
+    pub(crate) async fn admit(
+        &self,
+        client: &mut TcpStream,
+        peer: SocketAddr,
+        wait: Duration,
+    ) -> io::Result<Admitted> {
+        let local = plain(client.local_addr()?);
+        let mut addresses = ClientAddresses { source: plain(peer), destination: local };
+        let mut first = Vec::new();
+        let told = async {
+            if self.trusts(peer.ip()) {
+                addresses = proxied(client, &mut first).await?.unwrap_or(addresses);
+            }
+            let mut origin = None;
+            if self.socks5 || self.connect {
+                origin = self.asked(client, &mut first).await?;
+            }
+            Ok::<_, io::Error>(origin)
+        };
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not say in time where it wants to go");
+        let mut origin = tokio::time::timeout(PATIENCE, told).await.map_err(|_| late())??;
+        if self.transparent && origin.is_none() {
+            let destination = intended(client, local);
+            addresses.destination = destination;
+            origin = Some(destination.to_string());
+        }
+        if first.is_empty() {
+            first = first_bytes(client, wait).await?;
+        }
+        Ok(Admitted { addresses, origin, first })
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.proxy_from.iter().any(|network| network.contains(address))
+    }
+}
+
+/// Where the client wanted to go: REDIRECT leaves it in a socket option, TPROXY in the local address.
+fn intended(client: &TcpStream, local: SocketAddr) -> SocketAddr {
+    let socket = socket2::SockRef::from(client);
+    let redirected = match local {
+        SocketAddr::V4(_) => socket.original_dst_v4(),
+        SocketAddr::V6(_) => socket.original_dst_v6(),
+    };
+    redirected.ok().and_then(|address| address.as_socket()).map_or(local, plain)
+}
+
+/// Reads until `done` finds in `buffer` what it looks for.
+async fn until<T>(
+    client: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    longest: usize,
+    mut done: impl FnMut(&[u8]) -> io::Result<Option<T>>,
+) -> io::Result<T> {
+    loop {
+        if let Some(found) = done(buffer)? {
+            return Ok(found);
+        }
+        if buffer.len() >= longest {
+            return Err(bad("it says too much before it says where it wants to go"));
+        }
+        buffer.reserve(FIRST_BYTES);
+        if client.read_buf(buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+fn bad(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Reads a PROXY header.
+async fn proxied(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<ClientAddresses>> {
+    let (addresses, length) = until(client, buffer, proxy::LONGEST, |bytes| match proxy::parse(bytes) {
+        Parsed::Header(addresses, length) => Ok(Some((addresses, length))),
+        Parsed::More => Ok(None),
+        Parsed::Bad(why) => Err(bad(why)),
+    })
+    .await?;
+    buffer.drain(..length);
+    Ok(addresses)
+}
+
+impl Entrance {
+    /// Reads a SOCKS5 greeting or a CONNECT, and answers it.
+    async fn asked(&self, client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
+        let begin = until(client, buffer, 1, |bytes| Ok(bytes.first().copied())).await?;
+        match begin {
+            5 if self.socks5 => socks5(client, buffer).await.map(Some),
+            b'C' if self.connect => connect(client, buffer).await,
+            _ => Ok(None),
+        }
+    }
+}
+
+/// RFC 1928: greeting, choice of "no authentication", request, reply.
+async fn socks5(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<String> {
+    let (length, open) = until(client, buffer, 512, |bytes| match bytes {
+        [_, count, methods @ ..] => {
+            let methods = methods.get(..usize::from(*count));
+            Ok(methods.map(|methods| (2 + methods.len(), methods.contains(&0))))
+        }
+        _ => Ok(None),
+    })
+    .await?;
+    buffer.drain(..length);
+    if !open {
+        client.write_all(&[5, 0xff]).await?;
+        return Err(bad("the SOCKS5 client insists on authentication"));
+    }
+    client.write_all(&[5, 0]).await?;
+    let request = until(client, buffer, 512, socks5_request).await?;
+    let (origin, length) = match request {
+        Ok(asked) => asked,
+        Err(code) => {
+            client.write_all(&[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+            return Err(bad("the SOCKS5 client asks for something else than to connect"));
+        }
+    };
+    buffer.drain(..length);
+    client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+    Ok(origin)
+}
+
+/// The origin and the length of a request; the inner `Err` is the code to refuse it with.
+fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>>> {
+    let [version, command, _, kind, rest @ ..] = bytes else { return Ok(None) };
+    if *version != 5 {
+        return Err(bad("the SOCKS5 request has another version"));
+    }
+    if *command != 1 {
+        return Ok(Some(Err(7)));
+    }
+    let (skip, length) = match kind {
+        1 => (0, 4),
+        4 => (0, 16),
+        3 => match rest.first() {
+            Some(length) => (1, usize::from(*length)),
+            None => return Ok(None),
+        },
+        _ => return Ok(Some(Err(8))),
+    };
+    let Some((host, port)) = rest.get(skip..skip + length + 2).map(|asked| asked.split_at(length)) else {
+        return Ok(None);
+    };
+    let port = u16::from_be_bytes([port[0], port[1]]);
+    let origin = match kind {
+        1 => host.try_into().ok().map(|v4: [u8; 4]| SocketAddr::from((v4, port)).to_string()),
+        4 => host.try_into().ok().map(|v6: [u8; 16]| SocketAddr::from((v6, port)).to_string()),
+        _ => std::str::from_utf8(host).ok().map(|host| format!("{host}:{port}")),
+    };
+    let origin =
+        origin.filter(|origin| usable(origin)).ok_or_else(|| bad("the SOCKS5 request names no host"))?;
+    Ok(Some(Ok((origin, 4 + skip + length + 2))))
+}
+
+/// RFC 9110: `CONNECT host:port HTTP/1.1`, headers, an empty line. `None` if it is another word that begins with a C.
+async fn connect(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let head = until(client, buffer, LONGEST_HEAD, |bytes| {
+        let word = bytes.len().min(8);
+        if bytes[..word] != b"CONNECT "[..word] {
+            return Ok(Some(0));
+        }
+        Ok(bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4))
+    })
+    .await?;
+    if head == 0 {
+        return Ok(None);
+    }
+    let line = buffer[..head].split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let words = std::str::from_utf8(line).unwrap_or_default().split(' ').collect::<Vec<_>>();
+    let origin = match words[..] {
+        ["CONNECT", origin, version] if version.starts_with("HTTP/1.") && usable(origin) => origin.to_owned(),
+        _ => {
+            client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+            return Err(bad("the CONNECT request is malformed"));
+        }
+    };
+    buffer.drain(..head);
+    client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+    Ok(Some(origin))
+}
+
+/// `HOST:PORT` that can be carried in an opening and looked up.
+fn usable(origin: &str) -> bool {
+    let parts = origin.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    matches!(parts, Some((host, Ok(1..))) if !host.is_empty() && origin.len() <= 255 && host.chars().all(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What becomes of a client that sends `said`: who and where, and what it was answered.
+    async fn admitted(entrance: Entrance, said: &[u8]) -> (io::Result<Admitted>, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut accepted, peer) = listener.accept().await.unwrap();
+        client.write_all(said).await.unwrap();
+        client.shutdown().await.unwrap();
+        let admitted = entrance.admit(&mut accepted, peer, Duration::from_millis(50)).await;
+        drop(accepted);
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        (admitted, answer)
+    }
+
+    fn open() -> Entrance {
+        Entrance { socks5: true, connect: true, ..Entrance::default() }
+    }
+
+    #[tokio::test]
+    async fn a_trusted_proxy_names_the_client_and_nobody_else_does() {
+        let said = b"PROXY TCP4 192.0.2.1 198.51.100.1 5000 80\r\nGET /";
+        let trusting = Entrance { proxy_from: vec!["127.0.0.0/8".parse().unwrap()], ..Entrance::default() };
+        let client = admitted(trusting.clone(), said).await.0.unwrap();
+        assert_eq!(client.addresses.source, "192.0.2.1:5000".parse().unwrap());
+        assert_eq!(client.first, b"GET /");
+        let client = admitted(Entrance::default(), said).await.0.unwrap();
+        assert!(client.addresses.source.ip().is_loopback() && client.first == said);
+        assert!(admitted(trusting, b"GET / HTTP/1.1\r\n").await.0.is_err());
+    }
+
+    #[tokio::test]
+    async fn socks5_and_connect_name_the_origin_and_are_answered_at_once() {
+        let socks = b"\x05\x01\x00\x05\x01\x00\x03\x0eorigin.example\x01\xbbhello";
+        let (client, answer) = admitted(open(), socks).await;
+        let client = client.unwrap();
+        assert_eq!(
+            (client.origin.as_deref(), &client.first[..]),
+            (Some("origin.example:443"), &b"hello"[..])
+        );
+        assert_eq!(answer, [&[5, 0][..], &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat());
+        let (client, _) = admitted(open(), b"\x05\x02\x02\x00\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x50").await;
+        assert_eq!(client.unwrap().origin.as_deref(), Some("192.0.2.1:80"));
+
+        let connect = b"CONNECT origin.example:443 HTTP/1.1\r\nHost: origin.example:443\r\n\r\nhello";
+        let (client, answer) = admitted(open(), connect).await;
+        let client = client.unwrap();
+        assert_eq!(
+            (client.origin.as_deref(), &client.first[..]),
+            (Some("origin.example:443"), &b"hello"[..])
+        );
+        assert!(answer.starts_with(b"HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn what_neither_greets_nor_connects_passes_untouched() {
+        for said in [&b"GET / HTTP/1.1\r\n"[..], b"COPY /x HTTP/1.1\r\n", b"\x16\x03\x01"] {
+            let client = admitted(open(), said).await.0.unwrap();
+            assert_eq!((client.origin, &client.first[..]), (None, said));
+        }
+        let client = admitted(Entrance::default(), b"\x05\x01\x00").await.0.unwrap();
+        assert_eq!((client.origin, &client.first[..]), (None, &b"\x05\x01\x00"[..]));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_meant_is_refused_with_the_protocols_own_answer() {
+        for (said, answer) in [
+            (&b"\x05\x01\x02"[..], &[5, 0xff][..]),
+            (b"\x05\x01\x00\x05\x02\x00\x01\0\0\0\0\0\x50", &[5, 0, 5, 7]),
+            (b"\x05\x01\x00\x05\x01\x00\x09\0\0\0\0\0\x50", &[5, 0, 5, 8]),
+            (b"CONNECT nowhere HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
+            (b"CONNECT a\nb:1 HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
+        ] {
+            let (client, told) = admitted(open(), said).await;
+            assert!(client.is_err() && told.starts_with(answer), "{said:?}: {told:?}");
+        }
+        for cut in [&b""[..], b"\x05", b"\x05\x01\x00\x05\x01", b"CONNECT a:1"] {
+            assert!(admitted(open(), cut).await.0.is_err(), "{cut:?}");
+        }
+    }
+}

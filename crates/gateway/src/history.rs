@@ -1,0 +1,101 @@
+//! The last two minutes, second by second: for a page and a terminal that people look at.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Seconds that are kept.
+pub const SECONDS: usize = 120;
+/// Times that a second keeps; of more, the later ones do not count towards its percentiles.
+const MOST_TIMES: usize = 512;
+
+/// One second.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Second {
+    /// Which one, counted from the start.
+    pub at: u64,
+    /// Connections that ended in it.
+    pub connections: u64,
+    /// Of these, failed ones.
+    pub failed: u64,
+    /// Segments that the hop sent again.
+    pub retransmits: u64,
+    /// Median time to the first byte, ms; 0 without one.
+    pub p50: f64,
+    /// 95th percentile, ms.
+    pub p95: f64,
+    #[serde(skip)]
+    times: Vec<f32>,
+}
+
+/// The seconds in which something happened, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct History(VecDeque<Second>);
+
+impl History {
+    /// A connection ended `now` after the start.
+    pub fn add(&mut self, now: Duration, took: Duration, failed: bool, retransmits: u64) {
+        let at = now.as_secs();
+        if self.0.back().is_none_or(|second| second.at < at) {
+            self.0.push_back(Second { at, ..Second::default() });
+        }
+        while self.0.front().is_some_and(|second| second.at + (SECONDS as u64) <= at) {
+            self.0.pop_front();
+        }
+        let Some(second) = self.0.back_mut() else { return };
+        second.connections += 1;
+        second.failed += u64::from(failed);
+        second.retransmits += retransmits;
+        if !failed && second.times.len() < MOST_TIMES {
+            second.times.push((took.as_secs_f64() * 1e3) as f32);
+        }
+    }
+
+    /// The seconds up to `now`, with their percentiles.
+    pub fn seconds(&self, now: Duration) -> Vec<Second> {
+        let since = (now.as_secs() + 1).saturating_sub(SECONDS as u64);
+        let of = |second: &Second| {
+            let mut times = second.times.clone();
+            times.sort_by(f32::total_cmp);
+            Second { p50: percentile(&times, 0.5), p95: percentile(&times, 0.95), ..second.clone() }
+        };
+        self.0.iter().filter(|second| second.at >= since).map(of).collect()
+    }
+
+    /// Percentiles over all that is kept: p50, p95, p99, ms.
+    pub fn percentiles(&self, now: Duration) -> [f64; 3] {
+        let since = (now.as_secs() + 1).saturating_sub(SECONDS as u64);
+        let recent = self.0.iter().filter(|second| second.at >= since);
+        let mut times: Vec<f32> = recent.flat_map(|second| second.times.iter().copied()).collect();
+        times.sort_by(f32::total_cmp);
+        [0.5, 0.95, 0.99].map(|share| percentile(&times, share))
+    }
+}
+
+/// The value below which `share` of the sorted times lie.
+fn percentile(sorted: &[f32], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).map_or(0.0, |value| (f64::from(*value) * 10.0).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_its_own_percentiles_and_old_ones_go() {
+        let mut history = History::default();
+        for ms in 1..=100 {
+            history.add(Duration::from_secs(5), Duration::from_millis(ms), false, 1);
+        }
+        history.add(Duration::from_secs(6), Duration::from_millis(7), true, 0);
+        let seconds = history.seconds(Duration::from_secs(6));
+        assert_eq!((seconds.len(), seconds[0].p50, seconds[0].p95), (2, 50.0, 95.0));
+        assert_eq!((seconds[0].retransmits, seconds[1].failed, seconds[1].p50), (100, 1, 0.0));
+        assert_eq!(history.percentiles(Duration::from_secs(6)), [50.0, 95.0, 99.0]);
+        history.add(Duration::from_secs(5 + SECONDS as u64), Duration::ZERO, false, 0);
+        assert_eq!(history.seconds(Duration::from_secs(5 + SECONDS as u64)).len(), 2, "5 is gone, 6 is not");
+        assert!(history.seconds(Duration::from_secs(1000)).is_empty());
+    }
+}

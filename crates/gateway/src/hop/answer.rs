@@ -1,0 +1,326 @@
+//! The backend's part of the two messages.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use zeroize::Zeroizing;
+
+use super::Hop;
+use super::handshake::{FirstMessage, HandshakeError, Responder, Verdict};
+use super::line::Line;
+use super::opening::{Opening, OpeningError};
+use super::replay::{Freshness, MessageId, ReplayWindow};
+use super::stamp::Stamp;
+use super::stream::{HopStream, framed, next_message};
+
+/// Why a connection of the hop is not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Rejected {
+    /// Who speaks does not hold the key.
+    #[error("first message: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// Who speaks says nothing that means something.
+    #[error("first message: {0}")]
+    Opening(#[from] OpeningError),
+    /// It was here before.
+    #[error("first message: it was here before")]
+    Repeated,
+    /// The line failed, or what came was no message.
+    #[error("first message: {0}")]
+    Line(#[from] io::Error),
+    /// Nothing complete came in time.
+    #[error("first message: it did not come in time")]
+    Late,
+}
+
+/// This run of the backend, and the first messages it has acted upon.
+#[derive(Debug)]
+pub(crate) struct Run {
+    began: Instant,
+    window: Mutex<ReplayWindow>,
+}
+
+impl Run {
+    /// A run that begins now; see [`ReplayWindow::new`].
+    ///
+    /// # Errors
+    /// If the operating system has no randomness.
+    pub(crate) fn begin(tolerance: Duration) -> io::Result<Run> {
+        let mut epoch = [0; 8];
+        rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
+        let tolerance = u64::try_from(tolerance.as_millis()).unwrap_or(u64::MAX);
+        let window = ReplayWindow::new(u64::from_ne_bytes(epoch) | 1, tolerance);
+        Ok(Run { began: Instant::now(), window: Mutex::new(window) })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn judge(&self, id: MessageId, stamp: Stamp) -> Freshness {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).judge(id, stamp, self.now())
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).stamp(self.now())
+    }
+}
+
+/// What a frontend asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) opening: Opening,
+    /// The client's first bytes.
+    pub(crate) first: Zeroizing<Vec<u8>>,
+    reply: Reply,
+}
+
+/// How the verdict will be told.
+#[derive(Debug)]
+enum Reply {
+    /// In the second message.
+    Message { line: Line, responder: Option<Responder>, arrived: Vec<u8> },
+    /// In the first record: the second message has asked for confirmation.
+    Record(HopStream),
+}
+
+/// Reads the first message and judges it. Who has to confirm has done so when this returns.
+pub(crate) async fn receive(mut line: Line, hop: &Hop, run: &Run) -> Result<Asked, Rejected> {
+    let mut arrived = Vec::new();
+    let message = next_message(&mut line, &mut arrived).await?;
+    let keys = match hop {
+        Hop::Plain => return plain(line, &message, arrived),
+        Hop::Sealed(keys) => keys,
+    };
+    let FirstMessage { responder, id, payload } = Responder::accept(keys, &message)?;
+    let (opening, first) = Opening::decode(&payload)?;
+    let first = Zeroizing::new(first.to_vec());
+    let reply = match run.judge(id, opening.stamp) {
+        Freshness::Fresh => Reply::Message { line, responder: Some(responder), arrived },
+        Freshness::Unknown => Reply::Record(confirmed(line, responder, arrived, run).await?),
+        Freshness::Repeated => return Err(Rejected::Repeated),
+    };
+    Ok(Asked { opening, first, reply })
+}
+
+fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected> {
+    let (opening, first) = Opening::decode(message)?;
+    let first = Zeroizing::new(first.to_vec());
+    Ok(Asked { opening, first, reply: Reply::Message { line, responder: None, arrived } })
+}
+
+/// Asks for confirmation and waits for it: a record can be made only by who has read our message and made the first.
+async fn confirmed(
+    line: Line,
+    responder: Responder,
+    arrived: Vec<u8>,
+    run: &Run,
+) -> Result<HopStream, Rejected> {
+    let (sealing, answer) = responder.finish(Verdict::Confirm, run.stamp())?;
+    let mut stream = HopStream::new(line, Some(sealing), arrived, framed(&answer), 0);
+    let (mut read, mut write) = stream.split();
+    write.flush().await?;
+    read.read_u8().await?;
+    Ok(stream)
+}
+
+impl Asked {
+    /// What carries the connection.
+    pub(crate) fn line(&self) -> &Line {
+        match &self.reply {
+            Reply::Message { line, .. } => line,
+            Reply::Record(stream) => stream.line(),
+        }
+    }
+
+    /// Tells the verdict. It leaves with the first bytes that are written, or when the stream is flushed.
+    pub(crate) async fn tell(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
+        match self.reply {
+            Reply::Message { line, responder: Some(responder), arrived } => {
+                let (sealing, answer) = responder.finish(verdict, run.stamp())?;
+                Ok(HopStream::new(line, Some(sealing), arrived, framed(&answer), 0))
+            }
+            Reply::Message { line, responder: None, arrived } => {
+                Ok(HopStream::new(line, None, arrived, framed(&verdict.answer(run.stamp())), 0))
+            }
+            Reply::Record(mut stream) => {
+                let (_, mut write) = stream.split();
+                write.write_all(&[verdict.byte()]).await?;
+                Ok(stream)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::dial::{Refused, dial};
+    use super::super::key::{HopKey, KeyRing};
+    use super::super::opening::Purpose;
+    use super::super::stamp::BackendClock;
+    use super::*;
+
+    fn hop(byte: u8) -> Hop {
+        Hop::Sealed(KeyRing::of(HopKey::new([byte; 32])))
+    }
+
+    fn run() -> Run {
+        Run::begin(Duration::from_secs(10)).unwrap()
+    }
+
+    async fn lines() -> (Line, Line) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (connected, accepted) = tokio::join!(connecting, listener.accept());
+        (Line::Kernel(connected.unwrap()), Line::Kernel(accepted.unwrap().0))
+    }
+
+    fn opening(stamp: Stamp) -> Opening {
+        Opening { purpose: Purpose::Carry, stamp, client: None, origin: None }
+    }
+
+    /// Sends these bytes, and answers what the backend makes of them; `None` if it waits for more.
+    async fn received(bytes: &[u8], hop: &Hop, run: &Run) -> Option<Result<Asked, Rejected>> {
+        let (mut a, b) = lines().await;
+        a.split().1.write_all(bytes).await.unwrap();
+        tokio::time::timeout(Duration::from_millis(200), receive(b, hop, run)).await.ok()
+    }
+
+    #[tokio::test]
+    async fn a_fresh_message_is_acted_upon_once_however_often_it_comes() {
+        let (key, run) = (hop(1), run());
+        let (_, message) = dial(&key, &opening(run.stamp()), b"transfer 100").unwrap();
+        let asked = received(&message, &key, &run).await.unwrap().unwrap();
+        assert_eq!(asked.first[..], b"transfer 100"[..]);
+        for _ in 0..3 {
+            assert!(matches!(received(&message, &key, &run).await, Some(Err(Rejected::Repeated))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_for_another_run_is_acted_upon_only_when_it_is_confirmed() {
+        let (key, run) = (hop(1), run());
+        let elsewhere = Stamp { epoch: 12345, at: 5 };
+        let (dialled, message) = dial(&key, &opening(elsewhere), b"transfer 100").unwrap();
+        // Somebody who has recorded it can send it but not confirm it.
+        assert!(received(&message, &key, &run).await.is_none());
+        let (a, b) = lines().await;
+        let clock = BackendClock::default();
+        let backend = async {
+            let asked = receive(b, &key, &run).await.unwrap();
+            assert_eq!(asked.first[..], b"transfer 100"[..]);
+            let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+            let (mut read, mut write) = hop.split();
+            write.write_all(b"done").await.unwrap();
+            write.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            read.read_to_end(&mut rest).await.unwrap();
+            rest
+        };
+        let frontend = async {
+            let mut hop = dialled.finish(a, &message, 0, &clock).await.unwrap();
+            let (mut read, mut write) = hop.split();
+            write.write_all(b"thanks").await.unwrap();
+            write.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            read.read_to_end(&mut answer).await.unwrap();
+            answer
+        };
+        let (rest, answer) = tokio::join!(backend, frontend);
+        assert_eq!((&rest[..], &answer[..]), (&b"thanks"[..], &b"done"[..]));
+        // From now on the frontend knows the run.
+        let (_, message) = dial(&key, &opening(clock.stamp(Instant::now())), b"").unwrap();
+        let asked = received(&message, &key, &run).await.unwrap().unwrap();
+        assert!(matches!(asked.reply, Reply::Message { .. }));
+    }
+
+    #[tokio::test]
+    async fn who_does_not_hold_the_key_gets_no_answer() {
+        let run = run();
+        let (_, message) = dial(&hop(2), &opening(run.stamp()), b"x").unwrap();
+        let refused = received(&message, &hop(1), &run).await.unwrap();
+        assert!(matches!(refused, Err(Rejected::Handshake(HandshakeError::NotOurs))));
+        let (_, plain) = dial(&Hop::Plain, &opening(run.stamp()), b"x").unwrap();
+        assert!(matches!(received(&plain, &hop(1), &run).await, Some(Err(Rejected::Handshake(_)))));
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 64]] {
+            let refused = received(garbage, &hop(1), &run).await;
+            assert!(matches!(refused, Some(Err(_))), "{garbage:?}");
+        }
+        assert!(received(&message[..40], &hop(1), &run).await.is_none(), "half a message is waited for");
+    }
+
+    #[tokio::test]
+    async fn every_verdict_is_told_over_either_hop() {
+        for key in [hop(1), Hop::Plain] {
+            for verdict in [Verdict::OriginUnreachable, Verdict::Forbidden] {
+                let (run, clock) = (run(), BackendClock::default());
+                let (a, b) = lines().await;
+                let (dialled, message) = dial(&key, &opening(run.stamp()), b"x").unwrap();
+                let backend = async {
+                    let asked = receive(b, &key, &run).await.unwrap();
+                    asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
+                };
+                let (_, told) = tokio::join!(backend, dialled.finish(a, &message, 0, &clock));
+                assert!(matches!(told, Err(Refused::Told(told)) if told == verdict));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hop_that_is_cut_is_an_error_and_no_end() {
+        let (key, run) = (hop(1), run());
+        let (a, b) = lines().await;
+        let (dialled, message) = dial(&key, &opening(run.stamp()), b"x").unwrap();
+        let backend = async {
+            let asked = receive(b, &key, &run).await.unwrap();
+            let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+            hop.split().1.write_all(b"half").await.unwrap();
+            hop.split().1.flush().await.unwrap();
+            // The line ends, as anybody on the path can make it end; no record says so.
+        };
+        let clock = BackendClock::default();
+        let frontend = async {
+            let mut hop = dialled.finish(a, &message, 0, &clock).await.unwrap();
+            let mut answer = Vec::new();
+            let ended = hop.split().0.read_to_end(&mut answer).await;
+            (answer, ended.unwrap_err().kind())
+        };
+        let (_, (answer, error)) = tokio::join!(backend, frontend);
+        assert_eq!((&answer[..], error), (&b"half"[..], io::ErrorKind::UnexpectedEof));
+    }
+
+    #[tokio::test]
+    async fn megabytes_pass_in_both_directions_at_once() {
+        for key in [hop(1), Hop::Plain] {
+            let (run, clock) = (run(), BackendClock::default());
+            let (a, b) = lines().await;
+            let (dialled, message) = dial(&key, &opening(run.stamp()), b"").unwrap();
+            let data: Vec<u8> =
+                (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let exchange = async |mut hop: HopStream| {
+                let (mut read, mut write) = hop.split();
+                let sending = async {
+                    for chunk in data.chunks(20_011) {
+                        write.write_all(chunk).await.unwrap();
+                        write.flush().await.unwrap();
+                    }
+                    write.shutdown().await.unwrap();
+                };
+                let mut got = Vec::new();
+                let (_, read) = tokio::join!(sending, read.read_to_end(&mut got));
+                assert_eq!(read.unwrap(), data.len());
+                assert!(got == data);
+            };
+            let backend = async {
+                let asked = receive(b, &key, &run).await.unwrap();
+                exchange(asked.tell(Verdict::Go, &run).await.unwrap()).await;
+            };
+            let frontend = async { exchange(dialled.finish(a, &message, 0, &clock).await.unwrap()).await };
+            tokio::join!(backend, frontend);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The frontend's part of the two messages.
+
+use std::io;
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::Hop;
+use super::handshake::{HandshakeError, Initiator, Verdict};
+use super::line::Line;
+use super::opening::Opening;
+use super::records::Sealing;
+use super::stamp::{BackendClock, Stamp};
+use super::stream::{HopStream, framed, next_message};
+
+/// Why a backend did not take a connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// It said so: nothing was delivered to an origin.
+    #[error("the backend {}", match .0 {
+        Verdict::OriginUnreachable => "cannot reach its origin",
+        Verdict::Forbidden => "may not connect to the origin that was asked for",
+        Verdict::Go | Verdict::Confirm => "contradicts itself",
+    })]
+    Told(Verdict),
+    /// It is not ours.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// The connection ended before the answer: the backend resets who does not hold its key.
+    #[error("{0} before the backend had answered; is the key the same on both sides?")]
+    Line(#[from] io::Error),
+}
+
+impl Refused {
+    /// No origin can have got anything: the same may be asked of somebody else.
+    pub(crate) fn delivered_nothing(&self) -> bool {
+        match self {
+            Refused::Told(verdict) => *verdict == Verdict::OriginUnreachable,
+            Refused::Handshake(_) => true,
+            Refused::Line(error) => matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::AddrNotAvailable
+                    | io::ErrorKind::QuotaExceeded
+            ),
+        }
+    }
+}
+
+/// The first message is made; its answer is still to come.
+#[derive(Debug)]
+pub(crate) struct Dialled {
+    initiator: Option<Initiator>,
+}
+
+/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line.
+pub(crate) fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialled, Vec<u8>), HandshakeError> {
+    let mut payload = Vec::with_capacity(64 + first.len());
+    opening.encode(&mut payload);
+    payload.extend_from_slice(first);
+    match hop {
+        Hop::Plain => Ok((Dialled { initiator: None }, framed(&payload))),
+        Hop::Sealed(keys) => {
+            let (initiator, message) = Initiator::begin(keys.newest(), &payload)?;
+            Ok((Dialled { initiator: Some(initiator) }, framed(&message)))
+        }
+    }
+}
+
+impl Dialled {
+    /// Writes the `rest` of the first message, waits for the answer, and confirms if that is asked for. What the backend
+    /// says of its run goes into `clock`.
+    pub(crate) async fn finish(
+        self,
+        mut line: Line,
+        rest: &[u8],
+        sent: usize,
+        clock: &BackendClock,
+    ) -> Result<HopStream, Refused> {
+        if !rest.is_empty() {
+            let (_, mut write) = line.split();
+            write.write_all(rest).await?;
+        }
+        let before = sent + rest.len();
+        let mut arrived = Vec::new();
+        let answer = next_message(&mut line, &mut arrived).await?;
+        let (sealing, verdict, stamp) = self.verdict(&answer)?;
+        clock.told(stamp, Instant::now());
+        let mut stream = HopStream::new(line, sealing, arrived, Vec::new(), before);
+        let verdict = match verdict {
+            Verdict::Confirm => confirm(&mut stream).await?,
+            other => other,
+        };
+        match verdict {
+            Verdict::Go => Ok(stream),
+            other => Err(Refused::Told(other)),
+        }
+    }
+
+    fn verdict(self, answer: &[u8]) -> Result<(Option<Sealing>, Verdict, Stamp), HandshakeError> {
+        match self.initiator {
+            Some(initiator) => {
+                let (sealing, verdict, stamp) = initiator.finish(answer)?;
+                Ok((Some(sealing), verdict, stamp))
+            }
+            None => Verdict::from_answer(answer).map(|(verdict, stamp)| (None, verdict, stamp)),
+        }
+    }
+}
+
+/// Shows that the opening is ours and of now, and reads the verdict that follows.
+async fn confirm(stream: &mut HopStream) -> Result<Verdict, Refused> {
+    let (mut read, mut write) = stream.split();
+    write.write_all(&[Verdict::Confirm.byte()]).await?;
+    write.flush().await?;
+    Verdict::from_byte(read.read_u8().await?).ok_or(Refused::Handshake(HandshakeError::NotOurs))
+}

@@ -1,0 +1,274 @@
+//! The two messages of Noise's `NNpsk0` that begin a connection of the hop.
+//!
+//! ```text
+//! -> psk, e      the opening and the client's first bytes, sealed under the key
+//! <- e, ee       the verdict of the backend
+//! ```
+//!
+//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Which key of a
+//! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
+//! cheap to refuse.
+
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
+
+use super::key::{HopKey, KeyRing};
+use super::records::Sealing;
+use super::replay::MessageId;
+use super::stamp::Stamp;
+
+/// The protocol's name in Noise.
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Both sides must mean the same by what follows.
+const PROLOGUE: &[u8] = b"brisk hop 1";
+/// Bytes that sealing adds to a message: a public key and a tag.
+pub const MESSAGE_OVERHEAD: usize = 32 + 16;
+
+/// Why two gateways do not come together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The other side does not hold the key, or what it said was changed on the way.
+    #[error("the other side does not hold the key; compare the key files of both gateways")]
+    NotOurs,
+    /// Ours: the library refused. Cannot happen with messages of the bounded length that callers use.
+    #[error("the message cannot be sealed")]
+    Library,
+}
+
+/// What a backend says to an opening.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The origin is there and has the client's first bytes.
+    Go,
+    /// Whether the opening is fresh is not known: send any record, and it will be acted upon.
+    Confirm,
+    /// The origin could not be reached; it has got nothing.
+    OriginUnreachable,
+    /// The origin that is asked for is none that this backend may connect to.
+    Forbidden,
+}
+
+impl Verdict {
+    /// Bytes of the answer: the verdict, and the run of the backend that gave it.
+    pub(super) const ANSWER: usize = 1 + Stamp::LENGTH;
+
+    /// The answer as it is sent.
+    pub(super) fn answer(self, stamp: Stamp) -> [u8; Self::ANSWER] {
+        let mut answer = [self.byte(); Self::ANSWER];
+        answer[1..].copy_from_slice(&stamp.encode());
+        answer
+    }
+
+    /// The answer as it arrived.
+    pub(super) fn from_answer(answer: &[u8]) -> Result<(Verdict, Stamp), HandshakeError> {
+        let (verdict, stamp) = answer.split_first().ok_or(HandshakeError::NotOurs)?;
+        let verdict = Verdict::from_byte(*verdict).ok_or(HandshakeError::NotOurs)?;
+        let stamp = stamp.try_into().map_err(|_| HandshakeError::NotOurs)?;
+        Ok((verdict, Stamp::decode(stamp)))
+    }
+
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Verdict::Go => 0,
+            Verdict::Confirm => 1,
+            Verdict::OriginUnreachable => 2,
+            Verdict::Forbidden => 3,
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Option<Verdict> {
+        [Verdict::Go, Verdict::Confirm, Verdict::OriginUnreachable, Verdict::Forbidden]
+            .into_iter()
+            .find(|verdict| verdict.byte() == byte)
+    }
+}
+
+/// The frontend between its message and the answer.
+#[derive(Debug)]
+pub struct Initiator(Box<HandshakeState>);
+
+impl Initiator {
+    /// Seals the first message under `key`.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Library`] if `payload` is longer than a Noise message, 65 kB.
+    pub fn begin(key: &HopKey, payload: &[u8]) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+        let mut state = builder(key).and_then(Builder::build_initiator).map_err(ours)?;
+        let message = write(&mut state, payload)?;
+        Ok((Initiator(Box::new(state)), message))
+    }
+
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`HandshakeError::NotOurs`] if it does not fit.
+    pub fn finish(mut self, answer: &[u8]) -> Result<(Sealing, Verdict, Stamp), HandshakeError> {
+        let (verdict, stamp) = Verdict::from_answer(&read(&mut self.0, answer)?)?;
+        Ok((Sealing::new(self.0.into_transport_mode().map_err(ours)?), verdict, stamp))
+    }
+}
+
+/// The backend between the first message and its answer.
+#[derive(Debug)]
+pub struct Responder(Box<HandshakeState>);
+
+/// A first message that is authentic. Whether it is fresh is another question.
+#[derive(Debug)]
+pub struct FirstMessage {
+    /// To answer it.
+    pub responder: Responder,
+    /// To recognise it.
+    pub id: MessageId,
+    /// What it says.
+    pub payload: Zeroizing<Vec<u8>>,
+}
+
+impl Responder {
+    /// Opens a first message with whichever key of `keys` fits.
+    ///
+    /// # Errors
+    /// [`HandshakeError::NotOurs`] if none does.
+    pub fn accept(keys: &KeyRing, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
+        let (id, _) = message.split_first_chunk().ok_or(HandshakeError::NotOurs)?;
+        for key in keys.iter() {
+            let mut state = builder(key).and_then(Builder::build_responder).map_err(ours)?;
+            if let Ok(payload) = read(&mut state, message) {
+                return Ok(FirstMessage { responder: Responder(Box::new(state)), id: *id, payload });
+            }
+        }
+        Err(HandshakeError::NotOurs)
+    }
+
+    /// Seals the answer.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Library`], which its length rules out.
+    pub fn finish(mut self, verdict: Verdict, stamp: Stamp) -> Result<(Sealing, Vec<u8>), HandshakeError> {
+        let answer = write(&mut self.0, &verdict.answer(stamp))?;
+        Ok((Sealing::new(self.0.into_transport_mode().map_err(ours)?), answer))
+    }
+}
+
+fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
+    Builder::new(NOISE.parse()?).prologue(PROLOGUE)?.psk(0, key.bytes())
+}
+
+fn write(state: &mut HandshakeState, payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
+    let mut message = vec![0; payload.len() + MESSAGE_OVERHEAD];
+    let length = state.write_message(payload, &mut message).map_err(ours)?;
+    message.truncate(length);
+    Ok(message)
+}
+
+fn read(state: &mut HandshakeState, message: &[u8]) -> Result<Zeroizing<Vec<u8>>, HandshakeError> {
+    let mut payload = Zeroizing::new(vec![0; message.len()]);
+    let length = state.read_message(message, &mut payload).map_err(|_| HandshakeError::NotOurs)?;
+    payload.truncate(length);
+    Ok(payload)
+}
+
+fn ours(_: snow::Error) -> HandshakeError {
+    HandshakeError::Library
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { epoch: 3, at: 4 };
+
+    fn key(byte: u8) -> HopKey {
+        HopKey::new([byte; 32])
+    }
+
+    fn ring(keys: &[u8]) -> KeyRing {
+        let lines: Vec<String> = keys.iter().map(|byte| key(*byte).reveal().to_string()).collect();
+        KeyRing::parse(&lines.join("\n"), "test").unwrap()
+    }
+
+    #[test]
+    fn two_messages_make_a_sealing_on_both_sides() {
+        let (initiator, first) = Initiator::begin(&key(1), b"request").unwrap();
+        assert_eq!(first.len(), 7 + MESSAGE_OVERHEAD);
+        assert!(!first.windows(7).any(|window| window == b"request"));
+        let message = Responder::accept(&ring(&[2, 1]), &first).unwrap();
+        assert_eq!((&message.payload[..], &message.id[..]), (&b"request"[..], &first[..16]));
+        let (mut backend, answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+        let (mut frontend, verdict, stamp) = initiator.finish(&answer).unwrap();
+        assert_eq!((verdict, stamp), (Verdict::Go, STAMP));
+        let (mut wire, mut plain) = (Vec::new(), Vec::new());
+        backend.seal(b"answer", &mut wire).unwrap();
+        frontend.open(&wire[2..], &mut plain).unwrap();
+        assert_eq!(plain, b"answer");
+    }
+
+    #[test]
+    fn another_key_and_any_changed_byte_are_refused_on_either_side() {
+        let (_, first) = Initiator::begin(&key(1), b"request").unwrap();
+        assert_eq!(Responder::accept(&ring(&[2, 3]), &first).unwrap_err(), HandshakeError::NotOurs);
+        for at in 0..first.len() {
+            let mut changed = first.clone();
+            changed[at] ^= 0x80;
+            assert!(Responder::accept(&ring(&[1]), &changed).is_err(), "byte {at}");
+            assert!(Responder::accept(&ring(&[1]), &first[..at]).is_err(), "cut at {at}");
+        }
+        let answer_to = |at: Option<usize>| {
+            let (initiator, first) = Initiator::begin(&key(1), b"request").unwrap();
+            let message = Responder::accept(&ring(&[1]), &first).unwrap();
+            let (_, mut answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+            if let Some(byte) = at.and_then(|at| answer.get_mut(at)) {
+                *byte ^= 1;
+            }
+            initiator.finish(&answer).is_ok()
+        };
+        assert!(answer_to(None));
+        for at in 0..MESSAGE_OVERHEAD + Verdict::ANSWER {
+            assert!(!answer_to(Some(at)), "byte {at}");
+        }
+    }
+
+    /// A million in release: `BRISK_MUTATIONS=1000000 cargo test --release -p brisk-gateway mutated`.
+    #[test]
+    fn mutated_and_truncated_first_messages_are_refused_without_a_panic() {
+        let count =
+            std::env::var("BRISK_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(5_000);
+        let (keys, mut state) = (ring(&[1, 2, 3, 4]), 0x9e37_79b9_7f4a_7c15_u64);
+        let mut draw = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (_, first) = Initiator::begin(&key(1), &[7; 200]).unwrap();
+        for n in 0..count {
+            let mut changed = first[..1 + draw(first.len())].to_vec();
+            for _ in 0..1 + draw(4) {
+                let at = draw(changed.len());
+                changed[at] = changed[at].wrapping_add(1 + draw(255) as u8);
+            }
+            // Two changes of one byte can undo each other.
+            if changed != first {
+                assert!(Responder::accept(&keys, &changed).is_err(), "message {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_opening_is_refused() {
+        let (_, recorded) = Initiator::begin(&key(1), b"one").unwrap();
+        let message = Responder::accept(&ring(&[1]), &recorded).unwrap();
+        let (_, answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+        let (initiator, _) = Initiator::begin(&key(1), b"one").unwrap();
+        assert_eq!(initiator.finish(&answer).unwrap_err(), HandshakeError::NotOurs);
+    }
+
+    #[test]
+    fn every_verdict_arrives_as_it_was_given() {
+        for verdict in [Verdict::Go, Verdict::Confirm, Verdict::OriginUnreachable, Verdict::Forbidden] {
+            let (initiator, first) = Initiator::begin(&key(1), b"").unwrap();
+            let message = Responder::accept(&ring(&[1]), &first).unwrap();
+            let (_, answer) = message.responder.finish(verdict, STAMP).unwrap();
+            assert_eq!(initiator.finish(&answer).unwrap().1, verdict);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their own.
+//!
+//! The file has a line per key, the newest first. A frontend speaks with the first; a backend accepts all of them. So a key
+//! is changed without a failure: the new one goes first into the file of the backend, then into those of the frontends, and
+//! at last the old one is taken out.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+/// Keys that a backend accepts at one time. A first message costs one attempt for each.
+pub const MOST_KEYS: usize = 4;
+
+/// One key.
+#[derive(Clone)]
+pub struct HopKey(Arc<Zeroizing<[u8; 32]>>);
+
+/// The keys of a hop, the newest first. Never empty.
+#[derive(Clone, Debug)]
+pub struct KeyRing(Arc<[HopKey]>);
+
+/// Why there is no key, in one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("{path}: the key cannot be read: {error}; make one with: brisk keygen > {path}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Others may read or change the file.
+    #[error("{path}: others than its owner may use this file (mode {mode:03o}); run: chmod 600 {path}")]
+    Open {
+        /// The file.
+        path: String,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// What is there is no key.
+    #[error("{place}: {problem}; a key is 64 hexadecimal digits on a line, as brisk keygen prints it")]
+    Malformed {
+        /// File and line, or the variable.
+        place: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+impl HopKey {
+    /// A key of these bytes.
+    pub fn new(bytes: [u8; 32]) -> HopKey {
+        HopKey(Arc::new(Zeroizing::new(bytes)))
+    }
+
+    /// A new key from the randomness of the operating system.
+    ///
+    /// # Errors
+    /// If the system has none.
+    pub fn generate() -> io::Result<HopKey> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
+        match filled == bytes.len() {
+            true => Ok(HopKey(Arc::new(bytes))),
+            false => Err(io::Error::other("the operating system gave too little randomness")),
+        }
+    }
+
+    /// 64 hexadecimal digits. Whoever reads them can pretend to be either gateway.
+    pub fn reveal(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(64));
+        for byte in self.0.iter() {
+            for digit in [byte >> 4, byte & 15] {
+                text.extend(char::from_digit(digit.into(), 16));
+            }
+        }
+        text
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    fn parse(text: &str) -> Result<HopKey, &'static str> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err("this line has not 64 digits");
+        }
+        let mut bytes = Zeroizing::new([0; 32]);
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            for digit in pair {
+                let value = char::from(*digit).to_digit(16).ok_or("this line has other characters")?;
+                // A hexadecimal digit is below 16.
+                *byte = *byte << 4 | value as u8;
+            }
+        }
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err("a key of zeros is none");
+        }
+        Ok(HopKey(Arc::new(bytes)))
+    }
+}
+
+impl fmt::Debug for HopKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HopKey(..)")
+    }
+}
+
+impl KeyRing {
+    /// One key.
+    pub fn of(key: HopKey) -> KeyRing {
+        KeyRing([key].into())
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is open to others or holds no key.
+    pub fn load(path: &Path) -> Result<KeyRing, KeyError> {
+        let name = path.display().to_string();
+        let unreadable = |error| KeyError::Unreadable { path: name.clone(), error };
+        let mode = std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777;
+        // A credential of systemd shows the rights of an access list as those of a group that has none.
+        let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
+        let refused = if credential { 0o027 } else { 0o077 };
+        if mode & refused != 0 {
+            return Err(KeyError::Open { path: name, mode });
+        }
+        let text = Zeroizing::new(std::fs::read_to_string(path).map_err(unreadable)?);
+        KeyRing::parse(&text, &name)
+    }
+
+    /// Reads keys from a text that came from `place`. Empty lines and lines that begin with `#` say nothing.
+    ///
+    /// # Errors
+    /// If the text holds no key, too many, or something else.
+    pub fn parse(text: &str, place: &str) -> Result<KeyRing, KeyError> {
+        let mut keys = Vec::new();
+        for (number, line) in text.lines().map(str::trim).enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let key = HopKey::parse(line).map_err(|problem| KeyError::Malformed {
+                place: format!("{place}: line {}", number + 1),
+                problem,
+            })?;
+            keys.push(key);
+        }
+        let malformed = |problem| Err(KeyError::Malformed { place: place.to_owned(), problem });
+        match keys.len() {
+            0 => malformed("there is no key in it"),
+            1..=MOST_KEYS => Ok(KeyRing(keys.into())),
+            _ => malformed("these are more than 4 keys"),
+        }
+    }
+
+    /// The key to speak with.
+    pub fn newest(&self) -> &HopKey {
+        // Never empty, by construction.
+        &self.0[0]
+    }
+
+    /// All that are accepted, the newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &HopKey> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_what_keygen_prints() {
+        let key = HopKey::generate().unwrap();
+        let text = key.reveal();
+        assert_eq!(text.len(), 64);
+        let ring = KeyRing::parse(&format!("# new\n{}\n\n", *text), "key").unwrap();
+        assert_eq!(ring.newest().bytes(), key.bytes());
+        assert_ne!(HopKey::generate().unwrap().bytes(), key.bytes());
+        assert_eq!(format!("{key:?}"), "HopKey(..)");
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_with_its_line() {
+        let good = "ab".repeat(32);
+        let error = |text: &str| KeyRing::parse(text, "key").unwrap_err().to_string();
+        assert!(error("").starts_with("key: there is no key"));
+        assert!(error(&format!("{good}\nsecret\n")).starts_with("key: line 2: this line has not 64 digits"));
+        assert!(error(&"xy".repeat(32)).contains("other characters"));
+        assert!(error(&"00".repeat(32)).contains("zeros"));
+        assert!(error(&format!("{good}\n").repeat(5)).contains("more than 4"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("brisk-hop-key-{}", std::process::id()));
+        std::fs::write(&path, "ab".repeat(32)).unwrap();
+        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let loaded = KeyRing::load(&path);
+            assert_eq!(loaded.is_ok(), good, "{mode:o}");
+            if let Err(error) = loaded {
+                assert!(error.to_string().contains("chmod 600"), "{error}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(KeyRing::load(&path).unwrap_err().to_string().contains("brisk keygen >"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What carries a connection of the hop: our TCP, or the kernel's where a path carries nothing else.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use brisk_runtime::ConnStats;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::tcp;
+
+use crate::relay::{Source, failed, reset};
+
+/// Payload bytes of a segment where nobody tells.
+const USUAL_SEGMENT: usize = 1400;
+
+/// A connection between the gateways, before anything is said over it.
+#[derive(Debug)]
+pub enum Line {
+    /// Over our TCP.
+    Brisk(brisk_runtime::TcpStream),
+    /// Over the kernel's TCP.
+    Kernel(tokio::net::TcpStream),
+}
+
+impl Line {
+    /// What the connection did so far; `None` over the kernel's TCP.
+    pub fn stats(&self) -> Option<ConnStats> {
+        match self {
+            Line::Brisk(stream) => stream.stats(),
+            Line::Kernel(_) => None,
+        }
+    }
+
+    /// Payload bytes of a segment.
+    pub(crate) fn segment(&self) -> usize {
+        self.stats().map_or(USUAL_SEGMENT, |stats| stats.mss as usize)
+    }
+
+    /// Waits until the connection fails.
+    pub(crate) async fn failed(&self) -> io::Error {
+        match self {
+            Line::Brisk(stream) => stream.failed().await,
+            Line::Kernel(stream) => failed(stream).await,
+        }
+    }
+
+    /// Dropping the line will reset the connection.
+    pub(crate) fn reset(&self) {
+        match self {
+            Line::Brisk(stream) => stream.set_linger(Some(Duration::ZERO)),
+            Line::Kernel(stream) => reset(stream),
+        }
+    }
+
+    pub(crate) fn split(&mut self) -> (LineRead<'_>, LineWrite<'_>) {
+        match self {
+            Line::Brisk(stream) => {
+                let (read, write) = stream.split();
+                (LineRead::Brisk(read), LineWrite::Brisk(write))
+            }
+            Line::Kernel(stream) => {
+                let (read, write) = stream.split();
+                (LineRead::Kernel(read), LineWrite::Kernel(write))
+            }
+        }
+    }
+}
+
+/// The reading half.
+pub(crate) enum LineRead<'a> {
+    Brisk(brisk_runtime::ReadHalf<'a>),
+    Kernel(tcp::ReadHalf<'a>),
+}
+
+/// The writing half.
+pub(crate) enum LineWrite<'a> {
+    Brisk(brisk_runtime::WriteHalf<'a>),
+    Kernel(tcp::WriteHalf<'a>),
+}
+
+impl Source for LineRead<'_> {
+    async fn failed(&self) -> io::Error {
+        match self {
+            LineRead::Brisk(read) => read.failed().await,
+            LineRead::Kernel(read) => failed(read.as_ref()).await,
+        }
+    }
+}
+
+impl AsyncRead for LineRead<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            LineRead::Brisk(read) => Pin::new(read).poll_read(cx, buffer),
+            LineRead::Kernel(read) => Pin::new(read).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for LineWrite<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            LineWrite::Brisk(write) => Pin::new(write).poll_write(cx, data),
+            LineWrite::Kernel(write) => Pin::new(write).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            LineWrite::Brisk(write) => Pin::new(write).poll_flush(cx),
+            LineWrite::Kernel(write) => Pin::new(write).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            LineWrite::Brisk(write) => Pin::new(write).poll_shutdown(cx),
+            LineWrite::Kernel(write) => Pin::new(write).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The protocol between frontend and backend: who may speak, what the first message says, how bytes are sealed.
+//!
+//! ```text
+//! frontend                                   backend
+//!   | first message: stamp, client, request    |    rides on the SYN once there is a Fast Open cookie
+//!   |----------------------------------------->|    looked at: key, replay; then the origin is opened
+//!   |          second message: go, or confirm  |    leaves with the origin's first bytes, or after 5 ms
+//!   |<-----------------------------------------|
+//!   | records ...                  records ... |
+//! ```
+//!
+//! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold the key can
+//! make neither, and from the second message on old traffic stays secret even from who learns the key later. The first
+//! message is sealed under the key alone, because nobody has answered yet; it is what a recorder could send again, and
+//! [`replay`] is what it runs into.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | [`key`] | the key, its file, several keys while it is changed |
+//! | [`opening`] | what the first message says |
+//! | [`handshake`] | the two messages |
+//! | `dial`, `answer` | saying them: the frontend's part, the backend's part |
+//! | [`records`] | what follows them: records that begin at the size of a segment |
+//! | [`stamp`] | which run of the backend a message is for |
+//! | [`replay`] | which first message is fresh |
+//! | [`mod@line`] | what carries the hop: our TCP, or the kernel's where a path carries nothing else |
+//! | [`stream`] | a sealed line as a stream |
+//!
+//! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty record: a
+//! hop that just ends was cut by somebody else.
+
+pub(crate) mod answer;
+pub(crate) mod dial;
+pub mod handshake;
+pub mod key;
+pub mod line;
+pub mod opening;
+pub mod records;
+pub mod replay;
+pub mod stamp;
+pub mod stream;
+
+pub use handshake::Verdict;
+pub use key::{HopKey, KeyRing};
+pub use opening::{Opening, Purpose};
+pub use replay::ReplayWindow;
+pub use stamp::{BackendClock, Stamp};
+
+/// How the hop is protected.
+#[derive(Clone, Debug)]
+pub enum Hop {
+    /// Encrypted and authenticated by keys that both sides hold.
+    Sealed(KeyRing),
+    /// Readable and open to everybody who reaches it: for loopback, and for networks that are protected otherwise.
+    Plain,
+}
+
+/// Longest first or second message, bytes: what is said about the connection, the client's first bytes and the seals. The
+/// two letters that HTTP and TLS begin with are more than this, so that who takes the hop for those is refused at once.
+pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
+
+/// Bytes of the length in front of messages and records.
+pub(crate) const LENGTH: usize = 2;

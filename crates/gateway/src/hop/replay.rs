@@ -1,0 +1,169 @@
+//! Which first message is fresh.
+//!
+//! The first message is sealed under a key that does not change, so somebody who has recorded it, or a network that repeats
+//! the SYN that carried it, can present it again. The backend remembers the messages it has acted upon for as long as their
+//! stamp makes them acceptable, and does not act upon one again. The stamp names the run of the backend that the message is
+//! for, so that neither another backend nor this one after a restart takes it.
+//!
+//! Where the backend cannot know (a frontend that has not heard of this run yet, a message that was long on its way, a full
+//! table) it does not refuse: it asks the frontend to confirm, which costs a round trip and which only somebody who holds
+//! the message's secret can do. What is never fresh is a repetition.
+
+use super::stamp::Stamp;
+use std::collections::{HashSet, VecDeque};
+
+/// Identifies a first message: the head of its random public key.
+pub type MessageId = [u8; 16];
+
+/// What is known of a first message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freshness {
+    /// Made for this run of the backend, and not seen before.
+    Fresh,
+    /// Cannot be known: the frontend is to confirm.
+    Unknown,
+    /// Was here before.
+    Repeated,
+}
+
+/// The messages of the recent past. Memory: about 64 bytes for each, at most [`ReplayWindow::MOST`].
+#[derive(Debug)]
+pub struct ReplayWindow {
+    /// Names this run of the backend.
+    epoch: u64,
+    /// How far a message's time may be from ours, ms.
+    tolerance: u64,
+    /// What was made up to then is not remembered any more.
+    forgotten: Option<u64>,
+    seen: HashSet<MessageId>,
+    /// When each may be forgotten, in the order of arrival.
+    order: VecDeque<(u64, MessageId)>,
+}
+
+impl ReplayWindow {
+    /// Messages that are remembered at most; while there are as many, further ones have to be confirmed.
+    pub const MOST: usize = 1 << 18;
+
+    /// A window for the run called `epoch` (not 0), for messages whose time is up to `tolerance` ms off.
+    pub fn new(epoch: u64, tolerance: u64) -> ReplayWindow {
+        ReplayWindow { epoch, tolerance, forgotten: None, seen: HashSet::new(), order: VecDeque::new() }
+    }
+
+    /// Judges a message that carries `stamp`, `now` ms after the beginning of the run, and remembers it.
+    pub fn judge(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
+        self.forget(now);
+        if self.seen.contains(&id) {
+            return Freshness::Repeated;
+        }
+        let known = stamp.epoch == self.epoch
+            && stamp.at.abs_diff(now) <= self.tolerance
+            && self.forgotten.is_none_or(|until| stamp.at > until);
+        if !known || self.seen.len() >= Self::MOST {
+            return Freshness::Unknown;
+        }
+        self.seen.insert(id);
+        self.order.push_back((now.saturating_add(self.tolerance.saturating_mul(2)), id));
+        Freshness::Fresh
+    }
+
+    /// What to tell a frontend `now`: the run, and its time.
+    pub fn stamp(&self, now: u64) -> Stamp {
+        Stamp { epoch: self.epoch, at: now }
+    }
+
+    /// Messages that are remembered.
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// True if none is.
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// Forgets what its own stamp rules out from now on.
+    fn forget(&mut self, now: u64) {
+        while let Some((until, id)) = self.order.front().copied()
+            && until < now
+        {
+            self.order.pop_front();
+            self.seen.remove(&id);
+            self.forgotten = self.forgotten.max(Some(until.saturating_sub(self.tolerance)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: u64 = 77;
+    const TOLERANCE: u64 = 10_000;
+
+    fn id(n: u64) -> MessageId {
+        u128::from(n).to_be_bytes()
+    }
+
+    fn made(at: u64) -> Stamp {
+        Stamp { epoch: EPOCH, at }
+    }
+
+    fn window() -> ReplayWindow {
+        ReplayWindow::new(EPOCH, TOLERANCE)
+    }
+
+    #[test]
+    fn a_message_is_fresh_once() {
+        let mut window = window();
+        assert_eq!(window.judge(id(1), made(0), 50), Freshness::Fresh);
+        assert_eq!(window.judge(id(1), made(0), 51), Freshness::Repeated);
+        assert_eq!(window.judge(id(2), made(0), 51), Freshness::Fresh);
+    }
+
+    #[test]
+    fn at_no_later_time_is_it_fresh_again() {
+        let begin = 100_000;
+        for at in [begin - TOLERANCE, begin - 1, begin, begin + 1, begin + TOLERANCE] {
+            let mut window = window();
+            assert_eq!(window.judge(id(1), made(at), begin), Freshness::Fresh);
+            for later in (begin..begin + 6 * TOLERANCE).step_by(500) {
+                // Others arrive, so that the window forgets; those are fresh.
+                assert_eq!(window.judge(id(later), made(later - 100), later), Freshness::Fresh);
+                assert_ne!(window.judge(id(1), made(at), later), Freshness::Fresh, "{at} {later}");
+            }
+            assert!(window.len() < 50, "the first ones are forgotten");
+        }
+    }
+
+    #[test]
+    fn another_run_or_another_backend_asks_for_confirmation() {
+        let mut window = window();
+        for epoch in [0, EPOCH + 1] {
+            assert_eq!(window.judge(id(1), Stamp { epoch, at: 50 }, 50), Freshness::Unknown);
+        }
+        assert!(window.is_empty(), "what is not acted upon is not kept");
+    }
+
+    #[test]
+    fn a_time_that_is_off_costs_a_confirmation_and_no_more() {
+        let (mut window, now) = (window(), 1_000_000);
+        for at in [now - TOLERANCE - 1, now + TOLERANCE + 1, 0, u64::MAX >> 16] {
+            assert_eq!(window.judge(id(at), made(at), now), Freshness::Unknown);
+        }
+        assert!(window.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_full_window_refuses_nobody() {
+        let mut window = window();
+        for n in 0..ReplayWindow::MOST as u64 + 10 {
+            let room = n < ReplayWindow::MOST as u64;
+            let expected = if room { Freshness::Fresh } else { Freshness::Unknown };
+            assert_eq!(window.judge(id(n), made(0), 0), expected);
+        }
+        assert_eq!(window.len(), ReplayWindow::MOST);
+        let later = 2 * TOLERANCE + 1;
+        assert_eq!(window.judge(id(u64::MAX), made(later), later), Freshness::Fresh);
+        assert_eq!(window.len(), 1);
+    }
+}

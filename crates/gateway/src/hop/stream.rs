@@ -1,0 +1,284 @@
+//! A line over which both messages have been said, as a stream of payload bytes.
+//!
+//! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of a direction is
+//! an empty one: a line that ends without it is an error, because whoever sits on the path can end a TCP connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use super::line::{Line, LineRead, LineWrite};
+use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
+use super::{LENGTH, LONGEST_MESSAGE};
+use crate::relay::Source;
+
+/// Bytes read from the line at once.
+const CHUNK: usize = 16 << 10;
+
+/// A connection of the hop.
+#[derive(Debug)]
+pub struct HopStream {
+    line: Line,
+    /// `None` over a plain hop.
+    sealing: Option<Mutex<Sealing>>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+}
+
+/// What has arrived and is not read yet.
+#[derive(Debug, Default)]
+struct Incoming {
+    /// Bytes of the line.
+    wire: Vec<u8>,
+    /// Payload.
+    plain: Vec<u8>,
+    /// Of these, bytes that were read already.
+    read: usize,
+    ended: bool,
+}
+
+/// What was written and has not left yet.
+#[derive(Debug)]
+struct Outgoing {
+    wire: Vec<u8>,
+    /// Of these, bytes that have left already.
+    sent: usize,
+    sizes: RecordSizes,
+    ended: bool,
+}
+
+impl HopStream {
+    /// A stream over `line`. `arrived` is what came behind the last message, `first` leaves before everything else and with
+    /// it; `before` bytes were sent already. Without `sealing` the hop is plain.
+    pub(super) fn new(
+        line: Line,
+        sealing: Option<Sealing>,
+        arrived: Vec<u8>,
+        first: Vec<u8>,
+        before: usize,
+    ) -> HopStream {
+        let sizes = RecordSizes::new(line.segment(), before + first.len(), Instant::now());
+        let incoming = match sealing {
+            Some(_) => Incoming { wire: arrived, ..Incoming::default() },
+            None => Incoming { plain: arrived, ..Incoming::default() },
+        };
+        let outgoing = Outgoing { wire: first, sent: 0, sizes, ended: false };
+        HopStream { line, sealing: sealing.map(Mutex::new), incoming, outgoing }
+    }
+
+    /// A line to an origin itself, without a hop: `first` leaves before everything else.
+    pub(crate) fn straight(line: Line, first: Vec<u8>) -> HopStream {
+        HopStream::new(line, None, Vec::new(), first, 0)
+    }
+
+    /// What carries it.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    pub(crate) fn split(&mut self) -> (HopRead<'_>, HopWrite<'_>) {
+        let (read, write) = self.line.split();
+        let sealing = self.sealing.as_ref();
+        (
+            HopRead { line: read, sealing, state: &mut self.incoming },
+            HopWrite { line: write, sealing, state: &mut self.outgoing },
+        )
+    }
+}
+
+/// Reads the next message with its length in front; what is behind it stays in `arrived`.
+pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Vec<u8>> {
+    let (mut read, _) = line.split();
+    loop {
+        if let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() {
+            let length = usize::from(u16::from_be_bytes(*length));
+            if length > LONGEST_MESSAGE {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not the hop of a brisk"));
+            }
+            if rest.len() >= length {
+                let message = rest[..length].to_vec();
+                arrived.drain(..LENGTH + length);
+                return Ok(message);
+            }
+        }
+        arrived.reserve(LONGEST_MESSAGE.min(CHUNK));
+        if read.read_buf(arrived).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed in the middle of a message"));
+        }
+    }
+}
+
+/// A message with its length in front.
+pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+    // Messages are made of what is read in pieces of less than 64 kB.
+    let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    [&length.to_be_bytes()[..], message].concat()
+}
+
+/// The reading half.
+pub(crate) struct HopRead<'a> {
+    line: LineRead<'a>,
+    sealing: Option<&'a Mutex<Sealing>>,
+    state: &'a mut Incoming,
+}
+
+/// The writing half. What is written leaves when it is flushed.
+pub(crate) struct HopWrite<'a> {
+    line: LineWrite<'a>,
+    sealing: Option<&'a Mutex<Sealing>>,
+    state: &'a mut Outgoing,
+}
+
+/// Whoever panicked has broken the connection, and with it the keys.
+fn lock(sealing: &Mutex<Sealing>) -> MutexGuard<'_, Sealing> {
+    sealing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Source for HopRead<'_> {
+    async fn failed(&self) -> io::Error {
+        self.line.failed().await
+    }
+}
+
+impl Incoming {
+    /// Opens the records that are complete. `Ok(false)`: there is none, more has to arrive.
+    fn open(&mut self, sealing: &Mutex<Sealing>) -> io::Result<bool> {
+        self.plain.clear();
+        self.read = 0;
+        let mut at = 0;
+        let mut sealing = lock(sealing);
+        while let Some((length, rest)) = self.wire[at..].split_first_chunk::<LENGTH>() {
+            let length = usize::from(u16::from_be_bytes(*length));
+            let Some(record) = rest.get(..length) else { break };
+            let opened = sealing.open(record, &mut self.plain);
+            at += LENGTH + length;
+            if opened.map_err(|forged| io::Error::new(io::ErrorKind::InvalidData, forged))? == 0 {
+                self.ended = true;
+                break;
+            }
+            if self.plain.len() >= LONGEST_PAYLOAD {
+                break;
+            }
+        }
+        self.wire.drain(..at);
+        Ok(at > 0)
+    }
+
+    /// Hands out what there is.
+    fn take(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+        let waiting = &self.plain[self.read..];
+        let count = waiting.len().min(buffer.remaining());
+        buffer.put_slice(&waiting[..count]);
+        self.read += count;
+        count > 0
+    }
+}
+
+impl AsyncRead for HopRead<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let HopRead { line, sealing, state } = self.get_mut();
+        loop {
+            if state.take(buffer) || state.ended || buffer.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let Some(sealing) = sealing else { return Pin::new(line).poll_read(cx, buffer) };
+            if state.open(sealing)? {
+                continue;
+            }
+            let start = state.wire.len();
+            state.wire.resize(start + CHUNK, 0);
+            let mut room = ReadBuf::new(&mut state.wire[start..]);
+            let arrived = Pin::new(&mut *line).poll_read(cx, &mut room);
+            let count = room.filled().len();
+            state.wire.truncate(start + count);
+            ready!(arrived)?;
+            if count == 0 {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the hop was cut before its end",
+                )));
+            }
+        }
+    }
+}
+
+impl HopWrite<'_> {
+    /// Sends what waits.
+    fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let state = &mut self.state;
+        while state.sent < state.wire.len() {
+            let count = ready!(Pin::new(&mut self.line).poll_write(cx, &state.wire[state.sent..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            state.sent += count;
+        }
+        state.wire.clear();
+        state.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes records of `data`, at most as much as one long record; answers how much of it.
+    fn seal(&mut self, sealing: &Mutex<Sealing>, data: &[u8]) -> io::Result<usize> {
+        let data = &data[..data.len().min(LONGEST_PAYLOAD)];
+        let mut rest = data;
+        let mut sealing = lock(sealing);
+        let now = Instant::now();
+        while !rest.is_empty() {
+            let (payload, after) = rest.split_at(self.state.sizes.next(now).min(rest.len()));
+            sealing.seal(payload, &mut self.state.wire).map_err(io::Error::other)?;
+            self.state.sizes.made(payload.len());
+            rest = after;
+        }
+        Ok(data.len())
+    }
+}
+
+impl AsyncWrite for HopWrite<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        // The second message is allowed to wait for the first write; everything else has left before the next is taken.
+        if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
+            ready!(this.poll_leave(cx))?;
+        }
+        let count = match this.sealing {
+            Some(sealing) => this.seal(sealing, data)?,
+            None => {
+                let count = data.len().min(LONGEST_PAYLOAD);
+                this.state.wire.extend_from_slice(&data[..count]);
+                count
+            }
+        };
+        // What does not fit into the send buffer leaves with the flush.
+        match this.poll_leave(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_leave(cx))?;
+        Pin::new(&mut this.line).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(sealing) = this.sealing
+            && !this.state.ended
+        {
+            lock(sealing).seal(b"", &mut this.state.wire).map_err(io::Error::other)?;
+            this.state.ended = true;
+        }
+        ready!(this.poll_leave(cx))?;
+        Pin::new(&mut this.line).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,478 @@
+//! What a side counts: Prometheus metrics, and the last two minutes for people who look.
+//!
+//! Labels are bounded: results, outcomes and directions are fixed sets, backends are configured. Nothing is labelled by
+//! client.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brisk_runtime::ConnStats;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::access::Access;
+use crate::history::History;
+use crate::relay::End;
+use crate::upstream::{Health, Upstreams};
+
+type Labels = Vec<(&'static str, String)>;
+type Fraction = Gauge<f64, AtomicU64>;
+
+/// Bounds of the histograms, seconds: fine where short transfers are, up to what people give up at.
+const BOUNDS: [f64; 16] =
+    [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
+
+/// A mechanism, whether it is on, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MechanismState {
+    /// As it is written in `hop.mechanisms`.
+    pub name: &'static str,
+    /// `on`, `off`, or its form.
+    pub state: &'static str,
+    /// In a few words.
+    pub reason: &'static str,
+}
+
+/// The counters of a side.
+pub struct Metrics {
+    began: Instant,
+    registry: Mutex<Registry>,
+    draining: AtomicBool,
+    open: Gauge,
+    connections: Family<Labels, Counter>,
+    fast_open: Family<Labels, Counter>,
+    wire: Family<Labels, Counter>,
+    payload: Family<Labels, Counter>,
+    repaired: Family<Labels, Counter>,
+    timeouts: Counter,
+    probes: Family<Labels, Counter>,
+    rejected: Counter,
+    first_byte: Histogram,
+    response: Histogram,
+    round_trip: Family<Labels, Fraction>,
+    loss: Family<Labels, Fraction>,
+    overhead: Fraction,
+    backend_up: Family<Labels, Gauge>,
+    mechanisms: Family<Labels, Gauge>,
+    recent: Mutex<Recent>,
+}
+
+/// Sums that ratios and pages are made of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recent {
+    pub(crate) history: History,
+    pub(crate) sums: Sums,
+    /// Connections by what became of Fast Open, in the order in which they came up.
+    pub(crate) outcomes: Vec<(&'static str, u64)>,
+}
+
+/// Sums over the connections that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sums {
+    /// Connections.
+    pub connections: u64,
+    /// Of these, failed ones.
+    pub failed: u64,
+    /// Payload bytes towards the origin and back.
+    pub up: u64,
+    /// Payload bytes towards the client.
+    pub down: u64,
+    /// IP bytes on the hop, sent by this side.
+    pub wire_out: u64,
+    /// IP bytes on the hop, received.
+    pub wire_in: u64,
+    /// Payload bytes that were sent again.
+    pub retransmitted: u64,
+    /// Payload bytes of parity and copies.
+    pub redundant: u64,
+    /// Payload bytes that the other side has acknowledged.
+    pub acknowledged: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Losses repaired by a tail loss probe.
+    pub by_probe: u64,
+    /// Losses repaired by parity.
+    pub by_parity: u64,
+    /// Losses repaired by a copy.
+    pub by_copy: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").field("open", &self.open()).finish_non_exhaustive()
+    }
+}
+
+fn label(key: &'static str, value: impl Into<String>) -> (&'static str, String) {
+    (key, value.into())
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Metrics {
+        let metrics = Metrics {
+            began: Instant::now(),
+            registry: Mutex::new(Registry::with_prefix("brisk")),
+            draining: AtomicBool::new(false),
+            open: Gauge::default(),
+            connections: Family::default(),
+            fast_open: Family::default(),
+            wire: Family::default(),
+            payload: Family::default(),
+            repaired: Family::default(),
+            timeouts: Counter::default(),
+            probes: Family::default(),
+            rejected: Counter::default(),
+            first_byte: Histogram::new(BOUNDS),
+            response: Histogram::new(BOUNDS),
+            round_trip: Family::default(),
+            loss: Family::default(),
+            overhead: Fraction::default(),
+            backend_up: Family::default(),
+            mechanisms: Family::default(),
+            recent: Mutex::default(),
+        };
+        metrics.register();
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// Every series that there can be is there from the start: a rate over one that appears late is wrong.
+    fn begin_at_zero(&self) {
+        const OUTCOMES: [&str; 6] = ["used", "no-cookie", "refused", "stripped", "blackholed", "off"];
+        let zero = |family: &Family<Labels, Counter>, labels: Labels| drop(family.get_or_create(&labels));
+        for name in End::NAMES {
+            zero(&self.connections, vec![label("result", name)]);
+        }
+        for name in OUTCOMES {
+            zero(&self.fast_open, vec![label("result", name)]);
+        }
+        for name in ["up", "down"] {
+            zero(&self.payload, vec![label("dir", name)]);
+        }
+        for name in ["probe", "parity", "copy"] {
+            zero(&self.repaired, vec![label("by", name)]);
+        }
+        for name in ["repaired", "spurious", "other"] {
+            zero(&self.probes, vec![label("result", name)]);
+        }
+        for (dir, kind) in
+            [("out", "first"), ("out", "retransmit"), ("out", "parity"), ("out", "copy"), ("in", "all")]
+        {
+            zero(&self.wire, vec![label("dir", dir), label("kind", kind)]);
+        }
+    }
+
+    fn register(&self) {
+        let mut registry = lock(&self.registry);
+        let mut counter = |name: &str, help: &str, family: &Family<Labels, Counter>| {
+            registry.register(name, help, family.clone());
+        };
+        counter("connections", "Connections that have ended, by how", &self.connections);
+        counter("tfo_attempts", "Connections of the hop, by what became of Fast Open", &self.fast_open);
+        counter(
+            "wire_bytes",
+            "Bytes on the hop, IP headers included; by kind where this side sent them",
+            &self.wire,
+        );
+        counter("payload_bytes", "Bytes carried; up is towards the origin", &self.payload);
+        counter("segments_repaired", "Losses that were repaired before a retransmission", &self.repaired);
+        counter("tail_probes", "Tail loss probes, by what they found", &self.probes);
+        registry.register("connections_active", "Connections that are open now", self.open.clone());
+        registry.register("rto", "Retransmission timeouts on the hop", self.timeouts.clone());
+        registry.register(
+            "rejected",
+            "Connections of the hop whose first message was none of ours",
+            self.rejected.clone(),
+        );
+        registry.register_with_unit(
+            "time_to_first_byte",
+            "From accept to the first byte of the answer",
+            Unit::Seconds,
+            self.first_byte.clone(),
+        );
+        registry.register_with_unit(
+            "response",
+            "From accept to the end",
+            Unit::Seconds,
+            self.response.clone(),
+        );
+        registry.register_with_unit(
+            "path_rtt",
+            "Round-trip time to a backend",
+            Unit::Seconds,
+            self.round_trip.clone(),
+        );
+        registry.register(
+            "path_loss_ratio",
+            "Bytes that this side had to send again on the hop, of all it sent",
+            self.loss.clone(),
+        );
+        registry.register(
+            "overhead_ratio",
+            "Bytes of parity and copies, of the bytes carried",
+            self.overhead.clone(),
+        );
+        registry.register("backend_up", "1 if the backend can be asked", self.backend_up.clone());
+        registry.register(
+            "mechanism_state",
+            "1 for the state that a mechanism is in",
+            self.mechanisms.clone(),
+        );
+        let build = Family::<Labels, Gauge>::default();
+        build.get_or_create(&vec![label("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        registry.register("build_info", "This program", build);
+    }
+
+    /// Counts a connection that begins; it ends when the answer is dropped.
+    pub(crate) fn begin(&self) -> Open {
+        self.open.inc();
+        Open(self.open.clone())
+    }
+
+    /// A first message was none of ours.
+    pub(crate) fn reject(&self) {
+        self.rejected.inc();
+    }
+
+    /// Nobody is to come any more.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// True once the order to stop was given.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Connections that are open now.
+    pub fn open(&self) -> u64 {
+        u64::try_from(self.open.get()).unwrap_or(0)
+    }
+
+    /// Since when it counts.
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// What is told of the mechanisms.
+    pub fn set_mechanisms(&self, states: &[MechanismState]) {
+        self.mechanisms.clear();
+        for MechanismState { name, state, reason } in states {
+            let labels = vec![label("mechanism", *name), label("state", *state), label("reason", *reason)];
+            self.mechanisms.get_or_create(&labels).set(1);
+        }
+    }
+
+    /// Counts a connection that has ended.
+    pub fn observe(&self, access: &Access) {
+        self.connections.get_or_create(&vec![label("result", access.end.name())]).inc();
+        for (direction, bytes) in [("up", access.bytes_up), ("down", access.bytes_down)] {
+            self.payload.get_or_create(&vec![label("dir", direction)]).inc_by(bytes);
+        }
+        if let Some(first_byte) = access.first_byte {
+            self.first_byte.observe(first_byte.as_secs_f64());
+        }
+        let failed = access.end.is_failure();
+        if access.end == End::Closed {
+            self.response.observe(access.duration.as_secs_f64());
+        }
+        if let Some(hop) = &access.hop {
+            self.observe_hop(hop);
+        }
+        let mut recent = lock(&self.recent);
+        let Recent { history, sums, outcomes } = &mut *recent;
+        if let Some(hop) = &access.hop {
+            let outcome = hop.fast_open.name();
+            match outcomes.iter_mut().find(|(name, _)| *name == outcome) {
+                Some((_, count)) => *count += 1,
+                None => outcomes.push((outcome, 1)),
+            }
+        }
+        sums.add(access);
+        let retransmits = access.hop.as_ref().map_or(0, |hop| hop.counters.retransmits);
+        history.add(self.began.elapsed(), access.first_byte.unwrap_or(access.duration), failed, retransmits);
+        let carried = (sums.up + sums.down).max(1);
+        self.overhead.set(sums.redundant as f64 / carried as f64);
+    }
+
+    fn observe_hop(&self, hop: &ConnStats) {
+        let counters = &hop.counters;
+        self.fast_open.get_or_create(&vec![label("result", hop.fast_open.name())]).inc();
+        self.timeouts.inc_by(counters.timeouts);
+        let again = counters.retransmitted_bytes;
+        let first = counters.wire_bytes_out.saturating_sub(again + counters.redundant_bytes);
+        let redundant = if counters.repaired_by_parity > 0 { "parity" } else { "copy" };
+        for (direction, kind, bytes) in [
+            ("out", "first", first),
+            ("out", "retransmit", again),
+            ("out", redundant, counters.redundant_bytes),
+            ("in", "all", counters.wire_bytes_in),
+        ] {
+            self.wire.get_or_create(&vec![label("dir", direction), label("kind", kind)]).inc_by(bytes);
+        }
+        for (by, count) in [
+            ("probe", counters.repaired_by_probe),
+            ("parity", counters.repaired_by_parity),
+            ("copy", counters.repaired_by_copy),
+        ] {
+            self.repaired.get_or_create(&vec![label("by", by)]).inc_by(count);
+        }
+        let other = counters.probes.saturating_sub(counters.repaired_by_probe + counters.probes_spurious);
+        for (result, count) in [
+            ("repaired", counters.repaired_by_probe),
+            ("spurious", counters.probes_spurious),
+            ("other", other),
+        ] {
+            self.probes.get_or_create(&vec![label("result", result)]).inc_by(count);
+        }
+    }
+
+    pub(crate) fn recent(&self) -> Recent {
+        lock(&self.recent).clone()
+    }
+
+    /// Results of connections so far.
+    pub(crate) fn results(&self) -> Vec<(&'static str, u64)> {
+        let count = |name: &'static str| {
+            let count = self.connections.get(&vec![label("result", name)]).map_or(0, |count| count.get());
+            (name, count)
+        };
+        End::NAMES.map(count).to_vec()
+    }
+
+    /// Outcomes of Fast Open so far, those that came up.
+    pub(crate) fn fast_open_outcomes(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.recent).outcomes.clone()
+    }
+
+    /// The text of `/metrics`.
+    pub fn text(&self, upstreams: Option<&Upstreams>) -> String {
+        for upstream in upstreams.into_iter().flat_map(Upstreams::iter) {
+            let peer = vec![label("peer", upstream.spec.name.clone())];
+            let up = matches!(upstream.health(), Health::Up | Health::Unknown);
+            self.backend_up.get_or_create(&peer).set(i64::from(up));
+            if let Some(round_trip) = upstream.round_trip() {
+                self.round_trip.get_or_create(&peer).set(round_trip.as_secs_f64());
+            }
+        }
+        let sums = lock(&self.recent).sums;
+        if sums.acknowledged > 0 {
+            let loss = sums.retransmitted as f64 / (sums.acknowledged + sums.retransmitted) as f64;
+            self.loss.get_or_create(&vec![label("peer", "all")]).set(loss);
+        }
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        let _ = encode(&mut text, &lock(&self.registry));
+        text
+    }
+}
+
+/// Readers and writers only add: the value is whole even if one panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection that is open.
+pub(crate) struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Sums {
+    fn add(&mut self, access: &Access) {
+        self.connections += 1;
+        self.failed += u64::from(access.end.is_failure());
+        self.up += access.bytes_up;
+        self.down += access.bytes_down;
+        let Some(hop) = &access.hop else { return };
+        let counters = &hop.counters;
+        for (sum, more) in [
+            (&mut self.wire_out, counters.wire_bytes_out),
+            (&mut self.wire_in, counters.wire_bytes_in),
+            (&mut self.retransmitted, counters.retransmitted_bytes),
+            (&mut self.redundant, counters.redundant_bytes),
+            (&mut self.acknowledged, counters.payload_bytes_acked),
+            (&mut self.timeouts, counters.timeouts),
+            (&mut self.by_probe, counters.repaired_by_probe),
+            (&mut self.by_parity, counters.repaired_by_parity),
+            (&mut self.by_copy, counters.repaired_by_copy),
+        ] {
+            *sum += more;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Role;
+
+    fn access(end: End, ms: u64) -> Access {
+        let duration = Duration::from_millis(ms);
+        let begin = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
+        Access { bytes_up: 100, bytes_down: 1000, first_byte: Some(duration), duration, end, ..begin }
+    }
+
+    #[test]
+    fn every_name_of_the_contract_is_there() {
+        let metrics = Metrics::new();
+        metrics.observe(&access(End::Closed, 120));
+        metrics.set_mechanisms(&[MechanismState { name: "fast_open", state: "on", reason: "asked for" }]);
+        let text = metrics.text(Some(&Upstreams::new(vec![crate::upstream::BackendSpec::new(
+            "192.0.2.1:7443".parse().unwrap(),
+        )])));
+        for name in [
+            "brisk_connections_active 0",
+            "brisk_connections_total{result=\"closed\"} 1",
+            "brisk_tfo_attempts_total{result=\"used\"} 0",
+            "brisk_wire_bytes_total{dir=\"out\",kind=\"parity\"} 0",
+            "brisk_payload_bytes_total{dir=\"down\"} 1000",
+            "brisk_segments_repaired_total{by=\"copy\"} 0",
+            "brisk_rto_total 0",
+            "brisk_tail_probes_total{result=\"spurious\"} 0",
+            "brisk_time_to_first_byte_seconds_bucket{le=\"0.15\"} 1",
+            "brisk_response_seconds_count 1",
+            "brisk_overhead_ratio 0",
+            "brisk_backend_up{peer=\"192.0.2.1:7443\"} 1",
+            "brisk_mechanism_state{mechanism=\"fast_open\",state=\"on\",reason=\"asked for\"} 1",
+            "brisk_build_info{version=",
+        ] {
+            assert!(text.contains(name), "{name} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_open_until_it_ends() {
+        let metrics = Metrics::new();
+        let (one, other) = (metrics.begin(), metrics.begin());
+        assert_eq!(metrics.open(), 2);
+        drop((one, other));
+        assert_eq!(metrics.open(), 0);
+    }
+
+    #[test]
+    fn failures_are_told_from_ends() {
+        let metrics = Metrics::new();
+        metrics.observe(&access(End::Closed, 10));
+        metrics.observe(&access(End::HopFailed("x".into()), 10));
+        metrics.observe(&access(End::ClientFailed("x".into()), 10));
+        let sums = metrics.recent().sums;
+        assert_eq!((sums.connections, sums.failed), (3, 1), "a client that goes away is not our failure");
+        assert!(metrics.results().contains(&("hop_failed", 1)));
+    }
+}

@@ -1,0 +1,229 @@
+//! The configuration of a gateway as an operator writes it: a TOML file, flags, or both.
+//!
+//! Every key is optional here; what a side needs is asked for when it is started. Flags are settings too, and
+//! [`Settings::over`] lays them over those of a file. `docs/operating.md` has every key with unit, default and range.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | the keys |
+//! | `file` | reading a file; what is wrong with it, in one line |
+//! | `values` | addresses, times and rules as texts |
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::allow::Allow;
+use crate::network::Network;
+use crate::proxy::ProxyVersion;
+
+mod file;
+mod values;
+
+pub use file::SettingsError;
+pub use values::{listen_address, name_and_port};
+
+/// All that can be configured.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The side near the users.
+    pub frontend: FrontendSettings,
+    /// The backends of a frontend.
+    #[serde(rename = "backends")]
+    pub peers: Vec<PeerSettings>,
+    /// The side near the origin.
+    pub backend: BackendSettings,
+    /// What is between them.
+    pub hop: HopSettings,
+    /// Limits of either side.
+    pub limits: LimitSettings,
+    /// Where a side can be looked at.
+    pub admin: AdminSettings,
+}
+
+/// `[frontend]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FrontendSettings {
+    /// Where clients connect.
+    #[serde(deserialize_with = "values::listen")]
+    pub listen: Option<SocketAddr>,
+    /// How long a client's first bytes are waited for; 0 to 1 s, default 5 ms.
+    #[serde(deserialize_with = "values::duration")]
+    pub first_bytes_wait: Option<Duration>,
+    /// Proxies whose PROXY header is believed.
+    #[serde(deserialize_with = "values::list")]
+    pub proxy_from: Option<Vec<Network>>,
+    /// SOCKS5 on the listener; default no.
+    pub socks5: Option<bool>,
+    /// HTTP CONNECT on the listener; default no.
+    pub connect: Option<bool>,
+    /// Clients that a firewall rule sent here; default no.
+    pub transparent: Option<bool>,
+    /// Ask the backends whether they live; default yes.
+    pub watch: Option<bool>,
+    /// Where to go while no backend is up; default nowhere.
+    pub fallback: Option<Fallback>,
+    /// The origin as this side reaches it, for `fallback = "direct"`.
+    #[serde(deserialize_with = "values::host_and_port")]
+    pub origin: Option<String>,
+    /// The PROXY header for that way.
+    #[serde(deserialize_with = "values::proxy_version")]
+    pub send_proxy: Option<ProxyVersion>,
+}
+
+/// What a frontend does while no backend is up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fallback {
+    /// It asks the dead ones all the same.
+    None,
+    /// The kernel's TCP straight to the origin.
+    Direct,
+}
+
+/// `[[backends]]`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSettings {
+    /// `HOST:PORT`.
+    #[serde(deserialize_with = "values::required_host_and_port")]
+    pub peer: String,
+    /// The lowest number that is up is asked; default 0.
+    #[serde(default)]
+    pub priority: u8,
+    /// Share among equals, 1 to 1000; default 1.
+    #[serde(default = "values::one")]
+    pub weight: u16,
+}
+
+/// `[backend]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BackendSettings {
+    /// Where frontends connect.
+    #[serde(deserialize_with = "values::listen")]
+    pub listen: Option<SocketAddr>,
+    /// The origin.
+    #[serde(deserialize_with = "values::host_and_port")]
+    pub to: Option<String>,
+    /// Other origins that frontends may ask for.
+    #[serde(deserialize_with = "values::list")]
+    pub allow: Option<Vec<Allow>>,
+    /// The PROXY header for the origin.
+    #[serde(deserialize_with = "values::proxy_version")]
+    pub send_proxy: Option<ProxyVersion>,
+    /// How long a first message may be on its way; 1 s to 1 h, default 10 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub replay_tolerance: Option<Duration>,
+}
+
+/// `[hop]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HopSettings {
+    /// File with the key.
+    pub key_file: Option<PathBuf>,
+    /// No key.
+    pub plain: Option<bool>,
+    /// What the hop runs over: `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
+    pub device: Option<String>,
+    /// Addresses of the stack on a `tun:` device.
+    pub addr: Option<Vec<String>>,
+    /// The kernel's side of a `tun:` device.
+    pub gateway: Option<IpAddr>,
+    /// Largest IP packet, bytes; 576 to 65535.
+    pub mtu: Option<u16>,
+    /// The mechanisms, as the arms of `whatif` are written; default `fast_open`.
+    pub mechanisms: Option<String>,
+    /// Also over the kernel's TCP where the path carries no other; default yes for TCP in UDP.
+    pub kernel_tcp: Option<bool>,
+}
+
+/// `[limits]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitSettings {
+    /// Connections at one time; 1 or more, default 10 000.
+    pub max_connections: Option<u32>,
+    /// How long connections may go on after the order to stop; default 30 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub drain_timeout: Option<Duration>,
+    /// How long the next connection may take to open; default 10 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub connect_timeout: Option<Duration>,
+}
+
+/// `[admin]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminSettings {
+    /// Where `/metrics`, `/healthz`, `/readyz` and `/status` are; default nowhere.
+    #[serde(deserialize_with = "values::listen")]
+    pub listen: Option<SocketAddr>,
+    /// File with the token that requests must bear; needed unless `listen` is loopback.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Lays each named field of one struct over that of another.
+macro_rules! lay {
+    ($type:ident { $($field:ident),* $(,)? }) => {
+        impl $type {
+            fn over(self, under: $type) -> $type {
+                // Each field is named, so that a new one cannot be forgotten.
+                let $type { $($field),* } = self;
+                $type { $($field: $field.or(under.$field)),* }
+            }
+        }
+    };
+}
+
+lay!(FrontendSettings {
+    listen,
+    first_bytes_wait,
+    proxy_from,
+    socks5,
+    connect,
+    transparent,
+    watch,
+    fallback,
+    origin,
+    send_proxy,
+});
+lay!(BackendSettings { listen, to, allow, send_proxy, replay_tolerance });
+lay!(HopSettings { key_file, plain, device, addr, gateway, mtu, mechanisms, kernel_tcp });
+lay!(LimitSettings { max_connections, drain_timeout, connect_timeout });
+lay!(AdminSettings { listen, token_file });
+
+impl Settings {
+    /// These where they say something, `under` where they do not.
+    #[must_use]
+    pub fn over(self, under: Settings) -> Settings {
+        let Settings { frontend, peers, backend, hop, limits, admin } = self;
+        Settings {
+            frontend: frontend.over(under.frontend),
+            peers: if peers.is_empty() { under.peers } else { peers },
+            backend: backend.over(under.backend),
+            hop: hop.over(under.hop),
+            limits: limits.over(under.limits),
+            admin: admin.over(under.admin),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_over_wins_and_leaves_the_rest() {
+        let file: Settings = toml::from_str("[limits]\nmax_connections = 5\ndrain_timeout = '1s'").unwrap();
+        let limits = LimitSettings { max_connections: Some(7), ..LimitSettings::default() };
+        let both = Settings { limits, ..Settings::default() }.over(file);
+        assert_eq!(both.limits.max_connections, Some(7));
+        assert_eq!(both.limits.drain_timeout, Some(Duration::from_secs(1)));
+    }
+}

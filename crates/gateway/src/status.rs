@@ -1,0 +1,167 @@
+//! What a side is and does, as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
+
+use serde::Serialize;
+
+use crate::access::Role;
+use crate::frontend::FrontendControl;
+use crate::history::Second;
+use crate::metrics::{MechanismState, Metrics};
+
+/// What does not change while a side runs.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Which side.
+    pub role: Role,
+    /// Where it listens.
+    pub listen: String,
+    /// Its origin, for a backend.
+    pub origin: Option<String>,
+    /// What the hop runs over.
+    pub hop: &'static str,
+    /// `sealed` or `plain`.
+    pub security: &'static str,
+    /// The mechanisms.
+    pub mechanisms: Vec<MechanismState>,
+}
+
+/// The object.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    role: &'static str,
+    version: &'static str,
+    uptime_s: u64,
+    listen: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
+    hop: &'static str,
+    security: &'static str,
+    draining: bool,
+    mechanisms: Vec<Mechanism>,
+    backends: Vec<BackendStatus>,
+    connections: Connections,
+    bytes: Bytes,
+    repaired: Repaired,
+    timeouts: u64,
+    first_byte_ms: Percentiles,
+    history: Vec<Second>,
+}
+
+#[derive(Debug, Serialize)]
+struct Mechanism {
+    name: &'static str,
+    state: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct BackendStatus {
+    name: String,
+    health: &'static str,
+    carrier: &'static str,
+    rtt_ms: Option<f64>,
+    connections: u64,
+    priority: u8,
+    weight: u16,
+}
+
+#[derive(Debug, Serialize)]
+struct Connections {
+    open: u64,
+    total: u64,
+    failed: u64,
+    results: serde_json::Map<String, serde_json::Value>,
+    fast_open: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bytes {
+    up: u64,
+    down: u64,
+    wire_out: u64,
+    wire_in: u64,
+    retransmitted: u64,
+    redundant: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Repaired {
+    probe: u64,
+    parity: u64,
+    copy: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p95: f64,
+    p99: f64,
+}
+
+impl Status {
+    /// As of now.
+    pub fn of(facts: &Facts, metrics: &Metrics, frontend: Option<&FrontendControl>) -> Status {
+        let (recent, now) = (metrics.recent(), metrics.age());
+        let sums = recent.sums;
+        let [p50, p95, p99] = recent.history.percentiles(now);
+        let counts = |counts: Vec<(&str, u64)>| {
+            counts.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+        };
+        Status {
+            role: facts.role.name(),
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: now.as_secs(),
+            listen: facts.listen.clone(),
+            origin: facts.origin.clone(),
+            hop: facts.hop,
+            security: facts.security,
+            draining: metrics.draining(),
+            mechanisms: facts.mechanisms.iter().map(Mechanism::of).collect(),
+            backends: frontend.map(backends).unwrap_or_default(),
+            connections: Connections {
+                open: metrics.open(),
+                total: sums.connections,
+                failed: sums.failed,
+                results: counts(metrics.results()),
+                fast_open: counts(metrics.fast_open_outcomes()),
+            },
+            bytes: Bytes {
+                up: sums.up,
+                down: sums.down,
+                wire_out: sums.wire_out,
+                wire_in: sums.wire_in,
+                retransmitted: sums.retransmitted,
+                redundant: sums.redundant,
+            },
+            repaired: Repaired { probe: sums.by_probe, parity: sums.by_parity, copy: sums.by_copy },
+            timeouts: sums.timeouts,
+            first_byte_ms: Percentiles { p50, p95, p99 },
+            history: recent.history.seconds(now),
+        }
+    }
+
+    /// As it is written.
+    pub fn json(&self) -> String {
+        // Only numbers, texts and lists: cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Mechanism {
+    fn of(state: &MechanismState) -> Mechanism {
+        let MechanismState { name, state, reason } = *state;
+        Mechanism { name, state, reason }
+    }
+}
+
+fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
+    let of = |upstream: &std::sync::Arc<crate::upstream::Upstream>| BackendStatus {
+        name: upstream.spec.name.clone(),
+        health: upstream.health().name(),
+        carrier: if upstream.over_kernel() { "kernel-tcp" } else { "brisk" },
+        rtt_ms: upstream.round_trip().map(|rtt| (rtt.as_secs_f64() * 1e4).round() / 10.0),
+        connections: upstream.asked(),
+        priority: upstream.spec.priority,
+        weight: upstream.spec.weight,
+    };
+    frontend.upstreams().iter().map(of).collect()
+}

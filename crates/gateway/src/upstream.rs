@@ -1,0 +1,436 @@
+//! The backends of a frontend: which one is asked, and which are alive.
+//!
+//! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
+//! A backend that is silent for longer than it can be, or that resets the connection, is down within a second, and up again
+//! with its next answer. One that says it is draining gets no new connections. What is not watched counts as up.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use crate::hop::dial::{Refused, dial};
+use crate::hop::line::Line;
+use crate::hop::stream::HopStream;
+use crate::hop::{BackendClock, Hop, Opening, Purpose};
+use crate::log::{Level, Log, Value};
+
+/// How often a watched backend is asked.
+const ASK: Duration = Duration::from_millis(250);
+/// How long an answer may take at least. With the interval before it: down within 0.85 s.
+const PATIENCE: Duration = Duration::from_millis(600);
+/// How long a backend that is down is left alone before it is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+/// Openings in a row without an answer, after which the path is taken for one that does not carry our TCP.
+const ATTEMPTS: u32 = 2;
+/// How long a backend must stay down before connections that wait for its answer are given up: silence may be a few lost
+/// packets.
+const GRACE: Duration = Duration::from_secs(2);
+/// After so long over the kernel's TCP, our own is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// A backend as it is configured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackendSpec {
+    /// What the operator calls it: `HOST:PORT`.
+    pub name: String,
+    /// Its address as the hop's stack has it.
+    pub address: SocketAddr,
+    /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen there.
+    pub kernel: Option<SocketAddr>,
+    /// Backends with the lowest number that are up are asked; 0 to 255.
+    pub priority: u8,
+    /// Share of the connections among those of the same priority; 1 to 1000.
+    pub weight: u16,
+}
+
+impl BackendSpec {
+    /// The only backend.
+    pub fn new(address: SocketAddr) -> BackendSpec {
+        BackendSpec { name: address.to_string(), address, kernel: None, priority: 0, weight: 1 }
+    }
+}
+
+/// Whether a backend can be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// Nothing is known yet.
+    Unknown,
+    /// It answers.
+    Up,
+    /// It answers, and wants no new connections.
+    Draining,
+    /// It does not answer.
+    Down,
+}
+
+impl Health {
+    const ALL: [Health; 4] = [Health::Unknown, Health::Up, Health::Draining, Health::Down];
+
+    /// For reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Unknown => "unknown",
+            Health::Up => "up",
+            Health::Draining => "draining",
+            Health::Down => "down",
+        }
+    }
+}
+
+/// What connections to backends are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialling {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) hop: Hop,
+    pub(crate) tcp: TcpConfig,
+    pub(crate) fast_open: Option<FastOpenConnect>,
+}
+
+/// A backend at work.
+#[derive(Debug)]
+pub struct Upstream {
+    /// As it is configured.
+    pub spec: BackendSpec,
+    pub(crate) clock: BackendClock,
+    health: AtomicU8,
+    over_kernel: AtomicU8,
+    changed: Notify,
+    /// Smoothed round trip of the watch, microseconds; 0: none yet.
+    round_trip: AtomicU64,
+    /// Connections that it was asked for.
+    asked: AtomicU64,
+    /// Of these, in a row, failures.
+    failures: AtomicU32,
+}
+
+impl Upstream {
+    pub(crate) fn new(spec: BackendSpec) -> Upstream {
+        Upstream {
+            spec,
+            clock: BackendClock::default(),
+            health: AtomicU8::new(Health::Unknown as u8),
+            over_kernel: AtomicU8::new(0),
+            changed: Notify::new(),
+            round_trip: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether it can be asked.
+    pub fn health(&self) -> Health {
+        let health = self.health.load(Ordering::Relaxed);
+        Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
+    }
+
+    /// True while it is reached over the kernel's TCP.
+    pub fn over_kernel(&self) -> bool {
+        self.over_kernel.load(Ordering::Relaxed) != 0
+    }
+
+    /// From now on over the kernel's TCP, if there is an address for it.
+    pub(crate) fn go_over_kernel(&self) {
+        self.over_kernel.store(1, Ordering::Relaxed);
+    }
+
+    /// Round trip of the watch; `None` before the first.
+    pub fn round_trip(&self) -> Option<Duration> {
+        Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
+    }
+
+    /// Connections that it was asked for.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when it has been down for a while.
+    pub(crate) async fn dead(&self) {
+        loop {
+            while self.health() != Health::Down {
+                let changed = self.changed.notified();
+                if self.health() != Health::Down {
+                    changed.await;
+                }
+            }
+            let revived = async {
+                while self.health() == Health::Down {
+                    let changed = self.changed.notified();
+                    if self.health() == Health::Down {
+                        changed.await;
+                    }
+                }
+            };
+            if tokio::time::timeout(GRACE, revived).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn set(&self, health: Health, why: &str, log: &Log) {
+        let before = self.health();
+        self.health.store(health as u8, Ordering::Relaxed);
+        self.changed.notify_waiters();
+        if before != health {
+            let level = if health == Health::Down { Level::Warning } else { Level::Info };
+            let fields = [
+                ("backend", Value::Text(self.spec.name.clone())),
+                ("health", Value::Text(health.name().into())),
+                ("carrier", Value::Text(if self.over_kernel() { "kernel-tcp" } else { "brisk" }.into())),
+                ("reason", Value::Text(why.into())),
+            ];
+            log.line(level, "backend", &fields);
+        }
+    }
+
+    /// A connection that it was asked for came to something or did not. Without a watch, three failures in a row make it
+    /// down and the next success up.
+    pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
+        if good {
+            self.failures.store(0, Ordering::Relaxed);
+            if !watched {
+                self.set(Health::Up, "it answers", log);
+            }
+        } else if self.failures.fetch_add(1, Ordering::Relaxed) >= 2 && !watched {
+            self.set(Health::Down, "three connections in a row failed", log);
+        }
+    }
+
+    /// Opens a connection with `opening` and the client's `first` bytes, and waits for the answer.
+    pub(crate) async fn open(
+        &self,
+        dialling: &Dialling,
+        opening: &Opening,
+        first: &[u8],
+    ) -> Result<HopStream, Refused> {
+        let opening = Opening { stamp: self.clock.stamp(Instant::now()), ..opening.clone() };
+        let (dialled, message) = dial(&dialling.hop, &opening, first)?;
+        if let Some(kernel) = self.spec.kernel.filter(|_| self.over_kernel()) {
+            let stream = tokio::net::TcpStream::connect(kernel).await?;
+            crate::service::prepare(&stream);
+            return dialled.finish(Line::Kernel(stream), &message, 0, &self.clock).await;
+        }
+        let connect = ConnectConfig {
+            tcp: dialling.tcp.clone(),
+            fast_open: dialling.fast_open,
+            ..ConnectConfig::default()
+        };
+        let (stream, sent) = dialling.endpoint.connect_with_data(self.spec.address, &message, &connect)?;
+        let abandoned = Abandoned(Some(stream.handle()));
+        stream.connected().await?;
+        let opened = dialled.finish(Line::Brisk(stream), &message[sent..], sent, &self.clock).await?;
+        abandoned.kept();
+        Ok(opened)
+    }
+
+    /// Asks it every quarter of a second whether it lives. Never ends.
+    pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
+        let mut unanswered = 0;
+        loop {
+            let began = Instant::now();
+            let (answered, ended) = self.converse(dialling, log).await;
+            if self.over_kernel() && answered && began.elapsed() >= AGAIN {
+                self.over_kernel.store(0, Ordering::Relaxed);
+                continue;
+            }
+            self.set(Health::Down, &ended, log);
+            unanswered = if answered { 0 } else { unanswered + 1 };
+            // Silence in the middle may be a few lost packets: it is asked again at once, and in the same way.
+            if unanswered == 0 {
+                continue;
+            }
+            // The path may carry the kernel's TCP and not ours: they take turns until one answers.
+            if unanswered >= ATTEMPTS {
+                let other = u8::from(self.spec.kernel.is_some() && !self.over_kernel());
+                self.over_kernel.store(other, Ordering::Relaxed);
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// One connection of the watch; answers whether the backend said anything, and why it ended.
+    async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, String) {
+        let opening = Opening::new(Purpose::Watch);
+        let patience = || PATIENCE.max(3 * self.round_trip().unwrap_or_default());
+        // The first one may need the handshake and the confirmation.
+        let limit = (4 * PATIENCE).max(4 * patience());
+        let mut hop = match tokio::time::timeout(limit, self.open(dialling, &opening, &[])).await {
+            Ok(Ok(hop)) => hop,
+            Ok(Err(refused)) => return (false, refused.to_string()),
+            Err(_) => return (false, "no answer".to_owned()),
+        };
+        let began = Instant::now();
+        let (mut read, mut write) = hop.split();
+        loop {
+            let asked = Instant::now();
+            let exchange = async {
+                write.write_all(&[0]).await?;
+                write.flush().await?;
+                read.read_u8().await
+            };
+            match tokio::time::timeout(patience(), exchange).await {
+                Ok(Ok(0)) => self.set(Health::Up, "it answers", log),
+                Ok(Ok(_)) => self.set(Health::Draining, "it says so", log),
+                Ok(Err(error)) => return (true, error.to_string()),
+                Err(_) => return (true, format!("silent for {} ms", asked.elapsed().as_millis())),
+            }
+            self.learn(asked.elapsed());
+            if self.over_kernel() && began.elapsed() >= AGAIN {
+                return (true, "our TCP is tried again".to_owned());
+            }
+            tokio::time::sleep(ASK).await;
+        }
+    }
+
+    fn learn(&self, round_trip: Duration) {
+        let sample = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let smoothed = if before == 0 { sample } else { before - before / 8 + sample / 8 };
+        self.round_trip.store(smoothed, Ordering::Relaxed);
+    }
+}
+
+/// A connection that is reset unless it comes to something.
+struct Abandoned(Option<brisk_runtime::stream::StreamHandle>);
+
+impl Abandoned {
+    fn kept(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.abort();
+        }
+    }
+}
+
+/// All backends of a frontend.
+#[derive(Debug)]
+pub struct Upstreams {
+    all: Vec<Arc<Upstream>>,
+    /// What each is owed, in weights: who is owed most is next.
+    owed: Mutex<Vec<i64>>,
+}
+
+impl Upstreams {
+    pub(crate) fn new(specs: Vec<BackendSpec>) -> Upstreams {
+        let all: Vec<_> = specs.into_iter().map(|spec| Arc::new(Upstream::new(spec))).collect();
+        Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
+    }
+
+    /// Those of `specs`; what is known of the ones that are here already is kept.
+    pub(crate) fn renewed(&self, specs: Vec<BackendSpec>) -> Upstreams {
+        let known = |spec: BackendSpec| {
+            let old = self.all.iter().find(|upstream| upstream.spec == spec).cloned();
+            old.unwrap_or_else(|| Arc::new(Upstream::new(spec)))
+        };
+        let all: Vec<_> = specs.into_iter().map(known).collect();
+        Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.all.iter()
+    }
+
+    /// True if one can be asked.
+    pub fn any_up(&self) -> bool {
+        self.iter().any(|upstream| rank(upstream).0 == 0)
+    }
+
+    /// The backends in the order in which to ask them for a connection: those that are up by priority, among equals each by
+    /// its weight in turn; those that are draining or down last.
+    pub(crate) fn order(&self) -> Vec<&Upstream> {
+        let Some(best) = self.iter().map(|upstream| rank(upstream)).min() else { return Vec::new() };
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn: Option<usize> = None;
+        let mut total = 0;
+        for (n, upstream) in self.all.iter().enumerate().filter(|(_, upstream)| rank(upstream) == best) {
+            let weight = i64::from(upstream.spec.weight.max(1));
+            total += weight;
+            owed[n] += weight;
+            turn = turn.filter(|turn| owed[*turn] >= owed[n]).or(Some(n));
+        }
+        let turn = turn.unwrap_or_default();
+        owed[turn] -= total;
+        self.all[turn].asked.fetch_add(1, Ordering::Relaxed);
+        let mut order: Vec<(usize, &Upstream)> = self.all.iter().map(Arc::as_ref).enumerate().collect();
+        order.sort_by_key(|(n, upstream)| (*n != turn, rank(upstream)));
+        order.into_iter().map(|(_, upstream)| upstream).collect()
+    }
+}
+
+/// Usable before draining before down, then by priority.
+fn rank(upstream: &Upstream) -> (u8, u8) {
+    let usable = match upstream.health() {
+        Health::Up | Health::Unknown => 0,
+        Health::Draining => 1,
+        Health::Down => 2,
+    };
+    (usable, upstream.spec.priority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upstreams(specs: &[(u8, u16)]) -> Upstreams {
+        let spec = |(n, (priority, weight)): (usize, &(u8, u16))| BackendSpec {
+            name: n.to_string(),
+            priority: *priority,
+            weight: *weight,
+            ..BackendSpec::new("192.0.2.1:1".parse().unwrap())
+        };
+        Upstreams::new(specs.iter().enumerate().map(spec).collect())
+    }
+
+    fn first(upstreams: &Upstreams) -> &str {
+        &upstreams.order()[0].spec.name
+    }
+
+    #[test]
+    fn shares_follow_the_weights() {
+        let upstreams = upstreams(&[(0, 3), (0, 1)]);
+        let asked = (0..400).filter(|_| first(&upstreams) == "0").count();
+        assert_eq!(asked, 300);
+        upstreams.all[1].set(Health::Down, "test", &Log::silent());
+        assert!((0..100).all(|_| first(&upstreams) == "0"));
+        upstreams.all[1].set(Health::Up, "test", &Log::silent());
+        let asked = (0..400).filter(|_| first(&upstreams) == "0").count();
+        assert_eq!(asked, 300, "who comes back is owed nothing");
+    }
+
+    #[test]
+    fn the_lowest_priority_number_that_is_up_is_asked() {
+        let (upstreams, log) = (upstreams(&[(0, 1), (1, 1)]), Log::silent());
+        assert_eq!(first(&upstreams), "0");
+        upstreams.all[0].set(Health::Down, "test", &log);
+        assert_eq!(first(&upstreams), "1");
+        upstreams.all[1].set(Health::Draining, "test", &log);
+        assert_eq!(first(&upstreams), "1", "who drains is better than who is dead");
+        assert!(!upstreams.any_up());
+        upstreams.all[0].set(Health::Up, "test", &log);
+        assert_eq!(first(&upstreams), "0");
+    }
+
+    #[test]
+    fn without_a_watch_three_failures_make_a_backend_down_and_a_success_up() {
+        let (upstream, log) =
+            (Upstream::new(BackendSpec::new("192.0.2.1:1".parse().unwrap())), Log::silent());
+        for _ in 0..2 {
+            upstream.outcome(false, false, &log);
+            assert_ne!(upstream.health(), Health::Down);
+        }
+        upstream.outcome(false, false, &log);
+        assert_eq!(upstream.health(), Health::Down);
+        upstream.outcome(true, false, &log);
+        assert_eq!(upstream.health(), Health::Up);
+    }
+}

@@ -1,0 +1,245 @@
+//! Several backends, the ways around them when they die, and what the origin is told of the client.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use brisk_gateway::{
+    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Hop, HopKey,
+    KeyRing, Log, ProxyVersion, Role, ServiceConfig, Summary,
+};
+use brisk_link::LinkSpec;
+use brisk_runtime::{Endpoint, memory};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn key(byte: u8) -> Hop {
+    Hop::Sealed(KeyRing::of(HopKey::new([byte; 32])))
+}
+
+fn network(link: &str) -> (Endpoint, Endpoint) {
+    memory::network(&LinkSpec::parse(link).unwrap(), 5).unwrap()
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], port))
+}
+
+/// The records of both sides.
+type Records = Arc<Mutex<Vec<Access>>>;
+
+fn service(records: &Records) -> ServiceConfig {
+    let records = records.clone();
+    ServiceConfig {
+        log: Log::silent(),
+        drain_timeout: Duration::from_secs(1),
+        connect_timeout: Duration::from_secs(3),
+        on_access: Some(Arc::new(move |access| records.lock().unwrap().push(access.clone()))),
+        ..ServiceConfig::default()
+    }
+}
+
+/// An origin that answers a request, read until its empty line, with its own name and what came before and in it.
+async fn origin(name: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                let answer = format!("{name}|{}", String::from_utf8_lossy(&request));
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    address
+}
+
+fn backend(endpoint: &Endpoint, config: BackendConfig, records: &Records) -> JoinHandle<Summary> {
+    let config = BackendConfig { service: service(records), ..config };
+    tokio::spawn(Backend::bind(config, endpoint).unwrap().run(std::future::pending()))
+}
+
+async fn frontend(endpoint: Endpoint, config: FrontendConfig, records: &Records) -> SocketAddr {
+    let config = FrontendConfig { service: service(records), ..config };
+    let frontend = Frontend::bind(config, endpoint).await.unwrap();
+    let address = frontend.local_addr().unwrap();
+    tokio::spawn(frontend.run(std::future::pending()));
+    address
+}
+
+/// What is answered to `said`; an error if the connection is reset or nothing comes in time.
+async fn ask(address: SocketAddr, said: &[u8]) -> std::io::Result<String> {
+    let exchange = async {
+        let mut client = TcpStream::connect(address).await?;
+        client.write_all(said).await?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await?;
+        Ok(answer)
+    };
+    tokio::time::timeout(Duration::from_secs(5), exchange).await?
+}
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+
+#[tokio::test]
+async fn the_origin_is_told_who_the_client_is() {
+    for (version, begin) in
+        [(ProxyVersion::V1, "PROXY TCP4 192.0.2.7 198.51.100.9 5000 80\r\n"), (ProxyVersion::V2, "")]
+    {
+        let (a, b) = network("--rtt 4ms");
+        let (records, origin) = (Records::default(), origin("o").await);
+        let config = BackendConfig::new(at(7443), origin.to_string(), key(1));
+        backend(&b, BackendConfig { send_proxy: Some(version), ..config }, &records);
+        let entrance = Entrance { proxy_from: vec!["127.0.0.1".parse().unwrap()], ..Entrance::default() };
+        let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(7443), key(1)) };
+        let entry = frontend(a, config, &records).await;
+        let proxied = [&b"PROXY TCP4 192.0.2.7 198.51.100.9 5000 80\r\n"[..], REQUEST].concat();
+        let answer = ask(entry, &proxied).await.unwrap();
+        assert!(
+            answer.starts_with(&format!("o|{begin}")) && answer.ends_with("GET / HTTP/1.1\r\n\r\n"),
+            "{answer}"
+        );
+        if version == ProxyVersion::V2 {
+            assert!(answer.contains("\0\r\nQUIT\n"), "{answer}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let records = records.lock().unwrap();
+        assert_eq!(records.len(), 2);
+        for access in records.iter() {
+            assert_eq!(access.client, Some("192.0.2.7:5000".parse().unwrap()), "{:?}", access.role);
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_a_backend_dies_new_connections_go_to_the_second_within_a_second() {
+    let (a, b) = network("--rtt 40ms");
+    let records = Records::default();
+    let (one, two) = (origin("one").await, origin("two").await);
+    let first = backend(&b, BackendConfig::new(at(1), one.to_string(), key(1)), &records);
+    backend(&b, BackendConfig::new(at(2), two.to_string(), key(1)), &records);
+    let backends = vec![BackendSpec::new(at(1)), BackendSpec { priority: 1, ..BackendSpec::new(at(2)) }];
+    let config = FrontendConfig { backends, watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    for _ in 0..3 {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("one|"));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    first.abort();
+    let died = Instant::now();
+    let under_way = tokio::spawn(ask(entry, REQUEST));
+    tokio::time::sleep(Duration::from_millis(950)).await;
+    let answer = ask(entry, REQUEST).await.unwrap();
+    assert!(answer.starts_with("two|"), "{answer} after {:?}", died.elapsed());
+    // Whoever asks in the meantime is refused by the stack, so that nothing was delivered, or fails in time.
+    let outcome = under_way.await.unwrap();
+    assert!(
+        outcome.as_ref().is_err() || outcome.as_ref().is_ok_and(|a| a.starts_with("two|")),
+        "{outcome:?}"
+    );
+    assert!(died.elapsed() < Duration::from_secs(4), "{:?}", died.elapsed());
+}
+
+#[tokio::test]
+async fn with_every_backend_silent_clients_are_taken_straight_to_the_origin() {
+    let (a, _b) = network("--loss 100%");
+    let records = Records::default();
+    let direct = Direct { origin: origin("direct").await.to_string(), send_proxy: Some(ProxyVersion::V1) };
+    let config = FrontendConfig {
+        watch: true,
+        direct: Some(direct),
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let entry = frontend(a, config, &records).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let began = Instant::now();
+    let answer = ask(entry, REQUEST).await.unwrap();
+    assert!(answer.starts_with("direct|PROXY TCP4 127.0.0.1 127.0.0.1 "), "{answer}");
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let route = records.lock().unwrap()[0].route.clone();
+    assert!(route.is_some_and(|route| route.starts_with("direct:")));
+}
+
+#[tokio::test]
+async fn a_path_without_our_tcp_is_crossed_by_the_kernels() {
+    let (a, b) = network("--loss 100%");
+    let (records, origin) = (Records::default(), origin("o").await);
+    let kernel = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
+    let config = BackendConfig::new(at(1), origin.to_string(), key(1));
+    backend(&b, BackendConfig { kernel_listen: Some(kernel), ..config }, &records);
+    let backends = vec![BackendSpec { kernel: Some(kernel), ..BackendSpec::new(at(1)) }];
+    let config = FrontendConfig { backends, watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    for _ in 0..3 {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_is_restarted_serves_at_once() {
+    let (a, b) = network("--rtt 10ms");
+    let (records, origin) = (Records::default(), origin("o").await);
+    let config = BackendConfig::new(at(1), origin.to_string(), key(1));
+    let first = backend(&b, config.clone(), &records);
+    let entry = frontend(a, FrontendConfig::new(loopback(), at(1), key(1)), &records).await;
+    for _ in 0..3 {
+        ask(entry, REQUEST).await.unwrap();
+    }
+    first.abort();
+    let _ = first.await;
+    backend(&b, config, &records);
+    for _ in 0..3 {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "another run, another stamp");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_connects_only_to_what_it_may() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, own, other) = (Records::default(), origin("own").await, origin("other").await);
+    let config = BackendConfig::new(at(1), own.to_string(), key(1));
+    let allow = vec![format!("127.0.0.1:{}", other.port()).parse().unwrap()];
+    backend(&b, BackendConfig { allow, ..config }, &records);
+    let entrance = Entrance { connect: true, ..Entrance::default() };
+    let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    let connect = |to: String| [format!("CONNECT {to} HTTP/1.1\r\n\r\n").as_bytes(), REQUEST].concat();
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
+    let answer = ask(entry, &connect(other.to_string())).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("other|"), "{answer}");
+    for forbidden in ["127.0.0.1:1".to_owned(), format!("localhost:{}", other.port()), own.to_string()] {
+        assert!(ask(entry, &connect(forbidden)).await.is_err());
+    }
+    let records = records.lock().unwrap();
+    let refused = records.iter().filter(|access| access.role == Role::Backend);
+    assert_eq!(refused.filter(|access| access.end.to_string().contains("not among the origins")).count(), 3);
+}
+
+#[tokio::test]
+async fn another_key_takes_nobody_down_with_it() {
+    let (a, b) = network("--rtt 10ms");
+    let (records, origin) = (Records::default(), origin("o").await);
+    backend(&b, BackendConfig::new(at(1), origin.to_string(), key(2)), &records);
+    let direct = Direct { origin: origin.to_string(), send_proxy: None };
+    let config = FrontendConfig {
+        watch: true,
+        direct: Some(direct),
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let entry = frontend(a, config, &records).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "straight to the origin");
+}

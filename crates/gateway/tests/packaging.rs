@@ -1,0 +1,66 @@
+//! What is packaged fits what is built: every key of the examples and of the handbook exists, every metric of the board and
+//! the alerts is there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use brisk_gateway::{Metrics, Settings};
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The example with the keys that it shows as comments.
+fn uncommented(text: &str) -> String {
+    let is_key = |line: &str| {
+        line.strip_prefix("# ").and_then(|line| line.split_once(" = ")).is_some_and(|(key, _)| {
+            key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit())
+        })
+    };
+    let line = |line: &str| if is_key(line) { line[2..].to_owned() } else { line.to_owned() };
+    text.lines().map(|text| line(text) + "\n").collect()
+}
+
+#[test]
+fn the_examples_are_good_with_and_without_their_comments() {
+    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+        let text = read(example);
+        for text in [text.clone(), uncommented(&text)] {
+            if let Err(error) = Settings::parse(&text, example) {
+                panic!("{error}");
+            }
+        }
+        assert!(uncommented(&text).contains("\nmechanisms = "), "comments are taken for keys");
+    }
+}
+
+#[test]
+fn every_key_of_the_examples_is_in_the_handbook() {
+    let handbook = read("docs/operating.md");
+    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+        for line in uncommented(&read(example)).lines() {
+            let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
+                continue;
+            };
+            assert!(handbook.contains(&format!("`{key}`")), "{key} is not in docs/operating.md");
+        }
+    }
+}
+
+#[test]
+fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
+    let metrics = Metrics::new();
+    let known = metrics.text(None);
+    for file in ["packaging/grafana/brisk.json", "packaging/prometheus/alerts.yaml"] {
+        let text = read(file);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("brisk_")).collect();
+        assert!(asked.len() >= 5, "{file}: {asked:?}");
+        for name in asked {
+            let name = name.trim_end_matches("_bucket").trim_end_matches("_total");
+            let by_peer = ["brisk_backend_up", "brisk_path_rtt_seconds", "brisk_path_loss_ratio"];
+            assert!(known.contains(name) || by_peer.contains(&name), "{file}: there is no {name}");
+        }
+    }
+}
