@@ -5,7 +5,10 @@
 //! error that says which arms there are.
 
 use brisk_tcp::TcpConfig;
-use brisk_tcp::config::Reactive;
+use brisk_tcp::config::{
+    CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart, PlannerConfig,
+    ProactiveConfig, Reactive,
+};
 use thiserror::Error;
 
 /// A set of mechanisms under the name it was asked by.
@@ -17,6 +20,20 @@ pub struct Arm {
     pub tcp: TcpConfig,
     /// Both ends use Fast Open, and the client has been to the server before.
     pub fast_open: bool,
+}
+
+impl Arm {
+    /// Lets the planner, if the arm has one, add at most so many percent; with 0 it has nothing to plan.
+    pub fn allow(&mut self, max_overhead: u32) {
+        if self.tcp.mechanisms.planner.is_some() {
+            self.tcp.mechanisms = TcpConfig::planned(max_overhead).mechanisms;
+        }
+    }
+
+    /// Its connections make use of what earlier ones learnt of the path.
+    pub fn knows_path(&self) -> bool {
+        self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
+    }
 }
 
 /// Why a text names no arm.
@@ -35,7 +52,7 @@ pub enum ArmError {
     },
     /// The word is neither an arm nor a mechanism.
     #[error(
-        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, planner",
+        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner",
         names()
     )]
     Unknown {
@@ -65,8 +82,6 @@ enum Named {
     Tcp(fn() -> TcpConfig),
     /// This TCP with Fast Open.
     FastOpen(fn() -> TcpConfig),
-    /// Something that is not part of this build.
-    Missing(&'static str),
 }
 
 /// Arms that have a name of their own.
@@ -75,17 +90,47 @@ const NAMED: [(&str, Named); 7] = [
     ("tcp+tfo", Named::FastOpen(TcpConfig::default)),
     ("tcp2012", Named::Tcp(TcpConfig::of_2012)),
     ("reactive", Named::Tcp(TcpConfig::of_2012_with_reactive)),
-    ("corrective", Named::Missing("the Corrective mechanism")),
-    ("proactive", Named::Missing("the Proactive mechanism")),
-    ("all", Named::Missing("the planner")),
+    ("corrective", Named::Tcp(corrective)),
+    ("proactive", Named::Tcp(proactive)),
+    ("all", Named::FastOpen(all)),
 ];
 
+/// Today's TCP with parity left of the window.
+fn corrective() -> TcpConfig {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
+    tcp
+}
+
+/// Today's TCP that sends everything twice.
+fn proactive() -> TcpConfig {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.proactive = Some(copies(CopyScope::All));
+    tcp
+}
+
+/// Everything, chosen by the planner, between two ends that know the path and each other: a response that is
+/// to be there within a round trip needs a window that takes it at once.
+fn all() -> TcpConfig {
+    TcpConfig { initial_window: 32, handshake_timers: Some(HandshakeTimers::default()), ..planned() }
+}
+
+fn planned() -> TcpConfig {
+    TcpConfig::planned(PlannerConfig::default().max_overhead)
+}
+
+fn copies(scope: CopyScope) -> ProactiveConfig {
+    ProactiveConfig { scope, ..ProactiveConfig::default() }
+}
+
 /// Mechanisms, the values of each, and what is missing.
-const MECHANISMS: [(&str, &str, &str); 5] = [
+const MECHANISMS: [(&str, &str, &str); 7] = [
     ("fast_open", "on or off", "Fast Open"),
     ("reactive", "off, paper or rack_tlp", "a form of Reactive"),
-    ("corrective", "off, f1 or f2", "the Corrective mechanism"),
+    ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8", "the Corrective mechanism"),
     ("proactive", "off, short or all", "the Proactive mechanism"),
+    ("path", "on or off", "what is known of the path"),
+    ("copy_syn", "on or off", "copies of SYN and SYN-ACK"),
     ("planner", "on or off", "the planner"),
 ];
 
@@ -119,7 +164,6 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
     match NAMED.iter().find(|(named, _)| *named == name) {
         Some((_, Named::Tcp(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: false }),
         Some((_, Named::FastOpen(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: true }),
-        Some((_, Named::Missing(what))) => return Err(ArmError::NotBuilt { arm: arm(), what }),
         None => {}
     }
     let mut asked = Arm { name: arm(), tcp: TcpConfig::default(), fast_open: false };
@@ -150,6 +194,35 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
             tcp.loss_detection = loss_detection;
             tcp.mechanisms.reactive = mechanisms.reactive;
         }
+        ("planner", "on") => tcp.mechanisms = planned().mechanisms,
+        ("planner", "off") => tcp.mechanisms.planner = None,
+        ("path", value) => {
+            let on = value == "on";
+            tcp.path_start = on.then(PathStart::default);
+            tcp.handshake_timers = on.then(HandshakeTimers::default);
+        }
+        ("copy_syn", value) => {
+            tcp.handshake_copies = (value == "on").then(HandshakeCopies::default);
+        }
+        ("corrective", "off") => tcp.mechanisms.corrective = None,
+        ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
+        ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),
+        ("corrective", value) => {
+            let wrong =
+                || ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed };
+            let parities = value.strip_prefix("rs").and_then(|count| count.parse().ok()).ok_or_else(wrong)?;
+            let reed_solomon = CorrectiveConfig {
+                code: FecCode::ReedSolomon,
+                parities,
+                blocks: 32,
+                ..CorrectiveConfig::default()
+            };
+            reed_solomon.validate().map_err(|_| wrong())?;
+            tcp.mechanisms.corrective = Some(reed_solomon);
+        }
+        ("proactive", "off") => tcp.mechanisms.proactive = None,
+        ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
+        ("proactive", "all") => tcp.mechanisms.proactive = Some(copies(CopyScope::All)),
         (_, "off") => {}
         _ => return Err(ArmError::NotBuilt { arm: arm.to_owned(), what }),
     }
@@ -157,11 +230,7 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
 }
 
 fn existing() -> String {
-    let built = |(name, named): &(&'static str, Named)| match named {
-        Named::Tcp(_) | Named::FastOpen(_) => Some(*name),
-        Named::Missing(_) => None,
-    };
-    NAMED.iter().filter_map(built).collect::<Vec<_>>().join(", ")
+    names()
 }
 
 fn names() -> String {
@@ -183,7 +252,7 @@ mod tests {
     #[test]
     fn the_default_arms_are_those_that_exist() {
         let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
-        assert_eq!(names, ["tcp", "tcp+tfo", "reactive"]);
+        assert_eq!(names, ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"]);
     }
 
     #[test]
@@ -198,13 +267,21 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_that_is_not_built_says_which_are() {
-        let error = parse_arms("tcp; corrective").unwrap_err().to_string();
+    fn what_is_known_of_the_path_and_the_copy_of_the_syn_are_words_of_their_own() {
+        let arm = parse_arm("fast_open,path,copy_syn").unwrap();
+        assert!(arm.fast_open && arm.knows_path() && arm.tcp.handshake_copies.is_some());
+        assert_eq!(parse_arm("path=off,copy_syn=off").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+    }
+
+    #[test]
+    fn corrective_comes_in_both_profiles_and_with_several_parities() {
+        let of = |text| parse_arm(text).unwrap().tcp.mechanisms.corrective;
+        assert_eq!(of("corrective"), of("corrective=f2"));
+        assert_eq!(of("corrective=f1"), Some(CorrectiveConfig::of_the_paper()));
         assert_eq!(
-            error,
-            "arm 'corrective' needs the Corrective mechanism, not built yet; arms that exist: tcp, tcp+tfo, tcp2012, reactive"
+            of("corrective=rs3").map(|config| (config.code, config.parities)),
+            Some((FecCode::ReedSolomon, 3))
         );
-        assert!(matches!(parse_arm("fast_open,corrective=f2"), Err(ArmError::NotBuilt { .. })));
     }
 
     #[test]
@@ -212,7 +289,10 @@ mod tests {
         let error = parse_arm("tpc").unwrap_err().to_string();
         assert!(error.contains("'tpc' is no arm") && error.contains("tcp2012"), "{error}");
         let error = parse_arm("corrective=f3").unwrap_err().to_string();
-        assert_eq!(error, "arm 'corrective=f3': corrective cannot be 'f3'; use off, f1 or f2");
+        assert_eq!(
+            error,
+            "arm 'corrective=f3': corrective cannot be 'f3'; use off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"
+        );
         assert!(matches!(parse_arm("corrective=or"), Err(ArmError::Value { .. })));
         assert_eq!(parse_arms("tcp;"), Err(ArmError::Empty));
     }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
+use brisk_sim::application::Exchange;
 use brisk_sim::fast_open::Acquaintance;
+use brisk_sim::page::{self, LoadSpec, Page};
 use brisk_sim::seeds;
 use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
 use brisk_sim::world::Arena;
@@ -16,6 +18,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::arms::Arm;
+use crate::plan::store::Row;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
 
@@ -32,6 +35,8 @@ pub struct Comparison {
     pub sizes: Sizes,
     /// How the sizes were asked for, for the report.
     pub sizes_text: String,
+    /// A page that each transaction loads, instead of one response. Default `None`.
+    pub page: Option<Page>,
     /// Transactions of each arm.
     pub n: u64,
     /// Leave the handshake out.
@@ -42,6 +47,11 @@ pub struct Comparison {
     pub arms: Vec<Arm>,
 }
 
+/// A transaction and its number.
+pub(crate) type Numbered = (u64, TransactionResult);
+
+/// Transactions after which a path is familiar.
+const FAMILIAR: u32 = 300;
 /// Transactions that a core takes at a time.
 const CHUNK: u64 = 32;
 
@@ -174,13 +184,32 @@ pub fn compare(
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
 ) -> Result<Report, TransactionError> {
+    let by_arm = transactions(comparison, &|_| true, progress, stop)?;
+    Ok(Report::of(comparison, |index, arm| {
+        let rows: Vec<Row> = by_arm[index].iter().map(|(index, result)| Row::of(*index, result)).collect();
+        ArmReport::of_rows(comparison, arm, &rows)
+    }))
+}
+
+/// Runs the transactions whose number is `wanted`, for each arm; fewer of them once `stop` is set.
+///
+/// # Errors
+/// As [`compare`].
+pub(crate) fn transactions(
+    comparison: &Comparison,
+    wanted: &(dyn Fn(u64) -> bool + Sync),
+    progress: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Vec<Vec<Numbered>>, TransactionError> {
     let chunks = comparison.n.div_ceil(CHUNK);
-    let acquaintance = Acquaintance::over(comparison.link.base_rtt())?;
-    let done: Vec<Vec<Vec<TransactionResult>>> = (0..chunks)
+    let acquaintances = comparison.arms.iter().map(|arm| acquaint(comparison, arm));
+    let acquaintances: Vec<Acquaintance> = acquaintances.collect::<Result<_, TransactionError>>()?;
+    let done: Vec<Vec<Vec<Numbered>>> = (0..chunks)
         .into_par_iter()
         .map(|chunk| {
             let end = ((chunk + 1) * CHUNK).min(comparison.n);
-            run_chunk(comparison, &acquaintance, chunk * CHUNK..end, progress, stop)
+            let numbers = (chunk * CHUNK..end).filter(|index| wanted(*index));
+            run_chunk(comparison, &acquaintances, numbers, progress, stop)
         })
         .collect::<Result<_, TransactionError>>()?;
     let mut by_arm = vec![Vec::new(); comparison.arms.len()];
@@ -189,70 +218,79 @@ pub fn compare(
             arm.extend(results);
         }
     }
-    let arms = comparison.arms.iter().zip(&by_arm).map(|(arm, results)| report_arm(comparison, arm, results));
-    Ok(Report {
-        link: LinkReport::of(&comparison.link),
-        workload: Workload {
-            flow: comparison.sizes_text.clone(),
-            request_bytes: comparison.request,
-            established: comparison.established,
-            n: comparison.n,
-        },
-        seed: comparison.seed,
-        arms: arms.collect(),
-    })
+    Ok(by_arm)
 }
 
-/// The transactions of a range, for each arm; fewer of them once `stop` is set.
+/// What both ends know of each other beforehand. The planner needs to know how much the path loses, and an
+/// arm that starts from the path what it carries: they have seen many transactions like those that are
+/// compared, over the path as it is. It is the client of Fast Open that is handed what is known.
+fn acquaint(comparison: &Comparison, arm: &Arm) -> Result<Acquaintance, TransactionError> {
+    if let Some(page) = &comparison.page {
+        return page::acquaintance(&comparison.link, page);
+    }
+    if arm.tcp.mechanisms.planner.is_none() && !arm.knows_path() {
+        return Ok(Acquaintance::over(&comparison.link)?);
+    }
+    let seed = seeds::of_transaction(comparison.seed, u64::MAX);
+    let mut chance = brisk_link::seeds::rng(seed, "size");
+    let exchange = |response| Exchange { request: comparison.request, ..Exchange::of(response) };
+    let exchanges: Vec<Exchange> =
+        (0..FAMILIAR).map(|_| exchange(comparison.sizes.draw(&mut chance))).collect();
+    Ok(Acquaintance::familiar(&comparison.link, seed, &arm.tcp, &exchanges)?)
+}
+
+/// The transactions of these numbers, for each arm; fewer of them once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
-    acquaintance: &Acquaintance,
-    range: std::ops::Range<u64>,
+    acquaintances: &[Acquaintance],
+    numbers: impl Iterator<Item = u64>,
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
-) -> Result<Vec<Vec<TransactionResult>>, TransactionError> {
+) -> Result<Vec<Vec<Numbered>>, TransactionError> {
     let mut arena = Arena::default();
     let mut by_arm = vec![Vec::with_capacity(CHUNK as usize); comparison.arms.len()];
-    for index in range {
+    for index in numbers {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let seed = seeds::of_transaction(comparison.seed, index);
-        let response = comparison.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
-        for (arm, results) in comparison.arms.iter().zip(&mut by_arm) {
-            let spec = TransactionSpec {
-                request: comparison.request,
-                established: comparison.established,
-                client: arm.tcp.clone(),
-                server: arm.tcp.clone(),
-                fast_open: arm.fast_open.then_some(acquaintance),
-                ..TransactionSpec::new(&comparison.link, response)
-            };
-            results.push(transaction_in(&spec, seed, &mut arena)?);
+        let arms = comparison.arms.iter().zip(acquaintances);
+        for ((arm, acquaintance), results) in arms.zip(&mut by_arm) {
+            results.push((index, run_one(comparison, arm, acquaintance, index, &mut arena)?));
         }
         progress(comparison.arms.len() as u64);
     }
     Ok(by_arm)
 }
 
-fn report_arm(comparison: &Comparison, arm: &Arm, results: &[TransactionResult]) -> ArmReport {
-    let completed = results.iter().filter_map(|result| result.completion);
-    let total = |of: fn(&TransactionResult) -> u64| results.iter().map(of).sum::<u64>();
-    let totals = Totals {
-        n: results.len() as u64,
-        wire_bytes: total(|result| result.wire_bytes_up + result.wire_bytes_down),
-        payload_bytes: total(|result| result.payload_bytes),
-        timeouts: total(|result| result.timeouts),
-        retransmits: total(|result| result.retransmits),
-        hit: Some(results.iter().filter(|result| result.dropped > 0).count() as u64),
-        repaired: Repaired {
-            probe: total(|result| result.repaired_by_probe),
-            parity: total(|result| result.repaired_by_parity),
-            copy: total(|result| result.repaired_by_copy),
-        },
+/// One transaction of one arm: a response, or a page.
+fn run_one(
+    comparison: &Comparison,
+    arm: &Arm,
+    acquaintance: &Acquaintance,
+    index: u64,
+    arena: &mut Arena,
+) -> Result<TransactionResult, TransactionError> {
+    let seed = seeds::of_transaction(comparison.seed, index);
+    let fast_open = arm.fast_open.then_some(acquaintance);
+    if let Some(page) = &comparison.page {
+        let spec = LoadSpec {
+            client: arm.tcp.clone(),
+            server: arm.tcp.clone(),
+            fast_open,
+            ..LoadSpec::new(&comparison.link, page)
+        };
+        return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
+    }
+    let response = comparison.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
+    let spec = TransactionSpec {
+        request: comparison.request,
+        established: comparison.established,
+        client: arm.tcp.clone(),
+        server: arm.tcp.clone(),
+        fast_open,
+        ..TransactionSpec::new(&comparison.link, response)
     };
-    let times = Sample::new(completed.map(milliseconds).collect());
-    ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
+    transaction_in(&spec, seed, arena)
 }
 
 /// Sums over the transactions of an arm.
@@ -272,6 +310,27 @@ pub(crate) struct Totals {
 }
 
 impl ArmReport {
+    /// The report over the transactions of an arm.
+    pub(crate) fn of_rows(comparison: &Comparison, arm: &Arm, rows: &[Row]) -> ArmReport {
+        let total = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
+        let totals = Totals {
+            n: rows.len() as u64,
+            wire_bytes: total(|row| row.wire_up + row.wire_down),
+            payload_bytes: total(|row| row.payload),
+            timeouts: total(|row| row.timeouts),
+            retransmits: total(|row| row.retransmits),
+            hit: Some(rows.iter().filter(|row| row.dropped > 0).count() as u64),
+            repaired: Repaired {
+                probe: total(|row| row.repaired_by_probe),
+                parity: total(|row| row.repaired_by_parity),
+                copy: total(|row| row.repaired_by_copy),
+            },
+        };
+        let times = rows.iter().filter_map(|row| row.completion_us).map(|us| us as f64 / 1000.0);
+        let times = Sample::new(times.collect());
+        ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
+    }
+
     /// The report over completion times in ms; the bootstrap draws from `seed`.
     pub(crate) fn new(
         name: &str,
@@ -311,6 +370,21 @@ impl ArmReport {
 }
 
 impl Report {
+    /// The report of a comparison whose arms, by their place, are reported by `report_arm`.
+    pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Arm) -> ArmReport) -> Report {
+        Report {
+            link: LinkReport::of(&comparison.link),
+            workload: Workload {
+                flow: comparison.sizes_text.clone(),
+                request_bytes: comparison.request,
+                established: comparison.established,
+                n: comparison.n,
+            },
+            seed: comparison.seed,
+            arms: comparison.arms.iter().enumerate().map(|(index, arm)| report_arm(index, arm)).collect(),
+        }
+    }
+
     /// The report as text for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         table::text(self)
@@ -342,6 +416,7 @@ mod tests {
             request: 100,
             sizes: Sizes::Fixed(bytes),
             sizes_text: format!("{bytes}B"),
+            page: None,
             n,
             established: false,
             seed: 7,

@@ -7,6 +7,8 @@
 //! | [`compare`] | many short transfers over one link, once for each arm |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
+//! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
+//! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -15,5 +17,12 @@ pub mod arms;
 pub mod compare;
 pub mod demo;
 pub mod emulate;
+pub mod pages;
+pub mod plan;
 pub mod sizes;
 pub mod statistics;
+
+/// A digest of bytes (SipHash-2-4 under a fixed key): tells two builds apart, protects against nothing.
+pub fn digest(bytes: &[u8]) -> u64 {
+    siphasher::sip::SipHasher24::new_with_keys(0, 0).hash(bytes)
+}

@@ -104,7 +104,7 @@ fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
 }
 
 /// Uniform in 0..n; the bias of the multiplication is below n / 2^32.
-fn below(n: usize, rng: &mut impl RngCore) -> usize {
+pub(crate) fn below(n: usize, rng: &mut impl RngCore) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
 

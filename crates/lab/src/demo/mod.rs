@@ -199,6 +199,7 @@ impl Demo {
             request: REQUEST_BYTES,
             sizes: Sizes::Fixed(self.flow + RESPONSE_HEAD),
             sizes_text: self.flow_text.clone(),
+            page: None,
             n: self.simulated,
             established: false,
             seed: self.seed,
@@ -296,44 +297,4 @@ fn snapshot(stages: &[Stage], began: Instant) -> Snapshot {
         }
     });
     Snapshot { elapsed: began.elapsed(), arms: arms.collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arms::default_arms;
-
-    fn demo(link: &str, seconds: u64) -> Demo {
-        Demo {
-            link: LinkSpec::parse(link).unwrap(),
-            arms: default_arms(),
-            flow: 5_000,
-            flow_text: "5kB".to_owned(),
-            per_second: 40.0,
-            simulated: 300,
-            duration: Duration::from_secs(seconds),
-            seed: 1,
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn requests_cross_the_gateways_and_the_link_in_the_time_that_is_expected() {
-        let mut looks = 0;
-        let demo = demo("--rtt 40ms --loss 1%", 2);
-        let report = demo.run(std::future::pending(), &mut |_| looks += 1).await.unwrap();
-        let arm = &report.arms[0];
-        assert!(looks >= 4 && arm.measured.n > 40, "{looks} {arm:?}");
-        assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
-        assert_eq!(arm.simulated_ms.p50, 80.0);
-        assert!((80.0..120.0).contains(&arm.measured.ms.p50), "{arm:?}");
-        assert!((1.05..2.0).contains(&arm.measured.wire_ratio), "{arm:?}");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_demonstration_can_be_ended_early() {
-        let demo = Demo { simulated: 10, ..demo("--rtt 20ms", 60) };
-        let stop = tokio::time::sleep(Duration::from_secs(2));
-        let report = demo.run(stop, &mut |_| {}).await.unwrap();
-        assert!(report.seconds < 10.0 && report.arms[0].measured.completed > 0, "{report:?}");
-    }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use brisk_gateway::{Access, Backend, BackendConfig, Frontend, FrontendConfig, Log, ServiceConfig};
+use brisk_gateway::{
+    Access, Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, ServiceConfig,
+};
 use brisk_link::{Counters, LinkSpec};
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
@@ -69,13 +71,15 @@ impl Stage {
         let (stop_gateway, stopped) = watch::channel(false);
         // Nagle's algorithm is off on a gateway's hop.
         let tcp = TcpConfig { nodelay: true, ..arm.tcp.clone() };
+        // Sealed, as a hop is.
+        let key = Hop::Sealed(KeyRing::of(HopKey::generate()?));
 
         let (builder, attached) = hop_device()?;
         let endpoint = builder.build()?;
         let backend_at = udp_address(&attached)?;
         let inside =
             SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(backend_at.port()));
-        let defaults = BackendConfig::new(inside, origin.to_string());
+        let defaults = BackendConfig::new(inside, origin.to_string(), key.clone());
         let config = BackendConfig {
             tcp: tcp.clone(),
             fast_open: defaults.fast_open.clone().filter(|_| arm.fast_open),
@@ -95,7 +99,7 @@ impl Stage {
         let (builder, attached) = hop_device()?;
         let endpoint = builder.build()?;
         let peer = attached.destination(relay_at)?;
-        let defaults = FrontendConfig::new(ANY, peer);
+        let defaults = FrontendConfig::new(ANY, peer, key);
         let fast_open = defaults.fast_open.filter(|_| arm.fast_open);
         let config = FrontendConfig { tcp, fast_open, service: service(&hop), ..defaults };
         let frontend = Frontend::bind(config, endpoint.clone()).await?;

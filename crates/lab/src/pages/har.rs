@@ -1,0 +1,184 @@
+//! HAR files: what the developer tools of browsers export.
+//!
+//! The format says what was fetched and when, not why. An object's parent is, in this order: what `_initiator`
+//! names, the page in the `Referer` header, the first object. A child of a document begins while the document
+//! arrives, every other child when its parent is there.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use brisk_sim::page::{Activity, Page, Wait, Work};
+use serde::Deserialize;
+
+use super::{LEAST_REQUEST, PagesError, USUAL_REQUEST};
+
+#[derive(Deserialize)]
+struct Har {
+    log: Log,
+}
+
+#[derive(Deserialize)]
+struct Log {
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    started_date_time: String,
+    request: Request,
+    response: Response,
+    #[serde(rename = "_initiator")]
+    initiator: Option<Initiator>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    url: String,
+    #[serde(default)]
+    headers: Vec<Header>,
+    headers_size: Option<i64>,
+    body_size: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    headers_size: Option<i64>,
+    body_size: Option<i64>,
+    content: Option<Content>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Content {
+    size: Option<i64>,
+    mime_type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct Initiator {
+    url: Option<String>,
+}
+
+/// True if the text is one JSON object with a `log`.
+pub fn looks_like(text: &str) -> bool {
+    let beginning: String = text.chars().filter(|c| !c.is_whitespace()).take(8).collect();
+    beginning.starts_with("{\"log\":")
+}
+
+/// Reads the page of a HAR.
+///
+/// # Errors
+/// [`PagesError`].
+pub fn read(text: &str, label: &str) -> Result<Page, PagesError> {
+    let Har { log: Log { mut entries } } =
+        serde_json::from_str(text).map_err(|error| PagesError::of_json(0, &error))?;
+    entries.retain(|entry| entry.request.url.starts_with("http"));
+    // RFC 3339 times of one recording order as text.
+    entries.sort_by(|a, b| a.started_date_time.cmp(&b.started_date_time));
+    let mut hosts: HashMap<&str, usize> = HashMap::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    let mut parents: Vec<Option<usize>> = Vec::new();
+    let mut numbers = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let next = hosts.len();
+        numbers.push(*hosts.entry(host_of(&entry.request.url)).or_insert(next));
+        let named =
+            [entry.initiator.as_ref().and_then(|initiator| initiator.url.as_deref()), entry.referer()];
+        let parent = named.into_iter().flatten().find_map(|url| known.get(url).copied());
+        parents.push(parent.or_else(|| (index > 0).then_some(0)));
+        known.entry(&entry.request.url).or_insert(index);
+    }
+    let activities = entries.iter().enumerate().map(|(index, entry)| {
+        let wait = parents[index].map(|parent| found_in(parent, index, &entries[parent], &parents));
+        Activity { work: entry.download(numbers[index]), waits: wait.into_iter().collect() }
+    });
+    Ok(Page::new(label, activities.collect())?)
+}
+
+impl Entry {
+    fn referer(&self) -> Option<&str> {
+        let referer = |header: &&Header| header.name.eq_ignore_ascii_case("referer");
+        self.request.headers.iter().find(referer).map(|header| header.value.as_str())
+    }
+
+    fn is_document(&self) -> bool {
+        let kind = self.response.content.as_ref().and_then(|content| content.mime_type.as_deref());
+        kind.is_some_and(|kind| kind.starts_with("text/html"))
+    }
+
+    fn download(&self, host: usize) -> Work {
+        // -1 stands for "not known".
+        let size = |size: Option<i64>| size.and_then(|size| u64::try_from(size).ok());
+        let Request { headers_size, body_size, .. } = &self.request;
+        let request = size(*headers_size)
+            .map_or(u64::from(USUAL_REQUEST), |headers| headers + size(*body_size).unwrap_or(0));
+        let content = || size(self.response.content.as_ref().and_then(|content| content.size));
+        let body = size(self.response.body_size).or_else(content).unwrap_or(0);
+        Work::Download {
+            host,
+            request: request.clamp(LEAST_REQUEST.into(), 1 << 16) as u32,
+            response: (size(self.response.headers_size).unwrap_or(0) + body).max(1),
+            think: Duration::ZERO,
+        }
+    }
+}
+
+/// A parser finds the children of a document one after the other while it arrives.
+fn found_in(parent: usize, index: usize, of: &Entry, parents: &[Option<usize>]) -> Wait {
+    if !of.is_document() {
+        return Wait::End(parent);
+    }
+    let siblings = || parents.iter().enumerate().filter(|(_, of)| **of == Some(parent));
+    let before = siblings().filter(|(other, _)| *other < index).count();
+    Wait::Share(parent, (1000 * (before + 1) / (siblings().count() + 1)) as u16)
+}
+
+/// Scheme, name and port: what connections are kept for.
+fn host_of(url: &str) -> &str {
+    let authority = url.find("://").map_or(0, |at| at + 3);
+    let end = url[authority..].find(['/', '?', '#']).map_or(url.len(), |at| authority + at);
+    &url[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_becomes_a_page() {
+        let entry = |time: &str, url: &str, body: i64, kind: &str, more: &str| {
+            format!(
+                r#"{{"startedDateTime":"2026-01-01T00:00:{time}Z","request":{{"url":"{url}","headersSize":300,"bodySize":0,"headers":[{{"name":"Referer","value":"http://a/"}}]}},
+                "response":{{"headersSize":100,"bodySize":{body},"content":{{"size":77,"mimeType":"{kind}"}}}}{more}}}"#
+            )
+        };
+        let text = format!(
+            r#" {{ "log": {{ "entries": [{},{},{}] }} }}"#,
+            entry("02.5", "http://b/i.png", -1, "image/png", r#","_initiator":{"url":"http://a/s.js"}"#),
+            entry("00.0", "http://a/", 5000, "text/html; charset=utf-8", ""),
+            entry("01.0", "http://a/s.js", 900, "text/javascript", "")
+        );
+        assert!(looks_like(&text));
+        let page = read(&text, "mine").unwrap();
+        let waits: Vec<&[Wait]> = page.activities().iter().map(|activity| &activity.waits[..]).collect();
+        assert_eq!(waits, [&[][..], &[Wait::Share(0, 500)], &[Wait::End(1)]]);
+        assert_eq!((page.hosts(), page.bytes()), (2, 5100 + 1000 + 177));
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        assert!(read("{\"log\":{\"entries\":[{}]}}", "x").unwrap_err().to_string().contains("missing field"));
+        assert!(
+            read("{\"log\":{\"entries\":[]}}", "x").unwrap_err().to_string().contains("nothing to download")
+        );
+    }
+}

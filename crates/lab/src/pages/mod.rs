@@ -1,0 +1,81 @@
+//! Pages to load: read from a file, or made from a seed.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`synthetic`] | a page with the sizes and the structure of real ones, made from a seed |
+//! | [`har`] | HAR files, what browsers' developer tools export |
+//! | [`skeleton`] | pages without their content: objects with sizes, parents and waiting times, JSON lines |
+//! | [`wprof`] | dependency graphs with computation times, as WProf measured them, JSON lines |
+
+use brisk_sim::page::{Page, PageError};
+use thiserror::Error;
+
+pub mod har;
+pub mod skeleton;
+pub mod synthetic;
+pub mod wprof;
+
+/// Bytes of a request where nothing says more.
+const USUAL_REQUEST: u32 = 400;
+/// Least bytes of a request: what the simulated server needs.
+const LEAST_REQUEST: u32 = 16;
+
+/// Why a file has no page.
+#[derive(Debug, Error)]
+pub enum PagesError {
+    /// It is not JSON, or not of the shape expected.
+    #[error("line {line}: {what}")]
+    Shape {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// What it describes cannot be loaded.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// There is no page in it.
+    #[error("no page in it: give a HAR file, or JSON lines of page skeletons or WProf graphs")]
+    Nothing,
+}
+
+impl PagesError {
+    fn of_json(line: usize, error: &serde_json::Error) -> PagesError {
+        let line = line.max(error.line());
+        PagesError::Shape { line, what: error.to_string() }
+    }
+}
+
+/// Reads the pages of a file: a HAR, or one page a line in one of the two forms.
+///
+/// # Errors
+/// [`PagesError`]: the first line that cannot be meant.
+pub fn read(text: &str, label: &str) -> Result<Vec<Page>, PagesError> {
+    if har::looks_like(text) {
+        return Ok(vec![har::read(text, label)?]);
+    }
+    let mut pages = Vec::new();
+    for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        pages.push(match text.contains("\"deps\"") {
+            true => wprof::read(text, index + 1)?,
+            false => skeleton::read(text, index + 1)?,
+        });
+    }
+    if pages.is_empty() { Err(PagesError::Nothing) } else { Ok(pages) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_page_is_named_with_its_line() {
+        let error = |text: &str| read(text, "x").unwrap_err().to_string();
+        assert_eq!(
+            error("\n\n"),
+            "no page in it: give a HAR file, or JSON lines of page skeletons or WProf graphs"
+        );
+        assert!(error("{\"label\":\"a\",\"res\":[]}\nnonsense").contains("nothing to download"));
+        assert!(error("\nnonsense").starts_with("line 2: "));
+    }
+}

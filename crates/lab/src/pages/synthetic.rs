@@ -1,0 +1,173 @@
+//! A page made from a seed, with the sizes and the structure of real ones.
+//!
+//! Kinds and sizes follow what page archives report: a third scripts, a quarter images, a tenth style sheets;
+//! sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The document's parser
+//! finds most objects while the document arrives; the others are brought by scripts, after their computation.
+
+use std::time::Duration;
+
+use brisk_sim::page::{Activity, Page, PageError, Wait, Work};
+use rand_core::RngCore;
+use serde::Deserialize;
+
+/// A page to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Its name.
+    pub label: String,
+    /// Objects, the document included.
+    pub objects: usize,
+    /// Hosts they are on.
+    pub hosts: usize,
+    /// Bytes of all responses together.
+    pub bytes: u64,
+    /// Seed of its structure: the same seed makes the same page.
+    #[serde(default)]
+    pub seed: u64,
+    /// Computation of a script, ms, median; 0 leaves computation out.
+    #[serde(default)]
+    pub compute_ms: u64,
+}
+
+/// Kind, share of the objects in thousandths, median and 90th percentile of the size.
+const KINDS: [(Kind, u32, f64, f64); 4] = [
+    (Kind::Script, 340, 5_400.0, 57_000.0),
+    (Kind::Style, 110, 4_200.0, 57_000.0),
+    (Kind::Font, 50, 24_000.0, 52_000.0),
+    (Kind::Image, 500, 3_900.0, 31_000.0),
+];
+
+/// Bytes of the document: median and 90th percentile of those of home pages.
+const DOCUMENT: (f64, f64) = (20_000.0, 60_000.0);
+/// Thousandths of the objects that a script brings and not the parser.
+const BY_SCRIPT: u32 = 250;
+/// Thousandths of the objects that are on the document's own host.
+const OWN_HOST: u32 = 450;
+/// The 90th percentile of the standard normal distribution.
+const Z90: f64 = 1.2816;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Script,
+    Style,
+    Font,
+    Image,
+}
+
+impl Recipe {
+    /// Makes the page.
+    ///
+    /// # Errors
+    /// [`PageError`] if it has too many objects or hosts, or none.
+    pub fn page(&self) -> Result<Page, PageError> {
+        let Recipe { label, objects, hosts, bytes, seed, compute_ms } = self;
+        let mut rng = brisk_link::seeds::rng(*seed, "page");
+        let kinds: Vec<Kind> = (1..*objects).map(|_| draw_kind(&mut rng)).collect();
+        let mut sizes = vec![log_normal(DOCUMENT.0, DOCUMENT.1, &mut rng)];
+        sizes.extend(kinds.iter().map(|kind| draw_size(*kind, &mut rng)));
+        let scale = *bytes as f64 / sizes.iter().sum::<f64>();
+        let found: Vec<bool> = kinds.iter().map(|_| rng.next_u32() % 1000 >= BY_SCRIPT).collect();
+        let by_parser = found.iter().filter(|found| **found).count();
+
+        let mut activities: Vec<Activity> = Vec::new();
+        let mut scripts: Vec<usize> = Vec::new();
+        let download = |host: usize, size: f64| Work::Download {
+            host,
+            request: 300 + 20 * (host as u32 % 8),
+            response: ((size * scale) as u64).max(50),
+            think: Duration::ZERO,
+        };
+        if *objects > 0 {
+            activities.push(Activity { work: download(0, sizes[0]), waits: Vec::new() });
+        }
+        let mut seen = 0;
+        for ((kind, size), found) in kinds.iter().zip(&sizes[1..]).zip(&found) {
+            let host = if *hosts < 2 || rng.next_u32() % 1000 < OWN_HOST {
+                0
+            } else {
+                1 + rng.next_u32() as usize % (hosts - 1)
+            };
+            let script = scripts.get(rng.next_u32() as usize % scripts.len().max(1)).copied();
+            let wait = match script.filter(|_| !found) {
+                Some(script) => Wait::End(script),
+                None => {
+                    seen += 1;
+                    Wait::Share(0, (1000 * seen / (by_parser + 1)).min(1000) as u16)
+                }
+            };
+            let index = activities.len();
+            activities.push(Activity { work: download(host, *size), waits: vec![wait] });
+            if *kind == Kind::Script {
+                let ms = if *compute_ms == 0 {
+                    0.0
+                } else {
+                    log_normal(*compute_ms as f64, 8.0 * *compute_ms as f64, &mut rng)
+                };
+                let work = Work::Compute(Duration::from_micros((ms * 1000.0) as u64));
+                scripts.push(activities.len());
+                activities.push(Activity { work, waits: vec![Wait::End(index)] });
+            }
+        }
+        Page::new(label, activities)
+    }
+}
+
+fn draw_kind(rng: &mut impl RngCore) -> Kind {
+    let mut left = rng.next_u32() % 1000;
+    for (kind, share, ..) in KINDS {
+        if left < share {
+            return kind;
+        }
+        left -= share;
+    }
+    Kind::Image
+}
+
+fn draw_size(kind: Kind, rng: &mut impl RngCore) -> f64 {
+    let of = KINDS.iter().find(|(known, ..)| *known == kind);
+    of.map_or(1.0, |(_, _, p50, p90)| log_normal(*p50, *p90, rng))
+}
+
+/// Log-normal by median and 90th percentile (Box and Muller 1958), cut at twenty times the percentile.
+fn log_normal(p50: f64, p90: f64, rng: &mut impl RngCore) -> f64 {
+    let uniform = |rng: &mut dyn RngCore| (f64::from(rng.next_u32()) + 1.0) / (f64::from(u32::MAX) + 2.0);
+    let (u, v) = (uniform(rng), uniform(rng));
+    let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+    let sigma = (p90 / p50).ln() / Z90;
+    (p50.ln() + sigma * normal).exp().min(20.0 * p90)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe() -> Recipe {
+        Recipe { label: "page".to_owned(), objects: 200, hosts: 20, bytes: 2_000_000, seed: 1, compute_ms: 5 }
+    }
+
+    #[test]
+    fn a_page_has_what_was_asked_for() {
+        let page = recipe().page().unwrap();
+        assert_eq!((page.objects(), page.hosts()), (200, 20));
+        assert!(page.bytes().abs_diff(2_000_000) < 20_000, "{}", page.bytes());
+        assert_eq!(recipe().page(), recipe().page());
+        assert_ne!(recipe().page(), Recipe { seed: 2, ..recipe() }.page());
+    }
+
+    #[test]
+    fn sizes_have_the_median_and_the_percentile_asked_for() {
+        let mut rng = brisk_link::seeds::rng(1, "test");
+        let sample = crate::statistics::Sample::new(
+            (0..20_000).map(|_| log_normal(4_000.0, 50_000.0, &mut rng)).collect(),
+        );
+        assert!((sample.quantile(0.5) / 4_000.0 - 1.0).abs() < 0.05);
+        assert!((sample.quantile(0.9) / 50_000.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_page_of_nothing_is_refused() {
+        assert!(Recipe { objects: 0, ..recipe() }.page().is_err());
+        assert_eq!(Recipe { objects: 1, hosts: 1, ..recipe() }.page().unwrap().objects(), 1);
+    }
+}

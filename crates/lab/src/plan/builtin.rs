@@ -1,0 +1,45 @@
+//! The plans that come with the program.
+
+/// Name and text of each, in the order of the papers.
+pub const PLANS: &[(&str, &str)] = &[
+    ("tfo-fig1", include_str!("../../../../plans/tfo-fig1.toml")),
+    ("tfo-table1", include_str!("../../../../plans/tfo-table1.toml")),
+    ("tfo-fallback", include_str!("../../../../plans/tfo-fallback.toml")),
+    ("ga-table3", include_str!("../../../../plans/ga-table3.toml")),
+    ("ga-table4", include_str!("../../../../plans/ga-table4.toml")),
+    ("ga-table5a", include_str!("../../../../plans/ga-table5a.toml")),
+    ("ga-table5b", include_str!("../../../../plans/ga-table5b.toml")),
+    ("ga-table5c", include_str!("../../../../plans/ga-table5c.toml")),
+    ("ga-fig10", include_str!("../../../../plans/ga-fig10.toml")),
+    ("ga-table6", include_str!("../../../../plans/ga-table6.toml")),
+    ("ga-fig11", include_str!("../../../../plans/ga-fig11.toml")),
+    ("ga-overhead", include_str!("../../../../plans/ga-overhead.toml")),
+    ("negative-controls", include_str!("../../../../plans/negative-controls.toml")),
+];
+
+/// The text of the plan of this name.
+pub fn text(name: &str) -> Option<&'static str> {
+    PLANS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn every_plan_can_be_meant_and_expects_something() {
+        for (name, text) in PLANS {
+            let plan = Plan::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
+            assert!(plan.cells.iter().any(|cell| !cell.expectations.is_empty()), "{name} expects nothing");
+            for expectation in plan.cells.iter().flat_map(|cell| &cell.expectations) {
+                let [low, high] = expectation.range;
+                let surprising = expectation.paper.is_some_and(|paper| paper < low || paper > high);
+                assert!(
+                    !surprising || !expectation.why.is_empty(),
+                    "{name}: a range without the paper's figure has a reason"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Expectations against results: what the paper has, what we have, how sure we are, and whether it is as
+//! expected.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::compare::{ArmReport, Report};
+use crate::plan::metric::Metric;
+use crate::plan::run::{RunError, comparison};
+use crate::plan::store::{Row, Store};
+use crate::plan::{Cell, Expectation, Plan};
+use crate::statistics::{Interval, below};
+
+/// Draws of the bootstrap for one figure.
+const RESAMPLES: usize = 300;
+
+/// What became of a plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlanReport {
+    /// Name of the plan.
+    pub plan: String,
+    /// One line for people.
+    pub title: String,
+    /// Where the paper has it.
+    pub source: String,
+    /// How to read the figures.
+    pub about: String,
+    /// Its cells.
+    pub cells: Vec<CellReport>,
+}
+
+/// What became of a cell. In JSON the keys of `whatif --json` stand beside those of the plan.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CellReport {
+    /// Name of the plan.
+    pub plan: String,
+    /// Name of the cell.
+    pub cell: String,
+    /// Link, workload, seed and arms.
+    #[serde(flatten)]
+    pub report: Report,
+    /// What was expected, and what came out.
+    pub expected: Vec<Finding>,
+    /// Completion times of each arm in ms, for plots.
+    #[serde(skip)]
+    pub times: Vec<Vec<f64>>,
+}
+
+/// An expectation and what came out.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Finding {
+    /// The arm.
+    pub arm: String,
+    /// What is measured.
+    pub metric: String,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The paper's figure.
+    pub paper: Option<f64>,
+    /// Ours; null if nothing completed.
+    pub brisk: f64,
+    /// Its 95 % confidence interval, by resampling transactions of both arms together.
+    pub ci95: Interval,
+    /// Where it was expected.
+    pub range: [f64; 2],
+    /// Whether it lies there.
+    pub verdict: Verdict,
+    /// Why it should, and why it may differ from the paper's figure.
+    pub why: String,
+}
+
+/// Whether a figure is as expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It lies in the range.
+    Within,
+    /// It does not, but its confidence interval reaches into the range.
+    Unsure,
+    /// It does not, and chance does not explain it.
+    Outside,
+}
+
+/// Judges what the store holds of a plan; a cell that is not complete is left out.
+///
+/// # Errors
+/// [`RunError`] if the store cannot be read or the plan cannot be meant.
+pub fn judge(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
+    let mut cells = Vec::new();
+    for cell in &plan.cells {
+        if let Some(arms) = store.read(cell)? {
+            cells.push(judge_cell(plan, cell, store, &arms)?);
+        }
+    }
+    let Plan { name, title, source, about, .. } = plan.clone();
+    Ok(PlanReport { plan: name, title, source, about, cells })
+}
+
+fn judge_cell(plan: &Plan, cell: &Cell, store: &Store, arms: &[Vec<Row>]) -> Result<CellReport, RunError> {
+    // The report names what was run; which page stood in for a made one does not matter to it.
+    let comparison = comparison(plan, cell, &store.id, &[])?;
+    let report = Report::of(&comparison, |index, arm| ArmReport::of_rows(&comparison, arm, &arms[index]));
+    let rtt_us = comparison.link.base_rtt().as_micros() as f64;
+    let expected = cell.expectations.iter().map(|expectation| {
+        let index = cell.arms.iter().position(|arm| *arm == expectation.arm).unwrap_or_default();
+        find(expectation, &arms[index], &arms[0], rtt_us, store.id.seed)
+    });
+    let times = arms.iter().map(|rows| rows.iter().filter_map(|row| row.completion_us));
+    Ok(CellReport {
+        plan: plan.name.clone(),
+        cell: cell.name.clone(),
+        report,
+        expected: expected.collect(),
+        times: times.map(|times| times.map(|us| us as f64 / 1000.0).collect()).collect(),
+    })
+}
+
+fn find(expectation: &Expectation, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Finding {
+    let Expectation { arm: name, metric, paper, range, why } = expectation;
+    let all: Vec<usize> = (0..arm.len()).collect();
+    let brisk = rounded(metric.value(arm, base, rtt_us, &all));
+    let ci95 = interval(*metric, arm, base, rtt_us, seed);
+    Finding {
+        arm: name.clone(),
+        metric: metric.to_string(),
+        unit: metric.unit(),
+        paper: *paper,
+        brisk,
+        ci95,
+        range: *range,
+        verdict: verdict(brisk, ci95, *range),
+        why: why.clone(),
+    }
+}
+
+/// The percentile bootstrap over transactions: an arm and the first one are drawn together, because they met
+/// the same losses.
+fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
+    let mut rng = brisk_link::seeds::rng(seed, "judge");
+    let n = arm.len().min(base.len());
+    let mut values: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
+            metric.value(arm, base, rtt_us, &drawn)
+        })
+        .collect();
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| rounded(values[((RESAMPLES - 1) as f64 * share).round() as usize]);
+    [at(0.025), at(0.975)]
+}
+
+fn verdict(value: f64, [low, high]: Interval, [from, to]: [f64; 2]) -> Verdict {
+    if (from..=to).contains(&value) {
+        Verdict::Within
+    } else if low <= to && high >= from {
+        Verdict::Unsure
+    } else {
+        Verdict::Outside
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+impl PlanReport {
+    /// The plan as text for a terminal of 80 columns.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{}: {}\n", self.plan, self.title);
+        let mut table = Table::new();
+        table
+            .load_preset(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(80);
+        table.set_header(["cell", "arm", "figure", "paper", "brisk", "95 %", "expected", ""]);
+        for cell in &self.cells {
+            table.add_rows(cell.expected.iter().map(|finding| finding.row(&cell.cell)));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 1));
+            if (3..7).contains(&column.index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for line in table.lines() {
+            text.push_str(&format!("  {}\n", line.trim_end()));
+        }
+        text
+    }
+
+    /// Findings that are outside their range.
+    pub fn outside(&self) -> usize {
+        let findings = self.cells.iter().flat_map(|cell| &cell.expected);
+        findings.filter(|finding| finding.verdict == Verdict::Outside).count()
+    }
+}
+
+impl Finding {
+    fn row(&self, cell: &str) -> [String; 8] {
+        let Finding { arm, metric, paper, brisk, ci95: [low, high], range: [from, to], .. } = self;
+        [
+            cell.to_owned(),
+            arm.clone(),
+            metric.clone(),
+            paper.map_or("-".to_owned(), short),
+            format!("{} {}", short(*brisk), self.unit).trim_end().to_owned(),
+            format!("{}..{}", short(*low), short(*high)),
+            format!("{}..{}", short(*from), short(*to)),
+            self.verdict.sign().to_owned(),
+        ]
+    }
+}
+
+impl Verdict {
+    /// One word for a table.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Verdict::Within => "ok",
+            Verdict::Unsure => "unsure",
+            Verdict::Outside => "OUTSIDE",
+        }
+    }
+}
+
+/// A figure with as many digits as it is worth.
+pub(crate) fn short(value: f64) -> String {
+    match value.abs() {
+        _ if value.is_nan() => "-".to_owned(),
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_may_explain_what_is_just_outside() {
+        assert_eq!(verdict(5.0, [4.0, 6.0], [5.0, 7.0]), Verdict::Within);
+        assert_eq!(verdict(4.9, [4.0, 6.0], [5.0, 7.0]), Verdict::Unsure);
+        assert_eq!(verdict(4.0, [3.0, 4.9], [5.0, 7.0]), Verdict::Outside);
+        assert_eq!(verdict(f64::NAN, [f64::NAN; 2], [5.0, 7.0]), Verdict::Outside);
+    }
+
+    #[test]
+    fn the_interval_of_a_gain_is_that_of_pairs() {
+        // Every transaction is 10 % faster, however different they are among themselves.
+        let row = |us: u64| Row { completion_us: Some(us), ..Row::default() };
+        let base: Vec<Row> = (1..=500).map(|i| row(i * i * 10)).collect();
+        let arm: Vec<Row> = (1..=500).map(|i| row(i * i * 9)).collect();
+        let metric: Metric = "gain.mean".parse().unwrap();
+        let [low, high] = interval(metric, &arm, &base, 1.0, 1);
+        assert!((low + 10.0).abs() < 0.01 && (high + 10.0).abs() < 0.01, "{low} {high}");
+    }
+}

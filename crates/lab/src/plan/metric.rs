@@ -1,0 +1,246 @@
+//! What is measured of an arm, as a plan writes it.
+//!
+//! | text | what |
+//! |---|---|
+//! | `ms.STAT` | completion time, milliseconds |
+//! | `rtts.STAT` | completion time / round-trip time of the empty path |
+//! | `gain.STAT` | change of the completion time against the cell's first arm, percent; negative is faster |
+//! | `change.COUNT` | change of a sum against the cell's first arm, percent |
+//! | `share.COUNT` | a sum / segments sent, percent |
+//! | `wire` | IP bytes in both directions / payload bytes |
+//! | `hit` | transactions that lost a packet, percent |
+//! | `completed` | transactions that completed, percent |
+//!
+//! STAT is `mean`, `p25`, `p50`, `p90`, `p95`, `p99` or `p99.9`; COUNT is `timeouts`, `retransmits`,
+//! `recoveries`, `undos`, `masked` or `probes`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::plan::store::Row;
+use crate::statistics::{Sample, Statistic};
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Metric {
+    /// Completion time, ms.
+    Ms(Statistic),
+    /// Completion time in round trips of the empty path.
+    Rtts(Statistic),
+    /// Change of the completion time against the first arm, percent.
+    Gain(Statistic),
+    /// Change of a sum against the first arm, percent.
+    Change(Count),
+    /// A sum / segments sent, percent.
+    Share(Count),
+    /// IP bytes / payload bytes.
+    Wire,
+    /// Transactions that lost a packet, percent.
+    Hit,
+    /// Transactions that completed, percent.
+    Completed,
+}
+
+/// What is summed over the transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Count {
+    /// Retransmission timeouts, those of the handshake included.
+    Timeouts,
+    /// Segments sent again.
+    Retransmits,
+    /// Fast recoveries.
+    Recoveries,
+    /// Window reductions that were taken back.
+    Undos,
+    /// Repaired losses that the window was reduced for.
+    Masked,
+    /// Tail loss probes.
+    Probes,
+}
+
+/// A text names no metric.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "'{0}' is no metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, wire, hit or completed"
+)]
+pub struct MetricError(String);
+
+const STATISTICS: [(&str, Statistic); 7] = [
+    ("mean", Statistic::Mean),
+    ("p25", Statistic::Quantile(0.25)),
+    ("p50", Statistic::Quantile(0.5)),
+    ("p90", Statistic::Quantile(0.9)),
+    ("p95", Statistic::Quantile(0.95)),
+    ("p99", Statistic::Quantile(0.99)),
+    ("p99.9", Statistic::Quantile(0.999)),
+];
+
+const COUNTS: [(&str, Count); 6] = [
+    ("timeouts", Count::Timeouts),
+    ("retransmits", Count::Retransmits),
+    ("recoveries", Count::Recoveries),
+    ("undos", Count::Undos),
+    ("masked", Count::Masked),
+    ("probes", Count::Probes),
+];
+
+impl FromStr for Metric {
+    type Err = MetricError;
+
+    fn from_str(text: &str) -> Result<Metric, MetricError> {
+        let unknown = || MetricError(text.to_owned());
+        let named = |name: &str| STATISTICS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let count = |name: &str| COUNTS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let metric = match text.split_once('.') {
+            None => match text {
+                "wire" => Some(Metric::Wire),
+                "hit" => Some(Metric::Hit),
+                "completed" => Some(Metric::Completed),
+                _ => None,
+            },
+            Some(("ms", of)) => named(of).map(Metric::Ms),
+            Some(("rtts", of)) => named(of).map(Metric::Rtts),
+            Some(("gain", of)) => named(of).map(Metric::Gain),
+            Some(("change", of)) => count(of).map(Metric::Change),
+            Some(("share", of)) => count(of).map(Metric::Share),
+            Some(_) => None,
+        };
+        metric.ok_or_else(unknown)
+    }
+}
+
+impl TryFrom<String> for Metric {
+    type Error = MetricError;
+
+    fn try_from(text: String) -> Result<Metric, MetricError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let statistic =
+            |of: &Statistic| STATISTICS.iter().find(|(_, known)| known == of).map_or("?", |(name, _)| name);
+        let count = |of: &Count| COUNTS.iter().find(|(_, known)| known == of).map_or("?", |(name, _)| name);
+        match self {
+            Metric::Ms(of) => write!(f, "ms.{}", statistic(of)),
+            Metric::Rtts(of) => write!(f, "rtts.{}", statistic(of)),
+            Metric::Gain(of) => write!(f, "gain.{}", statistic(of)),
+            Metric::Change(of) => write!(f, "change.{}", count(of)),
+            Metric::Share(of) => write!(f, "share.{}", count(of)),
+            Metric::Wire => f.write_str("wire"),
+            Metric::Hit => f.write_str("hit"),
+            Metric::Completed => f.write_str("completed"),
+        }
+    }
+}
+
+impl Metric {
+    /// The unit for people: `ms`, `RTT`, `%` or none.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Metric::Ms(_) => "ms",
+            Metric::Rtts(_) => "RTT",
+            Metric::Gain(_) | Metric::Change(_) | Metric::Share(_) | Metric::Hit | Metric::Completed => "%",
+            Metric::Wire => "",
+        }
+    }
+
+    /// The value over the transactions `drawn` (indices into both), NaN where it has none. `base` are the
+    /// same transactions of the first arm, `rtt_us` the round-trip time of the empty path in microseconds.
+    pub fn value(&self, arm: &[Row], base: &[Row], rtt_us: f64, drawn: &[usize]) -> f64 {
+        match self {
+            Metric::Ms(of) => time(arm, *of, drawn) / 1000.0,
+            Metric::Rtts(of) => time(arm, *of, drawn) / rtt_us,
+            Metric::Gain(of) => change(time(arm, *of, drawn), time(base, *of, drawn)),
+            Metric::Change(of) => change(sum(arm, of.of(), drawn), sum(base, of.of(), drawn)),
+            Metric::Share(of) => 100.0 * sum(arm, of.of(), drawn) / sum(arm, |row| row.segments, drawn),
+            Metric::Wire => {
+                sum(arm, |row| row.wire_up + row.wire_down, drawn) / sum(arm, |row| row.payload, drawn)
+            }
+            Metric::Hit => share(arm, |row| row.dropped > 0, drawn),
+            Metric::Completed => share(arm, |row| row.completion_us.is_some(), drawn),
+        }
+    }
+}
+
+impl Count {
+    fn of(self) -> fn(&Row) -> u64 {
+        match self {
+            Count::Timeouts => |row| row.timeouts,
+            Count::Retransmits => |row| row.retransmits,
+            Count::Recoveries => |row| row.recoveries,
+            Count::Undos => |row| row.undos,
+            Count::Masked => |row| row.masked_losses,
+            Count::Probes => |row| row.probes,
+        }
+    }
+}
+
+/// Completion time in microseconds.
+fn time(rows: &[Row], of: Statistic, drawn: &[usize]) -> f64 {
+    let times = drawn.iter().filter_map(|index| rows[*index].completion_us).map(|us| us as f64);
+    match of {
+        Statistic::Mean => {
+            let (total, n) = times.fold((0.0, 0u64), |(total, n), time| (total + time, n + 1));
+            total / n as f64
+        }
+        Statistic::Quantile(q) => Sample::new(times.collect()).quantile(q),
+    }
+}
+
+fn sum(rows: &[Row], of: fn(&Row) -> u64, drawn: &[usize]) -> f64 {
+    drawn.iter().map(|index| of(&rows[*index])).sum::<u64>() as f64
+}
+
+fn share(rows: &[Row], of: fn(&Row) -> bool, drawn: &[usize]) -> f64 {
+    100.0 * drawn.iter().filter(|index| of(&rows[**index])).count() as f64 / drawn.len() as f64
+}
+
+/// Percent by which `value` differs from `base`; no change where both are nothing.
+fn change(value: f64, base: f64) -> f64 {
+    if value == base { 0.0 } else { 100.0 * (value / base - 1.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_reads_what_it_writes() {
+        let of_time = STATISTICS
+            .iter()
+            .flat_map(|(name, _)| ["ms", "rtts", "gain"].map(|kind| format!("{kind}.{name}")));
+        let of_counts =
+            COUNTS.iter().flat_map(|(name, _)| ["change", "share"].map(|kind| format!("{kind}.{name}")));
+        for text in of_time.chain(of_counts).chain(["wire", "hit", "completed"].map(str::to_owned)) {
+            assert_eq!(text.parse::<Metric>().unwrap().to_string(), text);
+        }
+        let error = "gain.p98".parse::<Metric>().unwrap_err().to_string();
+        assert!(error.starts_with("'gain.p98' is no metric: use ms.p99"), "{error}");
+    }
+
+    #[test]
+    fn gains_are_relative_to_the_first_arm() {
+        let row = |ms: u64, timeouts| Row {
+            completion_us: Some(ms * 1000),
+            timeouts,
+            segments: 10,
+            ..Row::default()
+        };
+        let base = [row(100, 2), row(200, 2), row(300, 0)];
+        let arm = [row(50, 1), row(100, 0), row(300, 0)];
+        let of = |text: &str| text.parse::<Metric>().unwrap().value(&arm, &base, 50_000.0, &[0, 1, 2]);
+        assert_eq!(of("gain.p50"), -50.0);
+        assert_eq!(of("gain.mean"), -25.0);
+        assert_eq!(of("change.timeouts"), -75.0);
+        assert_eq!(of("change.undos"), 0.0);
+        assert_eq!(of("rtts.p50"), 2.0);
+        assert_eq!(of("ms.p99"), 296.0);
+        assert_eq!((of("share.timeouts") * 3.0, of("completed"), of("hit")), (10.0, 100.0, 0.0));
+    }
+}

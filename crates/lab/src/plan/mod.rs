@@ -1,0 +1,298 @@
+//! Experiments as plans: one TOML file for each table or figure, with the paper's figures beside ours.
+//!
+//! A plan has cells; a cell is a link, a workload and the arms that are compared on it, transaction by
+//! transaction on the same seeds. What a cell is expected to show is written into the plan before it runs:
+//! the paper's figure, the range in which ours should lie, and why the two may differ.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mod@self`] | the plan and its text |
+//! | [`metric`] | what is measured of an arm: `gain.p90`, `rtts.p99`, `wire` |
+//! | [`store`] | the results on disk: a run can be interrupted, resumed, cut into shards and merged |
+//! | [`run`] | running the cells that are not in the store yet |
+//! | [`judge`] | expectations against results, with confidence intervals |
+//! | [`page`] | one self-contained HTML file for people |
+
+use brisk_link::LinkSpec;
+use serde::Deserialize;
+use thiserror::Error;
+
+use brisk_sim::page::Page;
+
+use crate::arms::{Arm, ArmError, parse_arm};
+use crate::pages::synthetic::Recipe;
+use crate::sizes::Sizes;
+
+pub mod builtin;
+pub mod judge;
+pub mod metric;
+pub mod page;
+pub mod run;
+pub mod store;
+
+use metric::Metric;
+
+/// Transactions of each arm in a cell unless the plan says otherwise: margins of about 2 %, as in the papers.
+const USUAL_N: u64 = 10_000;
+/// The same for a quick run.
+const USUAL_QUICK_N: u64 = 1_000;
+/// Bytes of a request unless the plan says otherwise: those of Gentle Aggression section 8.4.1.
+const USUAL_REQUEST: u32 = 40;
+
+/// An experiment.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The name it is asked for by; the file's name without `.toml`.
+    #[serde(skip)]
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// Where the paper has it.
+    pub source: String,
+    /// What is measured, what the paper did differently, and how to read the figures.
+    pub about: String,
+    /// Transactions of each arm in a cell.
+    #[serde(default = "usual_n")]
+    pub n: u64,
+    /// The same for a quick run.
+    #[serde(default = "usual_quick_n")]
+    pub quick_n: u64,
+    /// What is run.
+    #[serde(rename = "cell")]
+    pub cells: Vec<Cell>,
+}
+
+/// A link, a workload and the arms that are compared on it.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// Lower-case letters, digits, dots and dashes: also the name of its directory.
+    pub name: String,
+    /// The path, in the grammar of the command line.
+    pub link: String,
+    /// Bytes of each response, `30kB`; or `sizes`.
+    pub flow: Option<String>,
+    /// The sizes of the responses as points of bytes and cumulative share; or `flow`.
+    pub sizes: Option<Vec<(f64, f64)>>,
+    /// A page that is loaded instead of one response: made from a seed, unless one of the same label is
+    /// given when the plan is run.
+    pub page: Option<Recipe>,
+    /// Bytes of each request, 16 to 65,536.
+    #[serde(default = "usual_request")]
+    pub request: u32,
+    /// Begin on a connection that is open and has been silent for a second.
+    #[serde(default)]
+    pub established: bool,
+    /// What is compared; the first is what gains are measured against.
+    pub arms: Vec<String>,
+    /// What is expected.
+    #[serde(default, rename = "expect")]
+    pub expectations: Vec<Expectation>,
+}
+
+/// What a cell should show.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expectation {
+    /// One of the cell's arms.
+    pub arm: String,
+    /// What is measured.
+    pub metric: Metric,
+    /// The paper's figure, if it has one.
+    pub paper: Option<f64>,
+    /// Where ours should lie, ends included.
+    pub range: [f64; 2],
+    /// Why it should, and why it may differ from the paper's figure.
+    #[serde(default)]
+    pub why: String,
+}
+
+/// Why a text is no plan.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// It is not TOML, or not of the shape of a plan.
+    #[error("{plan}, line {line}: {what}")]
+    Shape {
+        /// Name of the plan.
+        plan: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A cell cannot be meant.
+    #[error("{plan}, cell '{cell}': {what}")]
+    Cell {
+        /// Name of the plan.
+        plan: String,
+        /// Name of the cell.
+        cell: String,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+}
+
+/// A cell whose texts have been read.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The path.
+    pub link: LinkSpec,
+    /// Bytes of the responses.
+    pub sizes: Sizes,
+    /// How the sizes were asked for.
+    pub sizes_text: String,
+    /// The page, if one is loaded.
+    pub page: Option<Page>,
+    /// What is compared.
+    pub arms: Vec<Arm>,
+}
+
+impl Plan {
+    /// Reads a plan and everything in it.
+    ///
+    /// # Errors
+    /// The first thing that cannot be meant.
+    pub fn parse(name: &str, text: &str) -> Result<Plan, PlanError> {
+        let mut plan: Plan = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start).min(text.len());
+            let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+            PlanError::Shape { plan: name.to_owned(), line, what: error.message().replace('\n', "; ") }
+        })?;
+        plan.name = name.to_owned();
+        let refused = |cell: &Cell, what: String| PlanError::Cell {
+            plan: name.to_owned(),
+            cell: cell.name.clone(),
+            what,
+        };
+        for (index, cell) in plan.cells.iter().enumerate() {
+            cell.check().map_err(|what| refused(cell, what))?;
+            if plan.cells[..index].iter().any(|other| other.name == cell.name) {
+                return Err(refused(cell, "there are two of this name".to_owned()));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The first arm that this build does not have, with the reason.
+    pub fn missing_arm(&self) -> Option<ArmError> {
+        let mut arms = self.cells.iter().flat_map(|cell| &cell.arms);
+        arms.find_map(|arm| parse_arm(arm).err().filter(|error| matches!(error, ArmError::NotBuilt { .. })))
+    }
+}
+
+impl Cell {
+    /// Reads what is written as text.
+    ///
+    /// # Errors
+    /// What cannot be meant, or an arm that this build does not have.
+    pub fn workload(&self) -> Result<Workload, String> {
+        let link = LinkSpec::parse(&self.link).map_err(|error| format!("link: {error}"))?;
+        if link.needs_traces() {
+            return Err("link: a plan contains its link; trace files are for the command line".to_owned());
+        }
+        let (sizes, sizes_text) = self.sizes()?;
+        let page = self.page.as_ref().map(Recipe::page).transpose().map_err(|error| error.to_string())?;
+        let arms = self.arms.iter().map(|arm| parse_arm(arm));
+        let arms = arms.collect::<Result<_, ArmError>>().map_err(|error| error.to_string())?;
+        Ok(Workload { link, sizes, sizes_text, page, arms })
+    }
+
+    fn sizes(&self) -> Result<(Sizes, String), String> {
+        match (&self.flow, &self.sizes, &self.page) {
+            (Some(flow), None, None) => {
+                let bytes = brisk_link::units::parse_size(flow)
+                    .map_err(|error| format!("flow = \"{flow}\": {error}"))?;
+                Ok((Sizes::Fixed(bytes), flow.clone()))
+            }
+            (None, Some(points), None) => {
+                let csv: String = points.iter().map(|(bytes, share)| format!("{bytes},{share}\n")).collect();
+                let sizes = Sizes::parse_csv(&csv).map_err(|error| format!("sizes: {error}"))?;
+                Ok((sizes, "a distribution of sizes".to_owned()))
+            }
+            (None, None, Some(page)) => Ok((Sizes::Fixed(page.bytes), format!("page {}", page.label))),
+            _ => Err("give one of flow, sizes and page".to_owned()),
+        }
+    }
+
+    /// Checks everything that does not depend on what this build has.
+    fn check(&self) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+        if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(plain) {
+            return Err("a name consists of lower-case letters, digits, dots and dashes".to_owned());
+        }
+        if !(16..=65_536).contains(&self.request) {
+            return Err(format!("request = {}: use 16 to 65536 bytes", self.request));
+        }
+        if self.arms.is_empty() {
+            return Err("arms is empty: nothing to compare".to_owned());
+        }
+        for expectation in &self.expectations {
+            let Expectation { arm, metric, range: [low, high], .. } = expectation;
+            if !self.arms.contains(arm) {
+                return Err(format!("expect {metric} of '{arm}', which is not among its arms"));
+            }
+            if low.is_nan() || high.is_nan() || low > high {
+                return Err(format!("expect {metric} of '{arm}': the range begins above its end"));
+            }
+        }
+        match self.workload() {
+            Err(what) if !what.contains("not built yet") => Err(what),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn usual_n() -> u64 {
+    USUAL_N
+}
+
+fn usual_quick_n() -> u64 {
+    USUAL_QUICK_N
+}
+
+fn usual_request() -> u32 {
+    USUAL_REQUEST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "title = \"t\"\nsource = \"s\"\nabout = \"a\"\n";
+
+    fn error(cells: &str) -> String {
+        Plan::parse("p", &format!("{HEAD}{cells}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plan_is_read_with_its_defaults() {
+        let text = format!(
+            "{HEAD}[[cell]]\nname = \"random\"\nlink = \"--rtt 200ms --loss 2%\"\nflow = \"5kB\"\narms = [\"tcp\", \"tcp+tfo\"]\n\
+             [[cell.expect]]\narm = \"tcp+tfo\"\nmetric = \"gain.p50\"\npaper = -50\nrange = [-51, -49]\n"
+        );
+        let plan = Plan::parse("p", &text).unwrap();
+        assert_eq!((plan.name.as_str(), plan.n, plan.quick_n), ("p", 10_000, 1_000));
+        let workload = plan.cells[0].workload().unwrap();
+        assert_eq!((workload.sizes, workload.arms.len()), (Sizes::Fixed(5_000), 2));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named_with_its_place() {
+        assert_eq!(
+            error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
+            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `arms`, `expect`"
+        );
+        let cell = |rest: &str| error(&format!("[[cell]]\nname = \"x\"\narms = [\"tcp\"]\n{rest}"));
+        assert!(cell("link = \"--rtt never\"\nflow = \"5kB\"\n").starts_with("p, cell 'x': link: "));
+        assert_eq!(cell("link = \"\"\n"), "p, cell 'x': give one of flow, sizes and page");
+        let expect = "link = \"\"\nflow = \"5kB\"\n[[cell.expect]]\nmetric = \"wire\"\n";
+        assert_eq!(
+            cell(&format!("{expect}arm = \"all\"\nrange = [1, 2]\n")),
+            "p, cell 'x': expect wire of 'all', which is not among its arms"
+        );
+        assert!(cell(&format!("{expect}arm = \"tcp\"\nrange = [2, 1]\n")).ends_with("begins above its end"));
+        let twice = "[[cell]]\nname = \"x\"\nlink = \"\"\nflow = \"1kB\"\narms = [\"tcp\"]\n".repeat(2);
+        assert_eq!(error(&twice), "p, cell 'x': there are two of this name");
+    }
+}

@@ -1,0 +1,227 @@
+//! Running a plan: every cell that is not in the store yet.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use brisk_sim::page::Page;
+use brisk_sim::transaction::TransactionError;
+use thiserror::Error;
+
+use crate::compare::{Comparison, transactions};
+use crate::plan::store::{Row, RunId, Shard, Store, StoreError};
+use crate::plan::{Cell, Plan, PlanError, Workload};
+
+/// How a plan is run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Fewer transactions: the plan's `quick_n`.
+    pub quick: bool,
+    /// Seed of everything.
+    pub seed: u64,
+    /// Which transactions.
+    pub shard: Shard,
+    /// A digest of the pages that were given, empty if none were.
+    pub pages: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of the program.
+    pub build: String,
+}
+
+/// Why a plan was not run to its end.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The plan asks for something that cannot be.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The results could not be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A transaction could not be simulated.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// It was interrupted; what is complete has been kept.
+    #[error("interrupted; the same command goes on where this one ended")]
+    Interrupted,
+}
+
+impl RunOptions {
+    /// Which run of a plan this is.
+    pub fn id(&self, plan: &Plan, text: &str) -> RunId {
+        RunId {
+            plan: plan.name.clone(),
+            text: text.to_owned(),
+            seed: self.seed,
+            n: if self.quick { plan.quick_n } else { plan.n },
+            pages: self.pages.clone(),
+            shard: self.shard,
+            version: self.version.clone(),
+            build: self.build.clone(),
+        }
+    }
+}
+
+/// Transactions that running the plan into `store` would still take, all arms together.
+///
+/// # Errors
+/// [`StoreError`] if what is there cannot be read.
+pub fn remaining(plan: &Plan, store: &Store) -> Result<u64, StoreError> {
+    let each = (0..store.id.n).filter(|index| store.id.shard.has(*index)).count() as u64;
+    let mut remaining = 0;
+    for cell in &plan.cells {
+        if store.read(cell)?.is_none() {
+            remaining += each * cell.arms.len() as u64;
+        }
+    }
+    Ok(remaining)
+}
+
+/// Runs every cell of the plan that is not in the store; `pages` stand in for those of the same label.
+/// `progress` hears of transactions done.
+///
+/// # Errors
+/// [`RunError`]; [`RunError::Interrupted`] once `stop` is set.
+pub fn run(
+    plan: &Plan,
+    store: &Store,
+    pages: &[Page],
+    progress: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<(), RunError> {
+    for cell in &plan.cells {
+        if store.read(cell)?.is_none() {
+            let arms = run_cell(plan, cell, store, pages, progress, stop)?;
+            store.write(cell, &arms)?;
+        }
+    }
+    Ok(())
+}
+
+fn run_cell(
+    plan: &Plan,
+    cell: &Cell,
+    store: &Store,
+    pages: &[Page],
+    progress: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Vec<Vec<Row>>, RunError> {
+    let comparison = comparison(plan, cell, &store.id, pages)?;
+    let shard = store.id.shard;
+    let results = transactions(&comparison, &|index| shard.has(index), progress, stop)?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(RunError::Interrupted);
+    }
+    let rows = |arm: Vec<_>| arm.iter().map(|(index, result)| Row::of(*index, result)).collect();
+    Ok(results.into_iter().map(rows).collect())
+}
+
+/// The cell as `brisk whatif` would run it: same seed, same transactions.
+///
+/// # Errors
+/// What the cell asks for and cannot be.
+pub(crate) fn comparison(
+    plan: &Plan,
+    cell: &Cell,
+    id: &RunId,
+    pages: &[Page],
+) -> Result<Comparison, PlanError> {
+    let Workload { link, sizes, sizes_text, page, arms } = cell
+        .workload()
+        .map_err(|what| PlanError::Cell { plan: plan.name.clone(), cell: cell.name.clone(), what })?;
+    let label = cell.page.as_ref().map(|recipe| recipe.label.as_str());
+    let given = pages.iter().find(|page| Some(page.label.as_str()) == label).cloned();
+    Ok(Comparison {
+        link,
+        request: cell.request,
+        sizes,
+        sizes_text,
+        page: given.or(page),
+        n: id.n,
+        established: cell.established,
+        seed: id.seed,
+        arms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::plan::store::merge;
+
+    const PLAN: &str = r#"
+title = "t"
+source = "s"
+about = "a"
+n = 60
+quick_n = 20
+[[cell]]
+name = "lossy"
+link = "--rtt 50ms --loss 5%"
+flow = "5kB"
+arms = ["tcp", "tcp+tfo"]
+"#;
+
+    fn options(shard: Shard) -> RunOptions {
+        RunOptions {
+            quick: false,
+            seed: 3,
+            shard,
+            pages: String::new(),
+            version: "1".to_owned(),
+            build: "b".to_owned(),
+        }
+    }
+
+    /// An empty directory of this test.
+    fn root(name: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("brisk-lab-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        root
+    }
+
+    fn run_into(root: &std::path::Path, shard: Shard) -> Store {
+        let plan = Plan::parse("p", PLAN).unwrap();
+        let store = Store::open(root, options(shard).id(&plan, PLAN)).unwrap();
+        run(&plan, &store, &[], &|_| {}, &AtomicBool::new(false)).unwrap();
+        store
+    }
+
+    #[test]
+    fn merged_shards_are_the_whole_run() {
+        let (whole, one, two, merged) = (root("whole"), root("one"), root("two"), root("merged"));
+        let plan = Plan::parse("p", PLAN).unwrap();
+        let expected = run_into(&whole, Shard::WHOLE).read(&plan.cells[0]).unwrap().unwrap();
+        run_into(&one, Shard { index: 1, of: 2 });
+        let error = merge(std::slice::from_ref(&one), &merged).unwrap_err().to_string();
+        assert_eq!(error, "plan p: needs each of the shards [1, 2] once, has [1]");
+        run_into(&two, Shard { index: 2, of: 2 });
+        let stores = merge(&[two.clone(), one.clone()], &merged).unwrap();
+        assert_eq!(stores[0].read(&plan.cells[0]).unwrap().unwrap(), expected);
+        assert_eq!(expected[0].len(), 60);
+        assert_ne!(expected[0], expected[1]);
+        for directory in [whole, one, two, merged] {
+            std::fs::remove_dir_all(directory).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_not_run_again_and_another_run_is_refused() {
+        let root = root("resume");
+        let plan = Plan::parse("p", PLAN).unwrap();
+        let stopped = AtomicBool::new(true);
+        let store = Store::open(&root, options(Shard::WHOLE).id(&plan, PLAN)).unwrap();
+        assert!(matches!(run(&plan, &store, &[], &|_| {}, &stopped), Err(RunError::Interrupted)));
+        assert_eq!(remaining(&plan, &store).unwrap(), 120);
+        run_into(&root, Shard::WHOLE);
+        assert_eq!(remaining(&plan, &store).unwrap(), 0);
+        run(&plan, &store, &[], &|_| panic!("nothing is left to run"), &stopped).unwrap();
+        let other = RunOptions { seed: 4, ..options(Shard::WHOLE) }.id(&plan, PLAN);
+        let error = Store::open(&root, other).unwrap_err().to_string();
+        assert!(error.contains("holds results of another seed"), "{error}");
+        std::fs::write(root.join("p/lossy/0-tcp.csv"), "index,x\n1,2\n").unwrap();
+        let error = store.read(&plan.cells[0]).unwrap_err().to_string();
+        assert!(error.contains("0-tcp.csv") && error.contains("remove the directory"), "{error}");
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

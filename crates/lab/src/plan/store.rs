@@ -1,0 +1,376 @@
+//! The results on disk: a CSV file for each arm of a cell, a row for each transaction.
+//!
+//! ```text
+//! DIR/PLAN/run.json                which plan, seed, number, shard and build
+//! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
+//! ```
+//!
+//! A file appears when it is complete, so that a run can be interrupted and resumed. Transaction `i` of a
+//! seed is the same in every shard and on every machine, so shards that were run anywhere are merged by
+//! putting their rows together.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use brisk_sim::transaction::TransactionResult;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::plan::{Cell, Plan};
+
+/// Shard `index` of `of`, counted from 1: the transactions whose number leaves the remainder `index - 1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Shard {
+    /// 1 to `of`.
+    pub index: u64,
+    /// How many there are.
+    pub of: u64,
+}
+
+impl Shard {
+    /// All transactions.
+    pub const WHOLE: Shard = Shard { index: 1, of: 1 };
+
+    /// Whether a transaction belongs to it.
+    pub fn has(&self, transaction: u64) -> bool {
+        transaction % self.of == self.index - 1
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
+            _ => Err(format!("'{text}' is no shard: use 1/4 to 4/4 for four of them")),
+        }
+    }
+}
+
+/// Which run the results belong to. Results of two runs are never mixed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunId {
+    /// Name of the plan.
+    pub plan: String,
+    /// The plan's text, so that a report can be made without its file.
+    pub text: String,
+    /// Seed of everything.
+    pub seed: u64,
+    /// Transactions of each arm in a cell, all shards together.
+    pub n: u64,
+    /// A digest of the pages that were given, empty if none were.
+    #[serde(default)]
+    pub pages: String,
+    /// What is here of them.
+    pub shard: Shard,
+    /// Version of the program.
+    pub version: String,
+    /// A digest of the program, so that another build's results are not taken for its own.
+    pub build: String,
+}
+
+/// One transaction of one arm. Times in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Its number in the run.
+    pub index: u64,
+    /// To the last byte of the response; empty if it never came.
+    pub completion_us: Option<u64>,
+    /// To the first byte of the response.
+    pub first_byte_us: Option<u64>,
+    /// IP bytes from the client.
+    pub wire_up: u64,
+    /// IP bytes from the server.
+    pub wire_down: u64,
+    /// Bytes of request and response.
+    pub payload: u64,
+    /// Segments that either end sent, acknowledgements included.
+    pub segments: u64,
+    /// Packets dropped on the path.
+    pub dropped: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Retransmission timeouts, those of the handshake included.
+    pub timeouts: u64,
+    /// Of these, SYN and SYN-ACK.
+    pub handshake_timeouts: u64,
+    /// Fast recoveries.
+    pub recoveries: u64,
+    /// Window reductions taken back.
+    pub undos: u64,
+    /// Repaired losses that the window was reduced for.
+    pub masked_losses: u64,
+    /// Tail loss probes.
+    pub probes: u64,
+    /// Losses repaired by a probe.
+    pub repaired_by_probe: u64,
+    /// Losses repaired by parity.
+    pub repaired_by_parity: u64,
+    /// Losses repaired by a copy.
+    pub repaired_by_copy: u64,
+}
+
+impl Row {
+    /// The row of transaction `index`.
+    pub fn of(index: u64, result: &TransactionResult) -> Row {
+        let us = |time: Option<Duration>| time.map(|time| time.as_micros() as u64);
+        Row {
+            index,
+            completion_us: us(result.completion),
+            first_byte_us: us(result.first_byte),
+            wire_up: result.wire_bytes_up,
+            wire_down: result.wire_bytes_down,
+            payload: result.payload_bytes,
+            segments: result.segments,
+            dropped: result.dropped,
+            retransmits: result.retransmits,
+            timeouts: result.timeouts,
+            handshake_timeouts: result.handshake_timeouts,
+            recoveries: result.recoveries,
+            undos: result.undos,
+            masked_losses: result.masked_losses,
+            probes: result.probes,
+            repaired_by_probe: result.repaired_by_probe,
+            repaired_by_parity: result.repaired_by_parity,
+            repaired_by_copy: result.repaired_by_copy,
+        }
+    }
+}
+
+/// Why results cannot be read, written or put together.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The file system refuses.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file is not what this program writes.
+    #[error("{path}: {what}; remove the directory of the plan to run it again")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The directory holds another run.
+    #[error("{path}: holds results of another {what}; use another --out, or remove it")]
+    OtherRun {
+        /// The directory.
+        path: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// Shards overlap or leave something out.
+    #[error("plan {plan}: {what}")]
+    Shards {
+        /// Name of the plan.
+        plan: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The results of one run of one plan.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+    /// Which run.
+    pub id: RunId,
+}
+
+impl Store {
+    /// Opens the results of `id` below `root`, or begins them.
+    ///
+    /// # Errors
+    /// [`StoreError`]: among others, that another run's results are there.
+    pub fn open(root: &Path, id: RunId) -> Result<Store, StoreError> {
+        let directory = root.join(&id.plan);
+        let marker = directory.join("run.json");
+        if marker.exists() {
+            let there = read_id(&marker)?;
+            let differs = [
+                (there.text != id.text, "version of the plan"),
+                (there.seed != id.seed, "seed"),
+                (there.n != id.n, "number of transactions"),
+                (there.pages != id.pages, "file of pages"),
+                (there.shard != id.shard, "shard"),
+                (there.version != id.version || there.build != id.build, "build of brisk"),
+            ];
+            if let Some((_, what)) = differs.into_iter().find(|(differs, _)| *differs) {
+                return Err(StoreError::OtherRun { path: directory.display().to_string(), what });
+            }
+        } else {
+            let text = serde_json::to_string_pretty(&id).map_err(|error| damaged(&marker, error))?;
+            write_whole(&marker, (text + "\n").as_bytes())?;
+        }
+        Ok(Store { directory, id })
+    }
+
+    /// Every run below `root`, by name.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a directory without a run is passed over.
+    pub fn all(root: &Path) -> Result<Vec<Store>, StoreError> {
+        let refused = |error| StoreError::Io { path: root.display().to_string(), error };
+        let mut found = Vec::new();
+        for entry in fs::read_dir(root).map_err(refused)? {
+            let directory = entry.map_err(refused)?.path();
+            let marker = directory.join("run.json");
+            if marker.exists() {
+                let id = read_id(&marker)?;
+                found.push(Store { directory, id });
+            }
+        }
+        found.sort_by(|a, b| a.id.plan.cmp(&b.id.plan));
+        Ok(found)
+    }
+
+    /// The plan that was run.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if its text has been changed since.
+    pub fn plan(&self) -> Result<Plan, StoreError> {
+        let marker = self.directory.join("run.json");
+        Plan::parse(&self.id.plan, &self.id.text).map_err(|error| damaged(&marker, error))
+    }
+
+    /// The results of a cell, arm by arm; `None` if they are not all there.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] names the file and the line.
+    pub fn read(&self, cell: &Cell) -> Result<Option<Vec<Vec<Row>>>, StoreError> {
+        let mut arms = Vec::new();
+        for file in self.files(cell) {
+            if !file.exists() {
+                return Ok(None);
+            }
+            let mut reader = csv::Reader::from_path(&file).map_err(|error| damaged(&file, error))?;
+            let rows: Vec<Row> =
+                reader.deserialize().collect::<Result<_, _>>().map_err(|error| damaged(&file, error))?;
+            let wanted = (0..self.id.n).filter(|index| self.id.shard.has(*index));
+            if !rows.iter().map(|row| row.index).eq(wanted) {
+                return Err(damaged(&file, "rows are missing, or out of order"));
+            }
+            arms.push(rows);
+        }
+        Ok(Some(arms))
+    }
+
+    /// Keeps the results of a cell, arm by arm.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn write(&self, cell: &Cell, arms: &[Vec<Row>]) -> Result<(), StoreError> {
+        for (file, rows) in self.files(cell).iter().zip(arms) {
+            let mut writer = csv::Writer::from_writer(Vec::new());
+            for row in rows {
+                writer.serialize(row).map_err(|error| damaged(file, error))?;
+            }
+            let bytes = writer.into_inner().map_err(|error| damaged(file, error))?;
+            write_whole(file, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn files(&self, cell: &Cell) -> Vec<PathBuf> {
+        let name = |(index, arm): (usize, &String)| {
+            let plain = |c: char| if c.is_ascii_alphanumeric() || c == '+' || c == '=' { c } else { '-' };
+            format!("{index}-{}.csv", arm.chars().map(plain).collect::<String>())
+        };
+        let directory = self.directory.join(&cell.name);
+        cell.arms.iter().enumerate().map(|arm| directory.join(name(arm))).collect()
+    }
+}
+
+/// Puts the shards of each plan together.
+///
+/// # Errors
+/// [`StoreError`]: shards of different runs, or not each of them once.
+pub fn merge(from: &[PathBuf], to: &Path) -> Result<Vec<Store>, StoreError> {
+    let mut shards: Vec<Store> = Vec::new();
+    for root in from {
+        shards.extend(Store::all(root)?);
+    }
+    shards.sort_by(|a, b| (&a.id.plan, a.id.shard.index).cmp(&(&b.id.plan, b.id.shard.index)));
+    shards.chunk_by(|a, b| a.id.plan == b.id.plan).map(|shards| merge_plan(shards, to)).collect()
+}
+
+fn merge_plan(shards: &[Store], to: &Path) -> Result<Store, StoreError> {
+    let first = &shards[0];
+    let refused = |what: String| StoreError::Shards { plan: first.id.plan.clone(), what };
+    let whole = RunId { shard: Shard::WHOLE, ..first.id.clone() };
+    for other in shards {
+        if (RunId { shard: Shard::WHOLE, ..other.id.clone() }) != whole
+            || other.id.shard.of != first.id.shard.of
+        {
+            let (a, b) = (first.directory.display(), other.directory.display());
+            return Err(refused(format!("{a} and {b} are of different runs")));
+        }
+    }
+    let have: Vec<u64> = shards.iter().map(|store| store.id.shard.index).collect();
+    let all: Vec<u64> = (1..=first.id.shard.of).collect();
+    if have != all {
+        return Err(refused(format!("needs each of the shards {all:?} once, has {have:?}")));
+    }
+    let merged = Store::open(to, whole)?;
+    for cell in &first.plan()?.cells {
+        let mut arms: Vec<Vec<Row>> = vec![Vec::new(); cell.arms.len()];
+        for shard in shards {
+            let there = shard.read(cell)?.ok_or_else(|| {
+                refused(format!("shard {} has not run cell {}", shard.id.shard.index, cell.name))
+            })?;
+            arms.iter_mut().zip(there).for_each(|(arm, rows)| arm.extend(rows));
+        }
+        arms.iter_mut().for_each(|rows| rows.sort_by_key(|row| row.index));
+        merged.write(cell, &arms)?;
+    }
+    Ok(merged)
+}
+
+fn read_id(marker: &Path) -> Result<RunId, StoreError> {
+    let text = fs::read_to_string(marker)
+        .map_err(|error| StoreError::Io { path: marker.display().to_string(), error })?;
+    serde_json::from_str(&text).map_err(|error| damaged(marker, error))
+}
+
+/// Writes a file that is there whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let refused = |error| StoreError::Io { path: path.display().to_string(), error };
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(refused)?;
+    }
+    let unfinished = path.with_extension("unfinished");
+    let mut file = fs::File::create(&unfinished).map_err(refused)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(refused)?;
+    fs::rename(&unfinished, path).map_err(refused)
+}
+
+fn damaged(path: &Path, what: impl std::fmt::Display) -> StoreError {
+    StoreError::Damaged { path: path.display().to_string(), what: what.to_string().replace('\n', " ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_cover_every_transaction_once() {
+        let shards: Vec<Shard> = ["1/3", "2/3", "3/3"].iter().map(|text| text.parse().unwrap()).collect();
+        for index in 0..100 {
+            assert_eq!(shards.iter().filter(|shard| shard.has(index)).count(), 1);
+        }
+        for wrong in ["0/3", "4/3", "1", "a/b", "1/0"] {
+            assert!(wrong.parse::<Shard>().unwrap_err().contains("is no shard"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The demonstration, in real time. It has a program of its own so that nothing else computes meanwhile.
+
+use std::time::Duration;
+
+use brisk_lab::arms::parse_arms;
+use brisk_lab::demo::Demo;
+use brisk_link::LinkSpec;
+
+fn demo(link: &str, seconds: u64) -> Demo {
+    Demo {
+        link: LinkSpec::parse(link).unwrap(),
+        // Two stand for all: without optimisation the seals of the hop take their time.
+        arms: parse_arms("tcp; tcp+tfo").unwrap(),
+        flow: 5_000,
+        flow_text: "5kB".to_owned(),
+        per_second: 15.0,
+        simulated: 100,
+        duration: Duration::from_secs(seconds),
+        seed: 1,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_cross_the_gateways_and_the_link_in_the_time_that_is_expected() {
+    let mut looks = 0;
+    let demo = demo("--rtt 40ms --loss 1%", 3);
+    let report = demo.run(std::future::pending(), &mut |_| looks += 1).await.unwrap();
+    let arm = &report.arms[0];
+    assert!(looks >= 4 && arm.measured.n > 25, "{looks} {arm:?}");
+    assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
+    assert_eq!(arm.simulated_ms.p50, 80.0);
+    assert!((80.0..120.0).contains(&arm.measured.ms.p50), "{arm:?}");
+    assert!((1.05..2.0).contains(&arm.measured.wire_ratio), "{arm:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demonstration_can_be_ended_early() {
+    let demo = Demo { simulated: 10, ..demo("--rtt 20ms", 60) };
+    let stop = tokio::time::sleep(Duration::from_secs(2));
+    let report = demo.run(stop, &mut |_| {}).await.unwrap();
+    assert!(report.seconds < 10.0 && report.arms[0].measured.completed > 0, "{report:?}");
+}
