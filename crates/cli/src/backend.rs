@@ -1,42 +1,64 @@
 //! `brisk backend`: the gateway's side near the origin.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
-use brisk_gateway::log::{Level, Value};
-use brisk_gateway::{Backend, BackendConfig, exposure};
+use brisk_gateway::access::Role;
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_gateway::settings::{BackendSettings, listen_address, name_and_port};
+use brisk_gateway::{Allow, Backend, BackendConfig, BackendControl, Facts, Metrics, ProxyVersion, Settings};
 use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::Attached;
+use brisk_runtime::attach::{AttachConfig, Attached};
 
 use crate::Common;
-use crate::device_args::AddressArgs;
+use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
-use crate::frontend::hop_name;
-use crate::hop_args::{ServiceArgs, host_and_port, listen_address};
+use crate::frontend::{hop_name, started};
+use crate::hop_args::{self, SharedArgs};
+use crate::operation::{Operation, Side};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
 Examples:
-  brisk backend --listen 127.0.0.1:7443 --to 127.0.0.1:80
-  brisk backend --listen :7443 --to 127.0.0.1:80 --insecure
-  sudo brisk backend --listen 10.7.0.2:7443 --to 127.0.0.1:80 --device tun:brisk0 --addr 10.7.0.2/24 --insecure";
+  brisk keygen > key
+  brisk backend --listen :7443 --to 127.0.0.1:80 --key-file key --send-proxy v2
+  brisk backend --listen 127.0.0.1:7443 --to 127.0.0.1:80 --plain
+  brisk backend -c /etc/brisk/backend.toml
+  sudo brisk backend --listen 10.7.0.2:7443 --to 127.0.0.1:80 --device tun:brisk0 --addr 10.7.0.2/24 --key-file key";
 
 /// The flags of `backend`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where frontends connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     /// The origin: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = host_and_port)]
-    to: String,
-    /// Device of the hop: tun:NAME; TCP inside UDP on the address of --listen if not given
-    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
-    device: Option<DeviceSpec>,
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
+    to: Option<String>,
+    /// Tell the origin the client's address in a PROXY header: v1 or v2
+    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
+    send_proxy: Option<ProxyVersion>,
+    /// Another origin that frontends may ask for: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable
+    #[arg(long, value_name = "RULE", env = "BRISK_ALLOW", value_delimiter = ',')]
+    allow: Vec<Allow>,
     #[command(flatten)]
-    addresses: AddressArgs,
+    cookie_keys: CookieKeyArgs,
     #[command(flatten)]
-    service: ServiceArgs,
+    shared: SharedArgs,
+}
+
+impl Args {
+    fn settings(&self) -> Result<Settings, Failure> {
+        let backend = BackendSettings {
+            listen: self.listen,
+            to: self.to.clone(),
+            allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
+            send_proxy: self.send_proxy,
+            replay_tolerance: None,
+        };
+        self.shared.over_file(Settings { backend, ..Settings::default() })
+    }
 }
 
 /// Serves until SIGINT or SIGTERM.
@@ -44,41 +66,131 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     service::run(async move {
         let stop = Stop::on_signals()?;
-        if !args.service.insecure {
-            exposure::check_listen(args.listen).map_err(Failure::usage)?;
-        }
-        let device = device(args.device, args.listen)?;
-        let (builder, attached) = args.addresses.on(device).open()?;
+        let settings = args.settings()?;
+        let listen = listen(&settings.backend)?;
+        let (builder, attached) = attach(&settings, listen)?.open()?;
         let endpoint = builder.build()?;
-        let listen = inside(&attached, args.listen);
-        let config = BackendConfig {
-            attached: Some(attached.clone()),
-            service: args.service.config(log.clone()),
-            ..BackendConfig::new(listen, args.to.clone())
+        let metrics = Arc::<Metrics>::default();
+        let config = config(&settings, &attached, &log, &metrics)?;
+        let backend = bind(config.clone(), &endpoint, &log)?;
+        args.cookie_keys.clone().install(&endpoint, &log).await?;
+        let facts = Facts {
+            role: Role::Backend,
+            listen: attached.outside(backend.local_addr()).to_string(),
+            origin: Some(config.origin.clone()),
+            hop: hop_name(&attached),
+            security: hop_args::security(&config.hop),
+            mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
-        let backend = Backend::bind(config, &endpoint)?;
-        let listening = attached.outside(backend.local_addr());
-        let fields = [
-            ("role", Value::Text("backend".into())),
-            ("listen", Value::Text(listening.to_string())),
-            ("origin", Value::Text(args.to)),
-            ("hop", Value::Text(hop_name(&attached).into())),
-        ];
-        log.line(Level::Info, "started", &fields);
+        started(&facts, ("origin", config.origin), &log);
+        let side = Reloadable {
+            args,
+            attached,
+            control: backend.control(),
+            log: log.clone(),
+            metrics: metrics.clone(),
+        };
+        let operation = Operation::begin(&settings.admin, facts, metrics, None, side, &log)?;
         backend.run(stop.clone().ordered()).await;
+        operation.end();
         service::last_words(&endpoint, &log).await;
         stop.verdict()
     })
 }
 
+/// Listens. If the kernel's TCP cannot, because somebody else has the port, it is done without: it is only the second way.
+fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
+    let Some(kernel) = config.kernel_listen else { return Ok(Backend::bind(config, endpoint)?) };
+    match std::net::TcpListener::bind(kernel) {
+        Ok(free) => {
+            drop(free);
+            Ok(Backend::bind(config, endpoint)?)
+        }
+        Err(error) => {
+            let fields =
+                [("listen", Value::Text(kernel.to_string())), ("reason", Value::Text(error.to_string()))];
+            log.line(Level::Warning, "no-kernel-tcp", &fields);
+            Ok(Backend::bind(BackendConfig { kernel_listen: None, ..config }, endpoint)?)
+        }
+    }
+}
+
+/// What SIGHUP changes.
+struct Reloadable {
+    args: Args,
+    attached: Attached,
+    control: BackendControl,
+    log: Log,
+    metrics: Arc<Metrics>,
+}
+
+impl Side for Reloadable {
+    async fn reload(&self) -> Result<(), Failure> {
+        let settings = self.args.settings()?;
+        let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
+        self.control.reload(config);
+        Ok(())
+    }
+}
+
+/// Checks settings for a backend without starting one.
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    let listen = listen(&settings.backend)?;
+    origin(&settings.backend)?;
+    hop_args::protection(&settings.hop)?;
+    hop_args::mechanisms(&settings.hop)?;
+    attach(settings, listen).map(drop)
+}
+
+fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
+    backend.listen.ok_or_else(|| {
+        Failure::usage(
+            "a backend needs to know where frontends connect: --listen ADDR:PORT, or backend.listen",
+        )
+    })
+}
+
+fn origin(backend: &BackendSettings) -> Result<String, Failure> {
+    let missing = || Failure::usage("a backend needs an origin: --to HOST:PORT, or backend.to");
+    backend.to.clone().ok_or_else(missing)
+}
+
+fn config(
+    settings: &Settings,
+    attached: &Attached,
+    log: &Log,
+    metrics: &Arc<Metrics>,
+) -> Result<BackendConfig, Failure> {
+    let backend = &settings.backend;
+    let listen = listen(backend)?;
+    let hop = hop_args::protection(&settings.hop)?;
+    let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
+    let usual = BackendConfig::new(inside(attached, listen), origin(backend)?, hop);
+    let kernel_listen = match attached {
+        Attached::Udp { local } if settings.hop.kernel_tcp.unwrap_or(true) => Some(*local),
+        Attached::Udp { .. } | Attached::Tun { .. } => None,
+    };
+    Ok(BackendConfig {
+        tcp,
+        fast_open: usual.fast_open.filter(|_| fast_open),
+        replay_tolerance: backend.replay_tolerance.unwrap_or(usual.replay_tolerance),
+        kernel_listen,
+        allow: backend.allow.clone().unwrap_or_default(),
+        send_proxy: backend.send_proxy,
+        attached: Some(attached.clone()),
+        service: hop_args::service(&settings.limits, log, metrics),
+        ..usual
+    })
+}
+
 /// The device that is asked for, or the UDP socket that `--listen` names.
-fn device(device: Option<DeviceSpec>, listen: SocketAddr) -> Result<DeviceSpec, Failure> {
-    match device {
-        None => Ok(DeviceSpec::Udp { bind: listen }),
-        Some(DeviceSpec::Udp { bind }) if bind != listen => Err(Failure::usage(format!(
+fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failure> {
+    let attach = hop_args::attach(&settings.hop, DeviceSpec::Udp { bind: listen })?;
+    match attach.device {
+        DeviceSpec::Udp { bind } if bind != listen => Err(Failure::usage(format!(
             "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
         ))),
-        Some(other) => Ok(other),
+        _ => Ok(attach),
     }
 }
 
@@ -99,8 +211,12 @@ mod tests {
     #[test]
     fn the_udp_socket_is_named_once() {
         let listen = SocketAddr::from(([127, 0, 0, 1], 7443));
-        assert_eq!(device(None, listen).ok(), Some(DeviceSpec::Udp { bind: listen }));
-        let other = "udp:127.0.0.1:1".parse().ok();
-        assert_eq!(device(other, listen).expect_err("they differ").code, 2);
+        let with = |device: Option<&str>| {
+            let mut settings = Settings::default();
+            settings.hop.device = device.map(str::to_owned);
+            attach(&settings, listen)
+        };
+        assert_eq!(with(None).map(|attach| attach.device).ok(), Some(DeviceSpec::Udp { bind: listen }));
+        assert_eq!(with(Some("udp:127.0.0.1:1")).expect_err("they differ").code, 2);
     }
 }

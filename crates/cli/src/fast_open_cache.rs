@@ -1,4 +1,5 @@
-//! The Fast Open cookies of a client in a file, from one run of the program to the next.
+//! What a client remembers in a file, from one run of the program to the next: Fast Open cookies, and what the
+//! paths are like.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -25,7 +26,8 @@ impl Cache {
         let path = self.path.display();
         match std::fs::read_to_string(&self.path) {
             Ok(text) => {
-                if let Err(error) = endpoint.import_fast_open_cache(&text) {
+                let read = endpoint.import_fast_open_cache(&text).and_then(|()| endpoint.import_paths(&text));
+                if let Err(error) = read {
                     eprintln!("brisk: warning: {path}: {error}");
                 }
             }
@@ -44,7 +46,10 @@ impl Cache {
             .create_new(true)
             .mode(0o600)
             .open(&fresh)
-            .and_then(|mut file| file.write_all(endpoint.export_fast_open_cache().as_bytes()))
+            .and_then(|mut file| {
+                file.write_all(endpoint.export_fast_open_cache().as_bytes())?;
+                file.write_all(endpoint.export_paths().as_bytes())
+            })
             .and_then(|()| std::fs::rename(&fresh, &self.path));
         written.map_err(|error| {
             let _ = std::fs::remove_file(&fresh);

@@ -1,46 +1,95 @@
 //! `brisk frontend`: the gateway's side near the users.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use brisk_gateway::log::{Level, Value};
-use brisk_gateway::{Frontend, FrontendConfig, exposure};
-use brisk_runtime::DeviceSpec;
+use brisk_gateway::access::Role;
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_gateway::settings::{Fallback, FrontendSettings, PeerSettings, listen_address, name_and_port};
+use brisk_gateway::{
+    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Metrics, Network,
+    ProxyVersion, Settings,
+};
 use brisk_runtime::attach::Attached;
+use brisk_runtime::{DeviceSpec, FastOpenConnect};
 
 use crate::Common;
-use crate::device_args::AddressArgs;
 use crate::duration::parse_duration;
 use crate::failure::Failure;
-use crate::hop_args::{ServiceArgs, host_and_port, listen_address};
+use crate::hop_args::{self, SharedArgs};
+use crate::operation::{Operation, Side};
 use crate::service::{self, Stop};
+use crate::systemd;
 
 const EXAMPLES: &str = "\
 Examples:
-  brisk frontend --listen 127.0.0.1:8080 --peer 127.0.0.1:7443
-  brisk frontend --listen :80 --peer origin.example:7443 --insecure
-  sudo brisk frontend --listen 127.0.0.1:8080 --peer 10.7.0.1:7443 --device tun:brisk0 --addr 10.7.0.2/24 --insecure";
+  brisk frontend --listen :80 --peer origin.example:7443 --key-file key
+  brisk frontend --listen :80 --peer a.example:7443 --peer b.example:7443 --key-file key --direct origin.example:80
+  brisk frontend --listen 127.0.0.1:1080 --peer a.example:7443 --key-file key --socks5 --connect
+  brisk frontend -c /etc/brisk/frontend.toml";
+
+/// Segments behind the SYN on a hop inside UDP: with it they make an initial window.
+const DATA_AFTER_SYN: u8 = 9;
 
 /// The flags of `frontend`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where clients connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: SocketAddr,
-    /// The backend: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = host_and_port)]
-    peer: String,
-    /// Device of the hop: tun:NAME or udp:ADDR:PORT; TCP inside UDP from any port if not given
-    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
-    device: Option<DeviceSpec>,
+    listen: Option<SocketAddr>,
+    /// A backend: HOST:PORT; repeatable, the first one that is up is asked
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
+    peer: Vec<String>,
+    /// Go straight to this origin, over the kernel's TCP, while no backend is up
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
+    direct: Option<String>,
+    /// The PROXY header that the origin of --direct expects: v1 or v2
+    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
+    send_proxy: Option<ProxyVersion>,
+    /// Believe the PROXY header of these proxies, and expect one: 10.0.0.0/8; repeatable
+    #[arg(long, value_name = "NETWORK", env = "BRISK_PROXY_FROM", value_delimiter = ',')]
+    proxy_from: Vec<Network>,
+    /// Take SOCKS5 clients, who name the origin themselves; the backend must --allow it
+    #[arg(long, env = "BRISK_SOCKS5")]
+    socks5: bool,
+    /// Take HTTP CONNECT, likewise
+    #[arg(long, env = "BRISK_CONNECT")]
+    connect: bool,
+    /// Take clients that a firewall rule sent here (see brisk rules), likewise
+    #[arg(long, env = "BRISK_TRANSPARENT")]
+    transparent: bool,
+    /// How long a client's first bytes are waited for, to ride along with the opening of the hop [default: 5ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
+    first_bytes_wait: Option<Duration>,
     #[command(flatten)]
-    addresses: AddressArgs,
-    /// How long a client's first bytes are waited for, to let them ride along with the opening of the hop
-    #[arg(long, default_value = "5ms", value_name = "TIME", value_parser = parse_duration)]
-    first_bytes_wait: Duration,
-    #[command(flatten)]
-    service: ServiceArgs,
+    shared: SharedArgs,
+}
+
+impl Args {
+    fn settings(&self) -> Result<Settings, Failure> {
+        let given = |flag: bool| flag.then_some(true);
+        let frontend = FrontendSettings {
+            listen: self.listen,
+            first_bytes_wait: self.first_bytes_wait,
+            proxy_from: (!self.proxy_from.is_empty()).then(|| self.proxy_from.clone()),
+            socks5: given(self.socks5),
+            connect: given(self.connect),
+            transparent: given(self.transparent),
+            watch: None,
+            fallback: self.direct.is_some().then_some(Fallback::Direct),
+            origin: self.direct.clone(),
+            send_proxy: self.send_proxy,
+        };
+        let peer = |(n, peer): (usize, &String)| PeerSettings {
+            peer: peer.clone(),
+            priority: u8::try_from(n).unwrap_or(u8::MAX),
+            weight: 1,
+        };
+        let peers = self.peer.iter().enumerate().map(peer).collect();
+        self.shared.over_file(Settings { frontend, peers, ..Settings::default() })
+    }
 }
 
 /// Serves until SIGINT or SIGTERM.
@@ -48,31 +97,163 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     service::run(async move {
         let stop = Stop::on_signals()?;
-        let peer = resolve(&args.peer).await?;
-        if !args.service.insecure {
-            exposure::check_listen(args.listen).map_err(Failure::usage)?;
-            exposure::check_peer(peer).map_err(Failure::usage)?;
-        }
-        let (builder, attached) = args.addresses.on(args.device.unwrap_or(any_udp(peer))).open()?;
-        let hop = attached.destination(peer).map_err(Failure::failed)?;
+        let settings = args.settings()?;
+        let peers = resolve(&settings).await?;
+        let first = peers.first().ok_or_else(no_peer)?.1;
+        let (builder, attached) = hop_args::attach(&settings.hop, any_udp(first))?.open()?;
         let endpoint = builder.build()?;
-        let config = FrontendConfig {
-            first_bytes_wait: args.first_bytes_wait,
-            service: args.service.config(log.clone()),
-            ..FrontendConfig::new(args.listen, hop)
+        let metrics = Arc::<Metrics>::default();
+        let config = config(&settings, &peers, &attached, &log, &metrics)?;
+        let frontend = match systemd::listener()? {
+            Some(listener) => Frontend::on(listener, config.clone(), endpoint.clone())?,
+            None => Frontend::bind(config.clone(), endpoint.clone()).await?,
         };
-        let frontend = Frontend::bind(config, endpoint.clone()).await?;
-        let listening = frontend.local_addr()?;
-        let fields = [
-            ("role", Value::Text("frontend".into())),
-            ("listen", Value::Text(listening.to_string())),
-            ("peer", Value::Text(peer.to_string())),
-            ("hop", Value::Text(hop_name(&attached).into())),
-        ];
-        log.line(Level::Info, "started", &fields);
+        let facts = Facts {
+            role: Role::Frontend,
+            listen: frontend.local_addr()?.to_string(),
+            origin: None,
+            hop: hop_name(&attached),
+            security: hop_args::security(&config.hop),
+            mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
+        };
+        let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
+        started(&facts, ("peer", peers.join(",")), &log);
+        let side = Reloadable {
+            args,
+            attached,
+            control: frontend.control(),
+            log: log.clone(),
+            metrics: metrics.clone(),
+        };
+        let control = Some(frontend.control());
+        let operation = Operation::begin(&settings.admin, facts, metrics, control, side, &log)?;
         frontend.run(stop.ordered()).await;
+        operation.end();
         service::last_words(&endpoint, &log).await;
         Ok(())
+    })
+}
+
+/// The line that a side begins with, and one per mechanism.
+pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), log: &Log) {
+    let fields = [
+        ("role", Value::Text(facts.role.name().into())),
+        ("listen", Value::Text(facts.listen.clone())),
+        (key, Value::Text(other)),
+        ("hop", Value::Text(facts.hop.into())),
+        ("security", Value::Text(facts.security.into())),
+    ];
+    log.line(Level::Info, "started", &fields);
+    for mechanism in &facts.mechanisms {
+        let fields = [
+            ("name", Value::Text(mechanism.name.into())),
+            ("state", Value::Text(mechanism.state.into())),
+            ("reason", Value::Text(mechanism.reason.into())),
+        ];
+        log.line(Level::Info, "mechanism", &fields);
+    }
+}
+
+/// What SIGHUP changes.
+struct Reloadable {
+    args: Args,
+    attached: Attached,
+    control: FrontendControl,
+    log: Log,
+    metrics: Arc<Metrics>,
+}
+
+impl Side for Reloadable {
+    async fn reload(&self) -> Result<(), Failure> {
+        let settings = self.args.settings()?;
+        let peers = resolve(&settings).await?;
+        let config = config(&settings, &peers, &self.attached, &self.log, &self.metrics)?;
+        self.control.reload(config);
+        Ok(())
+    }
+}
+
+/// Checks settings for a frontend without starting one.
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    let Settings { frontend, peers, hop, .. } = settings;
+    listen(settings)?;
+    if peers.is_empty() {
+        return Err(no_peer());
+    }
+    direct(frontend)?;
+    hop_args::protection(hop)?;
+    hop_args::mechanisms(hop)?;
+    hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))).map(drop)
+}
+
+fn no_peer() -> Failure {
+    Failure::usage(
+        "a frontend needs a backend: --peer HOST:PORT, or [[backends]] with peer in the configuration",
+    )
+}
+
+fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
+    let activated = systemd::is_activated().then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
+    settings.frontend.listen.or(activated).ok_or_else(|| {
+        Failure::usage(
+            "a frontend needs to know where clients connect: --listen ADDR:PORT, or frontend.listen",
+        )
+    })
+}
+
+fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
+    match (frontend.fallback, &frontend.origin) {
+        (Some(Fallback::Direct), Some(origin)) => {
+            Ok(Some(Direct { origin: origin.clone(), send_proxy: frontend.send_proxy }))
+        }
+        (Some(Fallback::Direct), None) => Err(Failure::usage(
+            "fallback = \"direct\" needs frontend.origin, the origin as this side reaches it",
+        )),
+        (Some(Fallback::None) | None, _) => Ok(None),
+    }
+}
+
+fn config(
+    settings: &Settings,
+    peers: &[(String, SocketAddr)],
+    attached: &Attached,
+    log: &Log,
+    metrics: &Arc<Metrics>,
+) -> Result<FrontendConfig, Failure> {
+    let frontend = &settings.frontend;
+    let hop = hop_args::protection(&settings.hop)?;
+    let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
+    let over_udp = matches!(attached, Attached::Udp { .. });
+    let mut backends = Vec::new();
+    for (peer, (_, address)) in settings.peers.iter().zip(peers) {
+        backends.push(BackendSpec {
+            name: peer.peer.clone(),
+            address: attached.destination(*address).map_err(Failure::failed)?,
+            kernel: Some(*address).filter(|_| over_udp && settings.hop.kernel_tcp.unwrap_or(true)),
+            priority: peer.priority,
+            weight: peer.weight,
+        });
+    }
+    let first = backends.first().map(|backend| backend.address).ok_or_else(no_peer)?;
+    let usual = FrontendConfig::new(listen(settings)?, first, hop);
+    // Nobody on the way looks into the datagrams: the rest of a long request need not wait for the SYN-ACK.
+    let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
+    let opens = |usual: FastOpenConnect| fast_open.then_some(FastOpenConnect { data_after_syn, ..usual });
+    Ok(FrontendConfig {
+        backends,
+        tcp,
+        fast_open: usual.fast_open.and_then(opens),
+        first_bytes_wait: frontend.first_bytes_wait.unwrap_or(usual.first_bytes_wait),
+        entrance: Entrance {
+            proxy_from: frontend.proxy_from.clone().unwrap_or_default(),
+            socks5: frontend.socks5.unwrap_or(false),
+            connect: frontend.connect.unwrap_or(false),
+            transparent: frontend.transparent.unwrap_or(false),
+        },
+        watch: frontend.watch.unwrap_or(true),
+        direct: direct(frontend)?,
+        service: hop_args::service(&settings.limits, log, metrics),
+        ..usual
     })
 }
 
@@ -83,8 +264,17 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
     }
 }
 
-/// The first address of the peer.
-async fn resolve(peer: &str) -> Result<SocketAddr, Failure> {
+/// The first address of each backend.
+async fn resolve(settings: &Settings) -> Result<Vec<(String, SocketAddr)>, Failure> {
+    let mut peers = Vec::new();
+    for PeerSettings { peer, .. } in &settings.peers {
+        peers.push((peer.clone(), address_of(peer).await?));
+    }
+    Ok(peers)
+}
+
+/// The first address of a backend.
+pub(crate) async fn address_of(peer: &str) -> Result<SocketAddr, Failure> {
     let failed = |why: String| Failure::failed(format!("--peer {peer}: {why}; check the name"));
     let mut found = tokio::net::lookup_host(peer)
         .await
@@ -93,7 +283,7 @@ async fn resolve(peer: &str) -> Result<SocketAddr, Failure> {
 }
 
 /// A UDP socket on any port that reaches `peer`; on loopback only if the peer is there.
-fn any_udp(peer: SocketAddr) -> DeviceSpec {
+pub(crate) fn any_udp(peer: SocketAddr) -> DeviceSpec {
     let any: IpAddr = match (peer.is_ipv4(), peer.ip().is_loopback()) {
         (true, true) => Ipv4Addr::LOCALHOST.into(),
         (true, false) => Ipv4Addr::UNSPECIFIED.into(),

@@ -184,7 +184,7 @@ async fn fetch(
     let config = ConnectConfig {
         tcp: endpoint.tcp_config().clone(),
         // The SYN leaves with the first write, which is the request.
-        fast_open: args.fast_open.then(|| FastOpenConnect { defer: true, ..FastOpenConnect::default() }),
+        fast_open: args.fast_open.then(|| FastOpenConnect { defer: true, ..FastOpenConnect::insured() }),
         ..ConnectConfig::default()
     };
     let opened = endpoint.connect_with_data(remote, &[], &config);

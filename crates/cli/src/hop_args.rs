@@ -1,79 +1,221 @@
-//! The flags that frontend and backend share.
+//! The flags that frontend and backend share, and what becomes of them: settings that lie over those of a file.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use brisk_gateway::{Log, ServiceConfig};
+use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
+use brisk_gateway::{Hop, KeyRing, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings};
+use brisk_lab::arms::{Arm, parse_arm};
+use brisk_runtime::attach::AttachConfig;
+use brisk_runtime::{DeviceSpec, Prefix, TcpConfig};
 
+use crate::device_args::AddressArgs;
 use crate::duration::parse_duration;
+use crate::failure::Failure;
 
-/// Limits, and the permission to be open to others.
+/// The variable that may hold the key itself.
+const KEY_VARIABLE: &str = "BRISK_KEY";
+/// What the hop uses unless somebody chooses.
+const USUAL_MECHANISMS: &str = "fast_open";
+
+/// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ServiceArgs {
-    /// Listen on and connect to other addresses than loopback, although the hop is not encrypted yet
-    #[arg(long, env = "BRISK_INSECURE")]
-    pub(crate) insecure: bool,
-    /// Connections at one time; more wait to be accepted
-    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    max_connections: u32,
-    /// How long connections may go on after SIGTERM
-    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
-    drain_timeout: Duration,
-    /// How long the next connection (hop or origin) may take to open
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
-    connect_timeout: Duration,
+pub(crate) struct SharedArgs {
+    /// Configuration in TOML; flags and the environment go before it
+    #[arg(short, long, value_name = "FILE", env = "BRISK_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    key: HopKeyArgs,
+    /// Device of the hop: tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
+    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
+    device: Option<String>,
+    #[command(flatten)]
+    addresses: AddressArgs,
+    /// Mechanisms of the hop, as an arm of whatif: fast_open,reactive=rack_tlp [default: fast_open]
+    #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
+    mechanisms: Option<String>,
+    /// Do not go over the kernel's TCP where the path carries no TCP inside UDP
+    #[arg(long, env = "BRISK_NO_KERNEL_TCP")]
+    no_kernel_tcp: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
-impl ServiceArgs {
-    pub(crate) fn config(&self, log: Log) -> ServiceConfig {
-        ServiceConfig {
-            max_connections: self.max_connections as usize,
-            drain_timeout: self.drain_timeout,
-            connect_timeout: self.connect_timeout,
-            log,
-            on_access: None,
+/// How the hop is protected. There is no key by default: it is made with `brisk keygen`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Security")]
+pub(crate) struct HopKeyArgs {
+    /// File with the key of the hop, for its owner alone; or the key itself in BRISK_KEY
+    #[arg(long, value_name = "FILE", env = "BRISK_KEY_FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// No key: the hop can be read and used by everybody who reaches it
+    #[arg(long, env = "BRISK_PLAIN", conflicts_with = "key_file")]
+    pub(crate) plain: bool,
+}
+
+/// Limits.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Connections at one time; more wait to be accepted [default: 10000]
+    #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: Option<u32>,
+    /// How long connections may go on after SIGTERM [default: 30s]
+    #[arg(long, value_name = "TIME", env = "BRISK_DRAIN_TIMEOUT", value_parser = parse_duration)]
+    drain_timeout: Option<Duration>,
+    /// How long the next connection (hop or origin) may take to open [default: 10s]
+    #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
+    connect_timeout: Option<Duration>,
+}
+
+/// Where it can be looked at.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Admin")]
+struct AdminArgs {
+    /// Where /metrics, /status, /healthz and /readyz are: ADDR:PORT
+    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_ADMIN", value_parser = listen_address)]
+    admin: Option<std::net::SocketAddr>,
+    /// File with the token that admin requests must bear; needed unless --admin is loopback
+    #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+fn given(flag: bool) -> Option<bool> {
+    flag.then_some(true)
+}
+
+impl SharedArgs {
+    /// What the flags say, as settings.
+    fn settings(&self) -> Settings {
+        let SharedArgs { config: _, key, device, addresses, mechanisms, no_kernel_tcp, limits, admin } = self;
+        let addr: Vec<String> = addresses.addr.iter().map(ToString::to_string).collect();
+        let hop = HopSettings {
+            key_file: key.key_file.clone(),
+            plain: given(key.plain),
+            device: device.clone(),
+            addr: (!addr.is_empty()).then_some(addr),
+            gateway: addresses.gateway,
+            mtu: addresses.mtu,
+            mechanisms: mechanisms.clone(),
+            kernel_tcp: no_kernel_tcp.then_some(false),
+        };
+        let LimitArgs { max_connections, drain_timeout, connect_timeout } = *limits;
+        let limits = LimitSettings { max_connections, drain_timeout, connect_timeout };
+        let AdminArgs { admin: listen, admin_token_file: token_file } = admin.clone();
+        Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
+    }
+
+    /// The flags, these and the ones in `own`, over the file if there is one.
+    pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
+        let flags = self.settings().over(own);
+        match &self.config {
+            None => Ok(flags),
+            Some(path) => {
+                let mut file = Settings::load(path).map_err(Failure::failed)?;
+                // A flag that chooses one protection takes back the other of the file.
+                if flags.hop.key_file.is_some() {
+                    file.hop.plain = None;
+                } else if flags.hop.plain.is_some() {
+                    file.hop.key_file = None;
+                }
+                Ok(flags.over(file))
+            }
         }
     }
 }
 
-/// `ADDR:PORT`, or `:PORT` for every address of the host.
-pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
-        return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+/// The protection that is asked for.
+pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
+    match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain.unwrap_or(false)) {
+        (Some(path), _, false) => KeyRing::load(path).map(Hop::Sealed).map_err(Failure::failed),
+        (Some(_), _, true) => {
+            Err(Failure::usage("hop: key_file and plain contradict each other; take one out"))
+        }
+        (None, _, true) => Ok(Hop::Plain),
+        (None, Ok(text), false) => {
+            KeyRing::parse(&text, KEY_VARIABLE).map(Hop::Sealed).map_err(Failure::failed)
+        }
+        (None, Err(_), false) => Err(Failure::usage(
+            "the hop has no key: make one (brisk keygen > key) and give both sides --key-file key, or say --plain",
+        )),
     }
-    text.parse().map_err(|_| "write ADDR:PORT or :PORT, for instance 127.0.0.1:8080".to_owned())
 }
 
-/// `HOST:PORT`, checked for its form; names are looked up later.
-pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    match port {
-        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
-        Some(_) | None => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
+/// The protection in a word, for the log.
+pub(crate) fn security(hop: &Hop) -> &'static str {
+    match hop {
+        Hop::Sealed(_) => "sealed",
+        Hop::Plain => "plain",
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The device and its addresses.
+pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfig, Failure> {
+    let device = match &hop.device {
+        None => usual,
+        Some(text) => text.parse().map_err(|error| Failure::usage(format!("hop device: {error}")))?,
+    };
+    let parse = |text: &String| text.parse::<Prefix>();
+    let addresses = hop.addr.iter().flatten().map(parse).collect::<Result<_, _>>();
+    let addresses = addresses.map_err(|error| Failure::usage(format!("hop addr: {error}")))?;
+    Ok(AttachConfig { device, addresses, gateway: hop.gateway, mtu: hop.mtu })
+}
 
-    #[test]
-    fn a_port_alone_means_every_address() {
-        assert_eq!(listen_address(":80"), Ok("[::]:80".parse().expect("an address")));
-        assert_eq!(listen_address("127.0.0.1:80"), Ok("127.0.0.1:80".parse().expect("an address")));
-        for bad in ["80", ":", ":x", ":99999", "host:80"] {
-            assert!(listen_address(bad).is_err(), "{bad}");
-        }
+/// The mechanisms of the hop: its TCP, and whether Fast Open is on.
+pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
+    let text = hop.mechanisms.as_deref().unwrap_or(USUAL_MECHANISMS);
+    let Arm { tcp, fast_open, .. } =
+        parse_arm(text).map_err(|error| Failure::usage(format!("mechanisms: {error}")))?;
+    let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } =
+        brisk_gateway::service::hop_tcp();
+    Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))
+}
+
+/// What is told of each mechanism at the start, and why.
+pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
+    let chosen = hop.mechanisms.as_deref();
+    let reason = |on: bool| match (chosen, on) {
+        (Some(_), _) => "by configuration",
+        (None, true) => "default between two gateways",
+        (None, false) => "default; switch it on with --mechanisms",
+    };
+    let state = |name, state| MechanismState { name, state, reason: reason(state != "off") };
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let words = || chosen.unwrap_or(USUAL_MECHANISMS).split(',').map(str::trim);
+    let reactive = words().find_map(|word| match word {
+        "reactive=off" | "tcp2012" => Some("off"),
+        "reactive=paper" | "reactive" => Some("paper"),
+        _ => None,
+    });
+    vec![
+        state("fast_open", switch(fast_open)),
+        state("reactive", reactive.unwrap_or("rack_tlp")),
+        state("corrective", switch(tcp.mechanisms.corrective.is_some())),
+        state("proactive", switch(tcp.mechanisms.proactive.is_some())),
+    ]
+}
+
+/// The limits, and where it is counted.
+pub(crate) fn service(limits: &LimitSettings, log: &Log, metrics: &Arc<Metrics>) -> ServiceConfig {
+    let usual = ServiceConfig::default();
+    ServiceConfig {
+        max_connections: limits.max_connections.map_or(usual.max_connections, |most| most as usize),
+        drain_timeout: limits.drain_timeout.unwrap_or(usual.drain_timeout),
+        connect_timeout: limits.connect_timeout.unwrap_or(usual.connect_timeout),
+        log: log.clone(),
+        metrics: metrics.clone(),
+        on_access: None,
     }
+}
 
-    #[test]
-    fn an_origin_and_a_peer_have_a_host_and_a_port() {
-        for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
-            assert_eq!(host_and_port(good).as_deref(), Ok(good));
-        }
-        for bad in ["", "80", ":80", "host:", "host:0", "host:99999", "host:http"] {
-            assert!(host_and_port(bad).is_err(), "{bad}");
-        }
+/// The version of a PROXY header.
+pub(crate) fn proxy_version(text: &str) -> Result<ProxyVersion, String> {
+    match text {
+        "v1" => Ok(ProxyVersion::V1),
+        "v2" => Ok(ProxyVersion::V2),
+        _ => Err("write v1 or v2".to_owned()),
     }
 }

@@ -8,8 +8,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod backend;
+mod check;
+mod cookie_keys;
 mod demo;
 mod device_args;
+mod doctor;
 mod duration;
 mod emulate;
 mod failure;
@@ -18,13 +21,19 @@ mod frontend;
 mod get;
 mod hop_args;
 mod interrupt;
+mod keygen;
+mod lab;
 mod link_args;
 mod manual;
+mod operation;
 mod output;
+mod rules;
 mod script;
 mod serve;
 mod service;
+mod systemd;
 mod tfo_key;
+mod top;
 mod usage;
 mod whatif;
 
@@ -75,16 +84,28 @@ enum Command {
     Emulate(emulate::Args),
     /// What each mechanism would do for a flow over a link, in virtual time, no privileges
     Whatif(whatif::Args),
+    /// The experiments of both papers, with the papers' figures beside ours
+    Lab(lab::Args),
     /// Run packet scripts against the stack in virtual time
     Script(script::Args),
     /// The gateway near the users: accepts TCP, carries it over the hop to the backend
     Frontend(frontend::Args),
     /// The gateway near the origin: accepts the hop, connects to the origin
     Backend(backend::Args),
+    /// Say what is wrong with a configuration of the gateway
+    Check(check::Args),
+    /// What the path to a backend is like, and what would be on
+    Doctor(doctor::Args),
+    /// A gateway at work, in the terminal
+    Top(top::Args),
+    /// Print the firewall rules that send clients to a transparent frontend
+    Rules(rules::Args),
     /// A static HTTP/1.1 file server on our stack
     Serve(serve::Args),
     /// Fetch a URL over our stack
     Get(get::Args),
+    /// Make the key that protects the hop between frontend and backend
+    Keygen(keygen::Args),
     /// Make Fast Open keys, and rotate them in the order that refuses nobody
     TfoKey(tfo_key::Args),
     /// Print a shell completion script
@@ -109,11 +130,17 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, &common),
         Command::Emulate(args) => emulate::run(args, &common),
         Command::Whatif(args) => whatif::run(args, &common),
+        Command::Lab(args) => lab::run(args, &common),
         Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),
+        Command::Check(args) => check::run(&args, &common),
+        Command::Doctor(args) => doctor::run(&args, &common),
+        Command::Top(args) => top::run(&args, &common),
+        Command::Rules(args) => rules::run(&args, &common),
         Command::Serve(args) => serve::run(args, &common),
         Command::Get(args) => get::run(args, &common),
+        Command::Keygen(args) => keygen::run(&args, &common),
         Command::TfoKey(args) => tfo_key::run(args, &common),
         Command::Completions(args) => manual::completions(args, Cli::command()),
         Command::Man(args) => manual::man(args, Cli::command()),

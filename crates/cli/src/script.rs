@@ -1,8 +1,10 @@
 //! `brisk script`: packet scripts run against the stack in virtual time.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use brisk_script::{KEYS, Options, ScriptError, run_traced};
+use brisk_script::{KernelVerdict, Options, ScriptError, keys, run_on_kernel, run_traced};
 
 use crate::Common;
 use crate::failure::Failure;
@@ -13,6 +15,7 @@ Examples:
   brisk script crates/script/scripts/handshake/*.pkt
   brisk script --verbose crates/script/scripts
   brisk script --set initial_window=4 --tolerance-usecs 1000 slow-start.pkt
+  brisk script --kernel crates/script/scripts/handshake
   brisk script --keys";
 
 /// The flags of `script`.
@@ -34,6 +37,10 @@ pub(crate) struct Args {
     /// Do not complain about packets that a script does not list
     #[arg(long)]
     lenient: bool,
+    /// Run them against the kernel's TCP instead of ours: in real time, in network namespaces (needs root).
+    /// Scripts that the kernel cannot be set up for are skipped, with the reason
+    #[arg(long)]
+    kernel: bool,
     /// List the keys of --set and what they take
     #[arg(long)]
     keys: bool,
@@ -42,12 +49,15 @@ pub(crate) struct Args {
 /// Runs every script and says which pass.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     if args.keys {
-        return KEYS.iter().try_for_each(|(key, takes)| print_line(&format!("{key:28}{takes}")));
+        return keys().try_for_each(|(key, takes)| print_line(&format!("{key:28}{takes}")));
     }
     let options = args.options()?;
     let mut files = Vec::new();
     for file in &args.files {
         collect(file, &mut files)?;
+    }
+    if args.kernel {
+        return judge_kernel(&files, &options, common);
     }
     let mut failed = 0;
     for file in &files {
@@ -66,20 +76,79 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     }
 }
 
-fn run_one(file: &Path, options: &Options, verbose: bool) -> Result<(), ScriptError> {
+/// Scripts that wait for the kernel at one time: they sleep most of it.
+const AT_ONCE: usize = 8;
+
+/// Runs every script against the kernel, several at a time.
+fn judge_kernel(files: &[PathBuf], options: &Options, common: &Common) -> Result<(), Failure> {
+    let next = AtomicUsize::new(0);
+    let verdicts: Mutex<Vec<(usize, Result<KernelVerdict, ScriptError>)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(files.len()) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(file) = files.get(index) else { return };
+                    let verdict = run_one_on_kernel(file, options, common.verbose > 0);
+                    verdicts.lock().unwrap_or_else(PoisonError::into_inner).push((index, verdict));
+                }
+            });
+        }
+    });
+    let mut verdicts = verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    verdicts.sort_by_key(|(index, _)| *index);
+    let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+    for (file, (_, verdict)) in files.iter().zip(verdicts) {
+        let line = match verdict {
+            Ok(KernelVerdict::Passed) => {
+                passed += 1;
+                format!("PASS {}", file.display())
+            }
+            Ok(KernelVerdict::Skipped(reason)) => {
+                skipped += 1;
+                format!("SKIP {}: {reason}", file.display())
+            }
+            Err(error) => {
+                failed += 1;
+                format!("FAIL {error}")
+            }
+        };
+        if !common.quiet || line.starts_with("FAIL") {
+            print_line(&line)?;
+        }
+    }
+    print_line(&format!("the kernel: {passed} pass, {skipped} skipped, {failed} fail"))?;
+    match failed {
+        0 => Ok(()),
+        failed => Err(Failure::failed(format!("{failed} of {} scripts fail on the kernel", files.len()))),
+    }
+}
+
+fn run_one_on_kernel(file: &Path, options: &Options, verbose: bool) -> Result<KernelVerdict, ScriptError> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file).map_err(|error| ScriptError {
-        file: name.clone(),
+    let text = read(file, &name)?;
+    run_on_kernel(&name, &text, options, &mut |line| show(line, verbose))
+}
+
+fn read(file: &Path, name: &str) -> Result<String, ScriptError> {
+    std::fs::read_to_string(file).map_err(|error| ScriptError {
+        file: name.to_owned(),
         line: 0,
         message: format!("cannot be read: {error}"),
-    })?;
-    let mut show = |line: &str| {
-        if verbose {
-            // A reader that went away is noticed by the verdict.
-            let _ = print_line(&format!("     {line}"));
-        }
-    };
-    run_traced(&name, &text, options, &mut show).map(|_| ())
+    })
+}
+
+fn show(line: &str, verbose: bool) {
+    if verbose {
+        // A reader that went away is noticed by the verdict.
+        let _ = print_line(&format!("     {line}"));
+    }
+}
+
+fn run_one(file: &Path, options: &Options, verbose: bool) -> Result<(), ScriptError> {
+    let name = file.display().to_string();
+    let text = read(file, &name)?;
+    run_traced(&name, &text, options, &mut |line| show(line, verbose)).map(|_| ())
 }
 
 /// The scripts at `path`: itself, or every *.pkt below it in order.

@@ -2,7 +2,6 @@
 
 mod content;
 mod files;
-mod keys;
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,11 +22,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Common;
+use crate::cookie_keys::CookieKeyArgs;
 use crate::device_args::DeviceArgs;
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::serve::files::Files;
-use crate::serve::keys::Keys;
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -51,10 +50,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "QUEUE", num_args = 0..=1, require_equals = true, default_missing_value = "256")]
     #[arg(env = "BRISK_FAST_OPEN")]
     fast_open: Option<u16>,
-    /// The keys of the cookies: a file with PRIMARY or PRIMARY,BACKUP, or a directory with files of these names; read
-    /// again when they change
-    #[arg(long, value_name = "PATH", requires = "fast_open", env = "BRISK_FAST_OPEN_KEY")]
-    fast_open_key: Option<PathBuf>,
+    #[command(flatten)]
+    keys: CookieKeyArgs,
     /// Answer /N with N bytes that are made up on the way
     #[arg(long)]
     synthetic: bool,
@@ -74,6 +71,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    if args.keys.given() && args.fast_open.is_none() {
+        return Err(Failure::usage("--fast-open-key needs --fast-open: without it no cookie is made"));
+    }
     let files = Files::open(&args.directory, args.synthetic).map_err(|error| {
         Failure::failed(format!("{}: cannot be served: {error}", args.directory.display()))
     })?;
@@ -85,11 +85,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let endpoint = builder.build()?;
         let fast_open = args.fast_open.filter(|&queue| queue > 0).map(|queue| fast_open(queue, &attached));
         let listeners = listen(&endpoint, port, fast_open)?;
-        if let Some(path) = &args.fast_open_key {
-            let keys = Keys::new(path.clone());
-            keys.install(&endpoint)?;
-            tokio::spawn(keys.watch(endpoint.clone(), log.clone()));
-        }
+        args.keys.install(&endpoint, &log).await?;
         for listener in &listeners {
             let address = attached.outside(listener.local_addr());
             let directory = args.directory.display().to_string();

@@ -67,6 +67,7 @@ impl Stop {
                 if order > 1 {
                     std::process::exit(1);
                 }
+                crate::systemd::stopping();
                 stop.send_replace(true);
             }
         });

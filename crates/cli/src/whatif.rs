@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use brisk_lab::arms::{default_arms, parse_arms};
 use brisk_lab::compare::{Comparison, compare};
+use brisk_lab::pages::har;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
-use brisk_link::units::{parse_ratio, parse_size};
+use brisk_link::units::{parse_proportion, parse_size};
+use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Common;
@@ -25,6 +27,8 @@ Examples:
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The seed when none is given: results can be compared from day to day.
 const USUAL_SEED: u64 = 1;
+/// One percent in parts per billion.
+const PERCENT: u32 = 10_000_000;
 
 /// The flags of `whatif`.
 #[derive(Debug, clap::Args)]
@@ -55,10 +59,10 @@ struct Workload {
     /// Draw the sizes of the responses from a CSV of "bytes,cumulative share"
     #[arg(long, value_name = "FILE", env = "BRISK_SIZES")]
     sizes: Option<PathBuf>,
-    /// Take the responses from a HAR file; comes with the lab
+    /// Load the page that this HAR file recorded: each transaction is a whole page
     #[arg(long, value_name = "FILE")]
     har: Option<PathBuf>,
-    /// Take the responses from a packet capture; comes with the lab
+    /// Take the responses from a packet capture; not built yet
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Bytes of each request, at least 16
@@ -101,13 +105,20 @@ impl Args {
     fn comparison(&self) -> Result<Comparison, Failure> {
         let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
         let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
-        parse_ratio(&self.max_overhead)
-            .map_err(|error| Failure::usage(format!("--max-overhead {}: {error}", self.max_overhead)))?;
-        let arms = match &self.arms {
+        let max_overhead = parse_proportion(&self.max_overhead)
+            .map_err(|error| Failure::usage(format!("--max-overhead {}: {error}", self.max_overhead)))?
+            .ppb()
+            / PERCENT;
+        if max_overhead > 200 {
+            return Err(Failure::usage(format!("--max-overhead {}: use 0% to 200%", self.max_overhead)));
+        }
+        let mut arms = match &self.arms {
             Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
             None => default_arms(),
         };
-        let (sizes, sizes_text) = self.workload.sizes()?;
+        arms.iter_mut().for_each(|arm| arm.allow(max_overhead));
+        let page = self.workload.har.as_deref().map(read_har).transpose()?;
+        let (sizes, sizes_text) = self.workload.sizes(page.as_ref())?;
         let request = parse_size(&self.workload.request)
             .map_err(|error| Failure::usage(format!("--request {}: {error}", self.workload.request)))?;
         if !(16..=65_536).contains(&request) {
@@ -119,6 +130,7 @@ impl Args {
             request: request as u32,
             sizes,
             sizes_text,
+            page,
             n: self.workload.n,
             established: self.workload.established,
             arms,
@@ -127,14 +139,22 @@ impl Args {
 }
 
 impl Workload {
-    fn sizes(&self) -> Result<(Sizes, String), Failure> {
-        for (flag, file) in [("--har", &self.har), ("--pcap", &self.pcap)] {
-            if let Some(file) = file {
-                return Err(Failure::usage(format!(
-                    "{flag} {}: comes with the lab and is not built yet; use --flow or --sizes",
-                    file.display()
-                )));
-            }
+    fn sizes(&self, page: Option<&Page>) -> Result<(Sizes, String), Failure> {
+        if let Some(page) = page {
+            let text = format!(
+                "{} ({} objects, {} hosts, {} bytes)",
+                page.label,
+                page.objects(),
+                page.hosts(),
+                page.bytes()
+            );
+            return Ok((Sizes::Fixed(page.bytes()), text));
+        }
+        if let Some(file) = &self.pcap {
+            return Err(Failure::usage(format!(
+                "--pcap {}: is not built yet; use --flow, --sizes or --har",
+                file.display()
+            )));
         }
         if let Some(file) = &self.sizes {
             return Ok((read_sizes(file)?, format!("sizes from {}", file.display())));
@@ -143,6 +163,13 @@ impl Workload {
             .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
         Ok((Sizes::Fixed(bytes), self.flow.clone()))
     }
+}
+
+fn read_har(file: &Path) -> Result<Page, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::failed(format!("--har {}: {error}", file.display())))?;
+    let label = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    har::read(&text, &label).map_err(|error| Failure::usage(format!("--har {}: {error}", file.display())))
 }
 
 fn read_sizes(file: &Path) -> Result<Sizes, Failure> {

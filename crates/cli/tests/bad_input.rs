@@ -120,12 +120,12 @@ fn a_port_that_is_taken_is_told_with_its_address() {
     let says = [taken.as_str(), "in use", "choose another"];
     refused(&["serve", ".", "--device", &device], FAILED, &says);
     refused(&["get", "http://127.0.0.1:9/", "--device", &device], FAILED, &says);
-    refused(&["backend", "--listen", &taken, "--to", "127.0.0.1:80"], FAILED, &says);
+    refused(&["backend", "--listen", &taken, "--to", "127.0.0.1:80", "--plain"], FAILED, &says);
 
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = tcp.local_addr().expect("an address").to_string();
     let says = [taken.as_str(), "in use", "choose another"];
-    refused(&["frontend", "--listen", &taken, "--peer", "127.0.0.1:7443"], FAILED, &says);
+    refused(&["frontend", "--listen", &taken, "--peer", "127.0.0.1:7443", "--plain"], FAILED, &says);
 }
 
 #[test]
@@ -141,14 +141,17 @@ fn a_peer_that_does_not_answer_is_given_up_in_time() {
 }
 
 #[test]
-fn without_encryption_only_loopback_is_served_unless_the_user_insists() {
-    for words in [
-        &["backend", "--listen", ":7443", "--to", "127.0.0.1:80"][..],
-        &["backend", "--listen", "192.0.2.1:7443", "--to", "127.0.0.1:80"],
-        &["frontend", "--listen", "0.0.0.0:0", "--peer", "127.0.0.1:7443"],
-        &["frontend", "--listen", "127.0.0.1:0", "--peer", "192.0.2.1:7443"],
-    ] {
-        refused(words, USAGE, &["refused", "loopback", "--insecure"]);
+fn without_a_key_nothing_is_served_unless_the_user_insists() {
+    let backend = ["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80"];
+    let frontend = ["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:7443"];
+    for words in [backend, frontend] {
+        refused(&words, USAGE, &["no key", "brisk keygen > key", "--key-file key", "--plain"]);
+        let missing = [&words[..], &["--key-file", "/nowhere/key"]].concat();
+        refused(&missing, FAILED, &["/nowhere/key", "cannot be read", "brisk keygen >"]);
+        let open = [&words[..], &["--key-file", "/etc/hostname"]].concat();
+        refused(&open, FAILED, &["/etc/hostname", "chmod 600"]);
+        let both = [&words[..], &["--key-file", "key", "--plain"]].concat();
+        refused(&both, USAGE, &["--key-file", "--plain"]);
     }
 }
 

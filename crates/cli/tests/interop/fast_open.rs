@@ -13,12 +13,12 @@ use crate::process::{Process, run, text};
 const KEY: &str = "a0bf63f7-ed803d81-cd641d30-cebc4a90";
 
 /// Client and server of the kernel in a namespace.
-fn allow(namespace: &Namespace) {
+pub(crate) fn allow(namespace: &Namespace) {
     run(namespace.command("sysctl").args(["-q", "-w", "net.ipv4.tcp_fastopen=3"]));
 }
 
 /// The kernel's `TCPFastOpen*` counters.
-fn counters(namespace: &Namespace) -> HashMap<String, u64> {
+pub(crate) fn counters(namespace: &Namespace) -> HashMap<String, u64> {
     let table = text(&run(namespace.command("cat").arg("/proc/net/netstat")).stdout);
     let lines: Vec<&str> = table.lines().collect();
     let pairs = lines.chunks(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
@@ -28,7 +28,7 @@ fn counters(namespace: &Namespace) -> HashMap<String, u64> {
 }
 
 /// `curl --tcp-fastopen`, over a connection of its own.
-fn curl(namespace: &Namespace, host: &str) -> Command {
+pub(crate) fn curl(namespace: &Namespace, host: &str) -> Command {
     let mut curl = namespace.command("curl");
     curl.args(["--tcp-fastopen", "-sSfg", "-m", "20", &format!("http://{host}/small")]);
     curl

@@ -22,16 +22,19 @@ struct Pair {
 /// Where clients at the near end connect.
 const ENTRANCE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8080);
 
+/// The key of the hop.
+const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
+
 impl Pair {
     /// In front of the origin at the far end's 127.0.0.1:`port`.
     fn start(link: &Link, hop: &str, port: u16) -> Pair {
         let hop = format!("{hop}:7443");
         let origin = format!("127.0.0.1:{port}");
-        let words = ["backend", "--listen", &hop, "--to", &origin, "--insecure"];
-        let backend = Process::start("brisk backend", &mut link.far.brisk(&words));
+        let words = ["backend", "--listen", &hop, "--to", &origin];
+        let backend = Process::start("brisk backend", link.far.brisk(&words).env("BRISK_KEY", KEY));
         backend.until_it_says("listen=");
-        let words = ["frontend", "--listen", "127.0.0.1:8080", "--peer", &hop, "--insecure"];
-        let frontend = Process::start("brisk frontend", &mut link.near.brisk(&words));
+        let words = ["frontend", "--listen", "127.0.0.1:8080", "--peer", &hop];
+        let frontend = Process::start("brisk frontend", link.near.brisk(&words).env("BRISK_KEY", KEY));
         frontend.until_it_says("listen=");
         Pair { frontend, backend }
     }
@@ -76,11 +79,11 @@ fn the_hop_may_be_tcp_on_a_device_instead_of_udp() {
     link.route_beyond_far(&["10.7.0.0/24", "fd07::/64"]);
     link.route_beyond_near(&["10.8.0.0/24", "fd08::/64"]);
     for hop in ["10.7.0.2:7443", "[fd07::2]:7443"] {
-        let device = ["--device", "tun:brisk1", "--addr", "10.7.0.2/24,fd07::2/64", "--insecure"];
+        let device = ["--device", "tun:brisk1", "--addr", "10.7.0.2/24,fd07::2/64", "--plain"];
         let words = [&["backend", "--listen", hop, "--to", "127.0.0.1:80"], &device[..]].concat();
         let backend = Process::start("brisk backend", &mut link.far.brisk(&words));
         backend.until_it_says("listen=");
-        let device = ["--device", "tun:brisk1", "--addr", "10.8.0.2/24,fd08::2/64", "--insecure"];
+        let device = ["--device", "tun:brisk1", "--addr", "10.8.0.2/24,fd08::2/64", "--plain"];
         let words = [&["frontend", "--listen", "127.0.0.1:8080", "--peer", hop], &device[..]].concat();
         let frontend = Process::start("brisk frontend", &mut link.near.brisk(&words));
         frontend.until_it_says("hop=tcp");

@@ -9,6 +9,7 @@
 //! | `peers` | both roles and kernels with parts of TCP switched off |
 //! | `stalls` | both roles, readers that do not read and paths that do not carry |
 //! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
+//! | `farm` | a kernel client, and a kernel and `brisk serve` behind one address while their key is exchanged |
 //! | `mtu` | `brisk serve` to curl over a path that is narrower than both ends think |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
@@ -21,6 +22,7 @@
 mod machine;
 
 mod capture;
+mod farm;
 mod fast_open;
 mod gateway;
 mod get;

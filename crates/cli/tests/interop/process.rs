@@ -42,10 +42,15 @@ impl Process {
 
     /// Waits for a line that has `words` in it.
     pub(crate) fn until_it_says(&self, words: &str) -> String {
+        self.until_it_says_again(words, 1)
+    }
+
+    /// Waits for the line with this number, from 1, among those that have `words` in them.
+    pub(crate) fn until_it_says_again(&self, words: &str, number: usize) -> String {
         let deadline = Instant::now() + PATIENCE;
         let mut text = self.said.text.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(line) = text.lines().find(|line| line.contains(words)) {
+            if let Some(line) = text.lines().filter(|line| line.contains(words)).nth(number - 1) {
                 return line.to_owned();
             }
             let left = deadline.saturating_duration_since(Instant::now());

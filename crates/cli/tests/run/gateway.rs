@@ -2,11 +2,21 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 
-use crate::program::{Running, run, text};
+use crate::program::{BRISK, Running, Scratch};
+
+/// A new key in a file, as the shell makes it.
+pub(crate) fn key(files: &Scratch, name: &str) -> String {
+    let path = files.path(name);
+    let command = format!("umask 022; {BRISK} keygen > {path}");
+    let made = std::process::Command::new("sh").args(["-c", &command]).status();
+    assert!(made.is_ok_and(|status| status.success()), "{command}");
+    path
+}
 
 /// An origin that sends back what it gets, connection after connection.
-fn echo() -> SocketAddr {
+pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -21,7 +31,7 @@ fn echo() -> SocketAddr {
     address
 }
 
-fn through(address: &str, request: Vec<u8>) -> Vec<u8> {
+pub(crate) fn through(address: &str, request: Vec<u8>) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("the frontend accepts");
     let mut writer = stream.try_clone().expect("a handle");
     let writing = std::thread::spawn(move || {
@@ -36,10 +46,14 @@ fn through(address: &str, request: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
+    let files = Scratch::with_files();
+    let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend = Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin]);
+    let mut backend =
+        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
     let peer = backend.announced("listen");
-    let mut frontend = Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer]);
+    let mut frontend =
+        Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &key]);
     let address = frontend.announced("listen");
 
     assert_eq!(through(&address, b"hello".to_vec()), b"hello");
@@ -60,8 +74,8 @@ fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
 
 #[test]
 fn a_frontend_without_its_backend_resets_the_client_and_says_why() {
-    let words =
-        ["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:9", "--connect-timeout", "300ms"];
+    let limit = ["--connect-timeout", "300ms", "--plain"];
+    let words = [&["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:9"], &limit[..]].concat();
     let mut frontend = Running::start(&words);
     let address = frontend.announced("listen");
     let mut client = TcpStream::connect(address).expect("the frontend accepts");
@@ -74,15 +88,35 @@ fn a_frontend_without_its_backend_resets_the_client_and_says_why() {
 }
 
 #[test]
-fn others_than_this_host_need_the_insecure_flag() {
-    for words in [
-        &["backend", "--listen", ":7443", "--to", "127.0.0.1:80"][..],
-        &["frontend", "--listen", ":8080", "--peer", "127.0.0.1:7443"][..],
-        &["frontend", "--listen", "127.0.0.1:0", "--peer", "192.0.2.1:7443"][..],
-    ] {
-        let refused = run(words);
-        let message = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{message}");
-        assert!(message.contains("--insecure") && message.lines().count() == 1, "{message}");
+fn keygen_makes_a_file_for_its_owner_alone_and_a_different_key_each_time() {
+    let files = Scratch::with_files();
+    let (one, other) = (key(&files, "one"), key(&files, "other"));
+    let texts = [&one, &other].map(|path| std::fs::read_to_string(path).expect("a key"));
+    assert!(texts.iter().all(|text| text.trim().len() == 64) && texts[0] != texts[1], "{texts:?}");
+    let mode = std::fs::metadata(&one).expect("a file").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "{mode:o}");
+}
+
+#[test]
+fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
+    let files = Scratch::with_files();
+    let (one, other) = (key(&files, "one"), key(&files, "other"));
+    let origin = echo().to_string();
+    let mut backend =
+        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &one]);
+    let peer = backend.announced("listen");
+    let mut frontend =
+        Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &other]);
+    let address = frontend.announced("listen");
+    for _ in 0..5 {
+        let mut client = TcpStream::connect(&address).expect("the frontend accepts");
+        client.write_all(b"hello").expect("it is written");
+        let error = client.read(&mut [0; 8]).expect_err("a reset");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
+    let (status, log) = frontend.stop();
+    assert!(status == Some(0) && log.contains("is the key the same on both sides?"), "{log}");
+    let (_, log) = backend.stop();
+    assert!(log.contains("does not hold the key"), "{log}");
+    assert!(log.matches("event=rejected").count() < 5, "not a line for each: {log}");
 }

@@ -43,6 +43,37 @@ impl Running {
         word.unwrap_or_else(|| panic!("no {key} in '{line}'")).to_owned()
     }
 
+    /// The value of `key` in the next log line that has it.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn announced_next(&mut self, key: &str) -> String {
+        let wanted = format!("{key}=");
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).expect("a log line") > 0, "the log ended without {key}");
+            if let Some(word) = line.split_whitespace().find_map(|word| word.strip_prefix(&wanted)) {
+                return word.to_owned();
+            }
+        }
+    }
+
+    /// The next log line with these words.
+    pub(crate) fn until(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.log.read_line(&mut line).expect("a log line");
+            assert!(count > 0, "the program ended before it said '{words}'");
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let (signal, pid) = (format!("-{name}"), self.child.id().to_string());
+        assert!(Command::new("kill").args([&signal, &pid]).status().is_ok_and(|status| status.success()));
+    }
+
     /// SIGTERM; answers the exit status and the rest of the log.
     pub(crate) fn stop(mut self) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();

@@ -1,0 +1,145 @@
+//! Asks: so many transactions at a time, each over a connection of its own.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt;
+use tokio::task::LocalSet;
+
+use crate::Workload;
+use crate::server::Request;
+use crate::side::{Side, Stream};
+
+/// What is not finished by then has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What all workers share.
+struct Shared {
+    side: Side,
+    workload: Workload,
+    request: Vec<u8>,
+    began: Instant,
+    /// Transactions that were begun.
+    begun: Cell<u64>,
+    finished: Cell<u64>,
+    failed: Cell<u64>,
+    bytes: Cell<u64>,
+    quiet: bool,
+}
+
+/// One transaction.
+#[derive(Default)]
+struct Transaction {
+    connected: Duration,
+    first_byte: Duration,
+    last_byte: Duration,
+    bytes: u64,
+    of_ours: String,
+}
+
+/// Runs the workload and prints it.
+pub(crate) async fn load(side: Side, workload: Workload, quiet: bool) -> io::Result<()> {
+    let request =
+        Request { bytes: workload.bytes, len: workload.request, server_closes: !workload.client_closes };
+    let workers = workload.parallel;
+    let shared = Rc::new(Shared {
+        side,
+        request: request.encode(),
+        workload,
+        began: Instant::now(),
+        begun: Cell::new(0),
+        finished: Cell::new(0),
+        failed: Cell::new(0),
+        bytes: Cell::new(0),
+        quiet,
+    });
+    let local = LocalSet::new();
+    for worker in 0..workers {
+        local.spawn_local(shared.clone().work(worker));
+    }
+    local.await;
+    if quiet {
+        let Shared { finished, failed, bytes, .. } = &*shared;
+        let seconds = shared.began.elapsed().as_secs_f64();
+        println!("{} {} {seconds:.3} {}", finished.get(), failed.get(), bytes.get());
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn ends(&self) -> Option<Instant> {
+        self.workload.seconds.map(|seconds| self.began + Duration::from_secs_f64(seconds))
+    }
+
+    async fn work(self: Rc<Self>, worker: usize) {
+        // Workers do not begin in step.
+        tokio::time::sleep(Duration::from_millis(worker as u64 * 7 % 200)).await;
+        while self.begun.get() < self.workload.count && self.ends().is_none_or(|end| Instant::now() < end) {
+            self.begun.set(self.begun.get() + 1);
+            let limit = self.ends().map_or(LIMIT, |end| end.saturating_duration_since(Instant::now()));
+            let mut transaction = Transaction::default();
+            let outcome = tokio::time::timeout(limit, self.transact(&mut transaction)).await;
+            self.bytes.set(self.bytes.get() + transaction.bytes);
+            match outcome {
+                Ok(Ok(())) => self.finished.set(self.finished.get() + 1),
+                Ok(Err(_)) => self.failed.set(self.failed.get() + 1),
+                Err(_) if self.ends().is_some() => return,
+                Err(_) => self.failed.set(self.failed.get() + 1),
+            }
+            if !self.quiet {
+                self.print(&transaction, outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())));
+            }
+            if self.workload.pause > 0 {
+                tokio::time::sleep(Duration::from_millis(self.workload.pause)).await;
+            }
+        }
+    }
+
+    async fn transact(&self, seen: &mut Transaction) -> io::Result<()> {
+        let started = Instant::now();
+        let mut stream = self.side.ask(self.workload.to, &self.request).await?;
+        seen.connected = started.elapsed();
+        let mut buffer = vec![0; 1 << 16];
+        while seen.bytes < self.workload.bytes {
+            let read = stream.read(&mut buffer).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if seen.bytes == 0 {
+                seen.first_byte = started.elapsed();
+            }
+            seen.bytes += read as u64;
+        }
+        seen.last_byte = started.elapsed();
+        seen.of_ours = of_ours(&stream);
+        Ok(())
+    }
+
+    fn print(&self, transaction: &Transaction, outcome: io::Result<()>) {
+        let Transaction { connected, first_byte, last_byte, bytes, of_ours } = transaction;
+        let ms = |time: &Duration| time.as_secs_f64() * 1e3;
+        let line = match outcome {
+            Ok(()) => {
+                format!("{:.3} {:.3} {:.3} {bytes} {of_ours}", ms(connected), ms(first_byte), ms(last_byte))
+            }
+            Err(error) => format!("failed {error}"),
+        };
+        // Whoever does not read has no use for the rest either.
+        let _ = writeln!(io::stdout(), "{line}");
+    }
+}
+
+/// Fast Open, retransmissions, timeouts, probes.
+fn of_ours(stream: &Stream) -> String {
+    let mut text = String::new();
+    if let Some(stats) = stream.stats() {
+        let counters = stats.counters;
+        let retransmits = counters.retransmits + counters.handshake_retransmits;
+        let fast_open = stats.fast_open.name();
+        let _ = write!(text, "{fast_open} {retransmits} {} {}", counters.timeouts, counters.probes);
+    }
+    text
+}

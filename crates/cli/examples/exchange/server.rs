@@ -1,0 +1,84 @@
+//! Answers: `SIZE` bytes for a request that asks for them.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::side::{Side, Stream};
+
+/// A request: bytes of the response, bytes of the request, who closes; then filling.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) bytes: u64,
+    pub(crate) len: u32,
+    pub(crate) server_closes: bool,
+}
+
+impl Request {
+    /// Bytes that say something.
+    const HEAD: usize = 13;
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut text = Vec::with_capacity(self.len as usize);
+        text.extend(self.bytes.to_be_bytes());
+        text.extend(self.len.to_be_bytes());
+        text.push(self.server_closes.into());
+        text.resize(self.len as usize, b'.');
+        text
+    }
+
+    async fn read(stream: &mut Stream) -> io::Result<Request> {
+        let (bytes, len) = (stream.read_u64().await?, stream.read_u32().await?);
+        let server_closes = stream.read_u8().await? != 0;
+        let filling = (len as usize).saturating_sub(Request::HEAD).min(1 << 16);
+        stream.read_exact(&mut vec![0; filling]).await?;
+        Ok(Request { bytes, len, server_closes })
+    }
+}
+
+/// Serves until SIGTERM, and says then what our stack has counted.
+pub(crate) async fn serve(side: &Side, local: SocketAddr, queue: u16) -> io::Result<()> {
+    let listener = side.listen(local, queue)?;
+    let mut end = signal(SignalKind::terminate())?;
+    println!("ready");
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = end.recv() => {
+                if let Side::Ours { endpoint, .. } = side {
+                    println!("{:#?}", endpoint.stats());
+                }
+                return Ok(());
+            }
+        };
+        match accepted {
+            Ok(stream) => drop(tokio::spawn(converse(stream))),
+            // A kernel hands the failure of one connection to its listener.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Requests on one connection, until the client has had enough or asked for the end.
+async fn converse(mut stream: Stream) {
+    static PIECE: [u8; 1 << 16] = [b'x'; 1 << 16];
+    // Whatever fails, the client sees and counts it.
+    while let Ok(request) = Request::read(&mut stream).await {
+        let mut left = request.bytes;
+        while left > 0 {
+            let piece = left.min(PIECE.len() as u64);
+            if stream.write_all(&PIECE[..piece as usize]).await.is_err() {
+                return;
+            }
+            left -= piece;
+        }
+        if request.server_closes {
+            let _ = stream.shutdown().await;
+            let _ = stream.read(&mut [0; 16]).await;
+            return;
+        }
+    }
+}

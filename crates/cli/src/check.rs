@@ -1,0 +1,43 @@
+//! `brisk check`: what is wrong with a configuration, before it is used.
+
+use std::path::PathBuf;
+
+use brisk_gateway::Settings;
+
+use crate::failure::Failure;
+use crate::{Common, backend, frontend, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk check -c /etc/brisk/frontend.toml
+  brisk check -c backend.toml && systemctl reload brisk-backend";
+
+/// The flags of `check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", env = "BRISK_CONFIG")]
+    config: PathBuf,
+}
+
+/// Reads the file and checks it for the side that it describes: key file, names of values, what is missing.
+pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
+    let name = args.config.display().to_string();
+    let settings = Settings::load(&args.config).map_err(Failure::failed)?;
+    let is_frontend = settings.frontend != Default::default() || !settings.peers.is_empty();
+    let is_backend = settings.backend != Default::default();
+    let side = match (is_frontend, is_backend) {
+        (true, false) => ("frontend", frontend::check(&settings)),
+        (false, true) => ("backend", backend::check(&settings)),
+        (true, true) => ("frontend and backend", frontend::check(&settings).and(backend::check(&settings))),
+        (false, false) => {
+            return Err(Failure::failed(format!(
+                "{name}: it describes neither a [frontend] nor a [backend]"
+            )));
+        }
+    };
+    let (side, checked) = side;
+    checked.map_err(|failure| Failure::failed(format!("{name}: {}", failure.message)))?;
+    output::print_line(&format!("{name}: good for a {side}"))
+}

@@ -1,0 +1,163 @@
+//! The keys of Fast Open cookies: where they come from, and that they are read again when they change.
+//!
+//! A source holds one line as Linux has it (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`, or, in derived
+//! mode, a secret from which the key of every epoch follows. To rotate the keys of a farm without refusing any cookie:
+//! (1) make the new key the backup everywhere; (2) when all have it, swap the two everywhere; (3) take the old one away
+//! after the overlap. In derived mode there is nothing to do.
+
+#[cfg(feature = "etcd")]
+mod etcd;
+mod place;
+
+use std::time::Duration;
+
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_runtime::fast_open::MasterSecret;
+use brisk_runtime::{Endpoint, KeySource};
+
+use crate::duration::parse_duration;
+use crate::failure::Failure;
+use place::Place;
+
+/// The least and the most that an epoch of derived keys may last.
+const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
+
+/// Where the keys are and what they are.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CookieKeyArgs {
+    /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of these names;
+    /// credential:NAME for a systemd credential; etcd://HOST:PORT/KEY. Read again when they change
+    #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
+    fast_open_key: Option<Place>,
+    /// What the source holds: keys (fixed), or a secret from which keys follow by the time of day (derived; in a directory
+    /// the file "master")
+    #[arg(long, value_name = "MODE", requires = "fast_open_key", default_value = "fixed")]
+    fast_open_key_mode: Mode,
+    /// How long a derived key makes cookies; a cookie lives for one to two of these. 1m to 30d
+    #[arg(long, value_name = "TIME", requires = "fast_open_key", default_value = "1d", value_parser = epoch)]
+    fast_open_rotate: Duration,
+}
+
+/// What a source holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Mode {
+    /// One key or two.
+    Fixed,
+    /// A secret.
+    Derived,
+}
+
+impl CookieKeyArgs {
+    /// True if keys are asked for.
+    pub(crate) fn given(&self) -> bool {
+        self.fast_open_key.is_some()
+    }
+
+    /// Installs the keys, if there is a source, and goes on doing so whenever they change.
+    pub(crate) async fn install(self, endpoint: &Endpoint, log: &Log) -> Result<(), Failure> {
+        let CookieKeyArgs { fast_open_key, fast_open_key_mode: mode, fast_open_rotate: rotate } = self;
+        let Some(place) = fast_open_key else { return Ok(()) };
+        let keys = Keys { place, mode, rotate };
+        let installed = keys.read().await.map_err(Failure::failed)?;
+        endpoint.set_fast_open_keys(installed.clone());
+        tokio::spawn(keys.watch(installed, endpoint.clone(), log.clone()));
+        Ok(())
+    }
+}
+
+fn epoch(text: &str) -> Result<Duration, String> {
+    let epoch = parse_duration(text)?;
+    match EPOCHS.contains(&epoch.as_secs()) {
+        true => Ok(epoch),
+        false => Err("an epoch lasts 1m to 30d".to_owned()),
+    }
+}
+
+struct Keys {
+    place: Place,
+    mode: Mode,
+    rotate: Duration,
+}
+
+impl Keys {
+    /// What the source holds now, or in one line why not.
+    async fn read(&self) -> Result<KeySource, String> {
+        let told = |why: String| format!("{}: {why}", self.place);
+        match self.mode {
+            Mode::Fixed => {
+                let line = self.place.keys().await.map_err(told)?;
+                KeySource::parse(line.trim()).map_err(|error| told(error.to_string()))
+            }
+            Mode::Derived => {
+                let secret = self.place.secret().await.map_err(told)?;
+                let master = MasterSecret::new(&secret).map_err(|error| told(error.to_string()))?;
+                Ok(KeySource::Derived { master, rotate_s: self.rotate.as_secs() })
+            }
+        }
+    }
+
+    /// Installs the keys again whenever they have changed. Keys that cannot be read leave those in force that are.
+    async fn watch(self, mut installed: KeySource, endpoint: Endpoint, log: Log) {
+        let mut watch = self.place.watch();
+        let mut complaint = None;
+        loop {
+            watch.changed().await;
+            let failed = match self.read().await {
+                Ok(keys) => {
+                    if keys != installed {
+                        endpoint.set_fast_open_keys(keys.clone());
+                        installed = keys;
+                        let source = Value::Text(self.place.to_string());
+                        log.line(Level::Info, "fast_open_keys", &[("source", source)]);
+                    }
+                    None
+                }
+                Err(why) => Some(why),
+            };
+            if let Some(why) = failed.as_ref().filter(|_| failed != complaint) {
+                log.line(Level::Warning, "fast_open_keys", &[("reason", Value::Text(why.clone()))]);
+            }
+            complaint = failed;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(at: &std::path::Path, mode: Mode) -> Keys {
+        let place = Place::parse(at.to_str().expect("text")).expect("a place");
+        Keys { place, mode, rotate: Duration::from_secs(3600) }
+    }
+
+    #[tokio::test]
+    async fn a_source_that_holds_no_key_says_so_without_repeating_it() {
+        let at = std::env::temp_dir().join(format!("brisk-no-key-{}", std::process::id()));
+        std::fs::write(&at, "no key").expect("a file");
+        let fixed = keys(&at, Mode::Fixed).read().await.expect_err("not a key");
+        let derived = keys(&at, Mode::Derived).read().await.expect_err("too short");
+        std::fs::write(&at, "sixteen bytes and more\n").expect("a file");
+        let secret = keys(&at, Mode::Derived).read().await;
+        std::fs::remove_file(&at).expect("removed");
+        assert!(fixed.contains("four words") || fixed.contains("hexadecimal"), "{fixed}");
+        assert!(derived.contains("16 bytes"), "{derived}");
+        assert!(!fixed.contains("no key") && !derived.contains("no key"), "a key is not repeated");
+        let master = MasterSecret::new(b"sixteen bytes and more").expect("long enough");
+        assert_eq!(
+            secret,
+            Ok(KeySource::Derived { master, rotate_s: 3600 }),
+            "the end of the line is no part of it"
+        );
+        let missing = keys(&at, Mode::Fixed).read().await.expect_err("gone");
+        assert!(missing.contains("cannot be read"), "{missing}");
+    }
+
+    #[test]
+    fn an_epoch_has_bounds() {
+        assert_eq!(epoch("1d"), Ok(Duration::from_secs(86_400)));
+        for bad in ["59s", "31d", "often"] {
+            assert!(epoch(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `brisk doctor`: what the path to a backend is like, and what would be on.
+//!
+//! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet size, whether data
+//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin.
+
+use std::time::Duration;
+
+use brisk_gateway::doctor::{Examination, Finding, Report, examine};
+use brisk_gateway::settings::name_and_port;
+use brisk_gateway::{BackendSpec, Settings};
+
+use crate::failure::Failure;
+use crate::frontend::{address_of, any_udp};
+use crate::hop_args::{self, SharedArgs};
+use crate::{Common, output, service};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk doctor origin.example:7443 --key-file key
+  brisk doctor origin.example:7443 --key-file key --probes 500";
+
+/// The flags of `doctor`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The backend: HOST:PORT
+    #[arg(value_name = "PEER", value_parser = name_and_port)]
+    peer: String,
+    /// Questions to ask over the hop
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    probes: u32,
+    #[command(flatten)]
+    shared: SharedArgs,
+}
+
+/// Examines the path; status 1 if the backend cannot be used.
+pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
+    let settings = args.shared.over_file(Settings::default())?;
+    let hop = hop_args::protection(&settings.hop)?;
+    let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
+    let quiet = common.quiet;
+    service::run(async move {
+        let address = address_of(&args.peer).await?;
+        let (builder, attached) = hop_args::attach(&settings.hop, any_udp(address))?.open()?;
+        let endpoint = builder.build()?;
+        let spec = BackendSpec {
+            name: args.peer.clone(),
+            kernel: Some(address).filter(|_| settings.hop.device.is_none()),
+            ..BackendSpec::new(attached.destination(address).map_err(Failure::failed)?)
+        };
+        let examination = Examination {
+            endpoint: endpoint.clone(),
+            backend: spec,
+            hop,
+            tcp,
+            fast_open,
+            probes: args.probes,
+            patience: settings.limits.connect_timeout.unwrap_or(Duration::from_secs(5)),
+        };
+        if !quiet {
+            eprintln!("asking {} ({address}) {} times ...", args.peer, args.probes);
+        }
+        let report = examine(&examination).await;
+        output::print(&text(&report))?;
+        // What was sent last may still leave.
+        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        match report.usable() {
+            true => Ok(()),
+            false => Err(Failure::failed(format!("{}: the hop cannot be used; see above", args.peer))),
+        }
+    })
+}
+
+fn text(report: &Report) -> String {
+    let line = |finding: &Finding| {
+        let mark = if finding.good { "ok " } else { "!! " };
+        format!("{mark} {:<16} {}\n", finding.what, finding.told)
+    };
+    report.findings().iter().map(line).collect()
+}

@@ -1,0 +1,281 @@
+//! `brisk lab`: the experiments of both papers and our own, each a plan with the paper's figures beside.
+
+use std::path::{Path, PathBuf};
+
+use brisk_lab::pages;
+use brisk_lab::plan::judge::{PlanReport, judge};
+use brisk_lab::plan::run::{RunError, RunOptions, remaining, run as run_plan};
+use brisk_lab::plan::store::{Shard, Store, StoreError, merge};
+use brisk_lab::plan::{Plan, builtin, page};
+use brisk_sim::page::Page;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::Common;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{print, print_line};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk lab list
+  brisk lab run ga-table5b --quick
+  brisk lab run --all --out results && brisk lab report results -o report.html
+  brisk lab run --all --shard 1/4 --out shard1    (on each of four machines)
+  brisk lab merge shard1 shard2 shard3 shard4 --out results";
+
+/// The flags of `lab`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// The plans that come with the program, one a line with a title
+    #[command(after_help = "Example:\n  brisk lab list")]
+    List,
+    /// Run plans in virtual time; an interrupted run goes on where it ended
+    #[command(after_help = "Example:\n  brisk lab run ga-table5a ga-table5b --quick --json")]
+    Run(Run),
+    /// Put the shards of a run together
+    #[command(after_help = "Example:\n  brisk lab merge shard1 shard2 --out results")]
+    Merge(Merge),
+    /// Write one self-contained HTML file over results
+    #[command(after_help = "Example:\n  brisk lab report results -o report.html")]
+    Report(Report),
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Names from `brisk lab list`, or files that end in .toml
+    #[arg(value_name = "PLAN", required_unless_present = "all")]
+    plans: Vec<String>,
+    /// Every plan that comes with the program
+    #[arg(long, conflicts_with = "plans")]
+    all: bool,
+    /// A tenth of the transactions or so: each plan says how many
+    #[arg(long)]
+    quick: bool,
+    /// Seed of everything
+    #[arg(long, value_name = "N", default_value_t = 1, env = "BRISK_SEED")]
+    seed: u64,
+    /// Cores to use; default: all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    jobs: Option<u64>,
+    /// Run only this part, 1/4 to 4/4, and merge the parts later
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
+    shard: Shard,
+    /// Real pages instead of made ones of the same label: page skeletons or WProf graphs, JSON lines
+    #[arg(long, value_name = "FILE", env = "BRISK_PAGES")]
+    pages: Option<PathBuf>,
+    /// Where the results are kept
+    #[arg(long, value_name = "DIR", default_value = "brisk-results", env = "BRISK_OUT")]
+    out: PathBuf,
+    /// Print one JSON object a line for each cell instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Merge {
+    /// Directories that `brisk lab run --shard` wrote
+    #[arg(value_name = "DIR", required = true)]
+    from: Vec<PathBuf>,
+    /// Where the whole is kept
+    #[arg(long, value_name = "DIR", default_value = "brisk-results", env = "BRISK_OUT")]
+    out: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct Report {
+    /// The directory that `brisk lab run` or `merge` wrote
+    #[arg(value_name = "DIR", default_value = "brisk-results")]
+    results: PathBuf,
+    /// The HTML file; figures.csv and figures.json are written beside it
+    #[arg(short, long, value_name = "FILE", default_value = "brisk-report.html")]
+    output: PathBuf,
+}
+
+/// Does what was asked for.
+pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    match args.command {
+        Command::List => list(),
+        Command::Run(run) => run.run(common),
+        Command::Merge(Merge { from, out }) => {
+            let merged = merge(&from, &out).map_err(Failure::failed)?;
+            merged.iter().try_for_each(|store| show(store, false))
+        }
+        Command::Report(report) => report.write(),
+    }
+}
+
+fn list() -> Result<(), Failure> {
+    for (name, text) in builtin::PLANS {
+        let plan = Plan::parse(name, text).map_err(Failure::failed)?;
+        let missing = plan.missing_arm().map(|_| "  [needs what is not built yet]").unwrap_or_default();
+        print_line(&format!("{name:20}{}{missing}", plan.title))?;
+    }
+    Ok(())
+}
+
+impl Run {
+    fn run(self, common: &Common) -> Result<(), Failure> {
+        if let Some(jobs) = self.jobs {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs as usize).build_global();
+            pool.map_err(|error| Failure::failed(format!("--jobs {jobs}: {error}")))?;
+        }
+        let stop = interrupt::stop_flag()?;
+        let runs = self.plans()?;
+        let (pages, digest) = self.read_pages()?;
+        let mut stores = Vec::new();
+        for (plan, text) in &runs {
+            if let Some(missing) = plan.missing_arm() {
+                if self.all {
+                    eprintln!("brisk: plan {}: left out: {missing}", plan.name);
+                    continue;
+                }
+                return Err(Failure::usage(format!("plan {}: {missing}", plan.name)));
+            }
+            let store =
+                Store::open(&self.out, self.options(&digest)?.id(plan, text)).map_err(Failure::failed)?;
+            stores.push((plan, store));
+        }
+        let mut total = 0;
+        for (plan, store) in &stores {
+            total += remaining(plan, store).map_err(Failure::failed)?;
+        }
+        let bar =
+            if common.quiet { ProgressBar::hidden() } else { ProgressBar::new(total).with_style(style()) };
+        for (plan, store) in &stores {
+            bar.set_message(plan.name.clone());
+            match run_plan(plan, store, &pages, &|done| bar.inc(done), &stop) {
+                Ok(()) => bar.suspend(|| show(store, self.json))?,
+                Err(error) => {
+                    bar.finish_and_clear();
+                    // What is complete by now is still shown.
+                    if matches!(error, RunError::Interrupted) {
+                        show(store, self.json)?;
+                    }
+                    return Err(Failure::failed(error));
+                }
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn plans(&self) -> Result<Vec<(Plan, String)>, Failure> {
+        let names: Vec<String> = match self.all {
+            true => builtin::PLANS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            false => self.plans.clone(),
+        };
+        names.iter().map(|name| read_plan(name)).collect()
+    }
+
+    /// The pages given, and a digest of their file.
+    fn read_pages(&self) -> Result<(Vec<Page>, String), Failure> {
+        let Some(file) = &self.pages else { return Ok((Vec::new(), String::new())) };
+        let name = file.display();
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Failure::failed(format!("--pages {name}: {error}")))?;
+        let label = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let pages =
+            pages::read(&text, &label).map_err(|error| Failure::usage(format!("--pages {name}: {error}")))?;
+        Ok((pages, format!("{:016x}", brisk_lab::digest(text.as_bytes()))))
+    }
+
+    fn options(&self, pages: &str) -> Result<RunOptions, Failure> {
+        Ok(RunOptions {
+            pages: pages.to_owned(),
+            quick: self.quick,
+            seed: self.seed,
+            shard: self.shard,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build_digest()?,
+        })
+    }
+}
+
+fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
+    let (name, text) = if name.ends_with(".toml") {
+        let text =
+            std::fs::read_to_string(name).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+        let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        (stem.unwrap_or_default(), text)
+    } else {
+        let text = builtin::text(name).ok_or_else(|| {
+            Failure::usage(format!("no plan '{name}': `brisk lab list` shows them; a file ends in .toml"))
+        })?;
+        (name.to_owned(), text.to_owned())
+    };
+    let plan = Plan::parse(&name, &text).map_err(Failure::usage)?;
+    Ok((plan, text))
+}
+
+/// A digest of this program, so that results of another build are not taken for its own.
+fn build_digest() -> Result<String, Failure> {
+    let program = std::env::current_exe().and_then(std::fs::read);
+    let bytes =
+        program.map_err(|error| Failure::failed(format!("cannot read the program itself: {error}")))?;
+    Ok(format!("{:016x}", brisk_lab::digest(&bytes)))
+}
+
+fn show(store: &Store, json: bool) -> Result<(), Failure> {
+    let report = report_of(store)?;
+    if !json {
+        return print(&(report.to_text() + "\n"));
+    }
+    for cell in &report.cells {
+        print_line(&serde_json::to_string(cell).map_err(|error| Failure::failed(error.to_string()))?)?;
+    }
+    Ok(())
+}
+
+fn report_of(store: &Store) -> Result<PlanReport, Failure> {
+    let plan = store.plan().map_err(Failure::failed)?;
+    judge(&plan, store).map_err(Failure::failed)
+}
+
+impl Report {
+    fn write(&self) -> Result<(), Failure> {
+        let stores = Store::all(&self.results).map_err(|error: StoreError| Failure::failed(error))?;
+        if stores.is_empty() {
+            return Err(Failure::failed(format!(
+                "{}: no results; `brisk lab run --all --out {0}` makes some",
+                self.results.display()
+            )));
+        }
+        let reports = stores.iter().map(report_of).collect::<Result<Vec<_>, Failure>>()?;
+        let of = |get: fn(&Store) -> String| {
+            let mut all: Vec<String> = stores.iter().map(get).collect();
+            all.dedup();
+            all.join(", ")
+        };
+        let made_by = format!(
+            "brisk {}, seed {}, in virtual time",
+            of(|store| store.id.version.clone()),
+            of(|store| store.id.seed.to_string())
+        );
+        self.put(&self.output, page::page(&reports, &made_by).as_bytes())?;
+        let json = serde_json::to_vec_pretty(&reports).map_err(|error| Failure::failed(error.to_string()))?;
+        self.put(&self.output.with_file_name("figures.json"), &json)?;
+        self.put(&self.output.with_file_name("figures.csv"), page::csv(&reports).as_bytes())?;
+        let outside: usize = reports.iter().map(PlanReport::outside).sum();
+        print_line(&format!(
+            "{}: {} plans, {outside} figures outside their range",
+            self.output.display(),
+            reports.len()
+        ))
+    }
+
+    fn put(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        std::fs::write(path, bytes).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg:18} {bar:30} {pos}/{len} transactions, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}

@@ -1,0 +1,90 @@
+//! What runs beside a gateway: the admin listener, the signals of an operator, and what systemd is told.
+
+use std::sync::Arc;
+
+use brisk_gateway::admin::Admin;
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_gateway::settings::AdminSettings;
+use brisk_gateway::{Facts, FrontendControl, Metrics, Shown, Status};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::failure::Failure;
+use crate::systemd;
+
+/// A side that can read its configuration again.
+pub(crate) trait Side: Send + Sync + 'static {
+    /// Reads, checks and takes it. On an error the old one stays.
+    fn reload(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// All that, until it is dropped.
+pub(crate) struct Operation {
+    tasks: JoinSet<()>,
+}
+
+impl Operation {
+    /// Begins; after this systemd takes the service for started.
+    pub(crate) fn begin(
+        admin: &AdminSettings,
+        facts: Facts,
+        metrics: Arc<Metrics>,
+        frontend: Option<FrontendControl>,
+        side: impl Side,
+        log: &Log,
+    ) -> Result<Operation, Failure> {
+        metrics.set_mechanisms(&facts.mechanisms);
+        let shown = Shown { facts, metrics, frontend };
+        let mut tasks = JoinSet::new();
+        if let Some(listen) = admin.listen {
+            let admin = Admin::bind(listen, admin.token_file.as_deref()).map_err(Failure::failed)?;
+            let fields = [("listen", Value::Text(admin.local_addr()?.to_string()))];
+            log.line(Level::Info, "admin", &fields);
+            tasks.spawn(admin.run(shown.clone(), log.clone()));
+        }
+        tasks.spawn(reloads(side, log.clone())?);
+        tasks.spawn(dumps(shown, log.clone())?);
+        tasks.spawn(systemd::watchdog());
+        systemd::ready();
+        Ok(Operation { tasks })
+    }
+
+    /// The side has stopped.
+    pub(crate) fn end(mut self) {
+        self.tasks.abort_all();
+    }
+}
+
+/// SIGHUP.
+fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
+    Ok(async move {
+        while hangup.recv().await.is_some() {
+            systemd::reloading();
+            match side.reload().await {
+                Ok(()) => log.line(Level::Info, "reloaded", &[]),
+                Err(failure) => {
+                    let fields = [("reason", Value::Text(failure.message))];
+                    log.line(Level::Error, "not-reloaded", &fields);
+                }
+            }
+            systemd::ready();
+        }
+    })
+}
+
+/// SIGUSR1.
+fn dumps(shown: Shown, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
+    let mut order = signal(SignalKind::user_defined1()).map_err(cannot_catch)?;
+    Ok(async move {
+        while order.recv().await.is_some() {
+            let Shown { facts, metrics, frontend } = &shown;
+            let status = Status::of(facts, metrics, frontend.as_ref()).json();
+            log.line(Level::Info, "status", &[("status", Value::Text(status))]);
+        }
+    })
+}
+
+fn cannot_catch(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot catch signals: {error}"))
+}

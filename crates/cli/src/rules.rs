@@ -1,0 +1,103 @@
+//! `brisk rules`: the firewall rules that send clients to a transparent frontend. They are printed, not applied.
+
+use crate::failure::Failure;
+use crate::{Common, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk rules --listen-port 8080 --user brisk | sudo nft -f -
+  brisk rules --listen-port 8080 --router eth1 --port 80,443
+  brisk rules --listen-port 8080 --user brisk --remove | sudo nft -f -";
+
+/// The flags of `rules`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Port of the frontend that runs with --transparent
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    listen_port: u16,
+    /// Ports that clients connect to
+    #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',')]
+    port: Vec<u16>,
+    /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are left alone
+    #[arg(long, value_name = "USER", required_unless_present = "router", conflicts_with = "router")]
+    user: Option<String>,
+    /// For clients behind this router (TPROXY): the interface that they come in by
+    #[arg(long, value_name = "IFACE")]
+    router: Option<String>,
+    /// Print what takes the rules away again
+    #[arg(long)]
+    remove: bool,
+}
+
+/// Prints the rules.
+pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
+    for name in args.user.iter().chain(&args.router) {
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        {
+            return Err(Failure::usage(format!("'{name}' is no name of a user or an interface")));
+        }
+    }
+    output::print(&text(args))
+}
+
+fn text(args: &Args) -> String {
+    if args.remove {
+        let routes = "# ip rule del fwmark 1 lookup 100; ip route del local default dev lo table 100\n";
+        return format!("delete table inet brisk\n{}", if args.router.is_some() { routes } else { "" });
+    }
+    let ports = args.port.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+    let to = args.listen_port;
+    // A browser that may use QUIC would pass the gateway by.
+    let quic = if args.port.contains(&443) { "    udp dport 443 reject\n" } else { "" };
+    match (&args.router, &args.user) {
+        (Some(interface), _) => format!(
+            "# as root, once: ip rule add fwmark 1 lookup 100; ip route add local default dev lo table 100\n\
+             table inet brisk {{\n  chain prerouting {{\n    type filter hook prerouting priority mangle;\n    \
+             meta l4proto tcp socket transparent 1 meta mark set 1 accept\n    \
+             iifname \"{interface}\" fib daddr type local accept\n    \
+             iifname \"{interface}\" tcp dport {{ {ports} }} tproxy to :{to} meta mark set 1 accept\n  }}\n  \
+             chain forward {{\n    type filter hook forward priority filter;\n{quic}  }}\n}}\n"
+        ),
+        (None, user) => format!(
+            "table inet brisk {{\n  chain output {{\n    type nat hook output priority -100;\n    \
+             meta skuid \"{}\" accept\n    fib daddr type local accept\n    \
+             tcp dport {{ {ports} }} redirect to :{to}\n  }}\n  \
+             chain filter {{\n    type filter hook output priority filter;\n{quic}  }}\n}}\n",
+            user.as_deref().unwrap_or_default()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(user: Option<&str>, router: Option<&str>) -> Args {
+        Args {
+            listen_port: 8080,
+            port: vec![80, 443],
+            user: user.map(str::to_owned),
+            router: router.map(str::to_owned),
+            remove: false,
+        }
+    }
+
+    #[test]
+    fn the_own_host_is_redirected_and_the_frontend_itself_is_not() {
+        let rules = text(&args(Some("brisk"), None));
+        assert!(rules.contains("meta skuid \"brisk\" accept\n"), "{rules}");
+        assert!(rules.contains("tcp dport { 80, 443 } redirect to :8080\n"), "{rules}");
+        assert!(rules.contains("udp dport 443 reject"), "{rules}");
+    }
+
+    #[test]
+    fn a_router_hands_over_what_comes_in_by_one_interface() {
+        let rules = text(&args(None, Some("eth1")));
+        assert!(
+            rules.contains("iifname \"eth1\" tcp dport { 80, 443 } tproxy to :8080 meta mark set 1"),
+            "{rules}"
+        );
+        assert!(rules.contains("socket transparent 1"), "{rules}");
+    }
+}

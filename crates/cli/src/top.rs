@@ -1,0 +1,208 @@
+//! `brisk top`: a gateway at work, in the terminal. It reads what `/status` of the admin listener shows.
+
+use std::io::{IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::{Common, interrupt, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk top
+  brisk top 127.0.0.1:9413 --once
+  brisk top 10.0.0.5:9413 --token-file token";
+
+/// Where the admin listener is if nobody says.
+const USUAL: &str = "127.0.0.1:9413";
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The flags of `top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The admin listener of a frontend or backend
+    #[arg(value_name = "ADMIN", default_value = USUAL, env = "BRISK_ADMIN")]
+    admin: SocketAddr,
+    /// File with the admin token
+    #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Show it once and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// Shows it every second until it is interrupted.
+pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
+    let token = args.token_file.as_ref().map(std::fs::read_to_string).transpose()?;
+    let token = token.as_deref().map(str::trim);
+    if args.once || !std::io::stdout().is_terminal() {
+        return output::print(&page(&status(args.admin, token)?));
+    }
+    let stop = interrupt::stop_flag()?;
+    while !stop.load(Ordering::Relaxed) {
+        let page = match status(args.admin, token) {
+            Ok(status) => page(&status),
+            Err(failure) => format!("{}\n", failure.message),
+        };
+        // Home, each line erased to its end, then what is below.
+        output::print(&format!("\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n")))?;
+        for _ in 0..10 {
+            if !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks the admin listener.
+fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
+    let failed = |why: String| {
+        Failure::failed(format!("{admin}: {why}; is the gateway started with --admin {admin}?"))
+    };
+    let fetch = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        write!(stream, "GET /status.json HTTP/1.1\r\nHost: {admin}\r\n{bearer}Connection: close\r\n\r\n")?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        Ok(response)
+    };
+    let response = fetch().map_err(|error| failed(error.to_string()))?;
+    let (head, body) = response.split_once("\r\n\r\n").ok_or_else(|| failed("no HTTP answer".to_owned()))?;
+    if !head.starts_with("HTTP/1.1 200") {
+        return Err(Failure::failed(format!("{admin}: {}", body.trim())));
+    }
+    serde_json::from_str(body).map_err(|error| failed(format!("no status: {error}")))
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    value.pointer(path).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+fn word<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or("-")
+}
+
+/// Bytes as people read them.
+fn size(bytes: f64) -> String {
+    match bytes {
+        bytes if bytes >= 1e9 => format!("{:.1} GB", bytes / 1e9),
+        bytes if bytes >= 1e6 => format!("{:.1} MB", bytes / 1e6),
+        bytes if bytes >= 1e3 => format!("{:.1} kB", bytes / 1e3),
+        bytes => format!("{bytes} B"),
+    }
+}
+
+/// The page, at most 80 columns wide.
+fn page(status: &Value) -> String {
+    let count = |path: &str| number(status, path);
+    let uptime = count("/uptime_s");
+    let empty = Vec::new();
+    let list = |path: &str| status.pointer(path).and_then(Value::as_array).unwrap_or(&empty);
+    let recent: f64 = list("/history")
+        .iter()
+        .filter(|second| number(second, "/at") + 10.0 >= uptime)
+        .map(|second| number(second, "/connections"))
+        .sum();
+    let total = count("/connections/total");
+    let used = 100.0 * count("/connections/fast_open/used") / total.max(1.0);
+    let mut page = format!(
+        "brisk {} {}   up {uptime} s   hop {}, {}{}\nlistens on {}\n\n",
+        word(status, "/role"),
+        word(status, "/version"),
+        word(status, "/hop"),
+        word(status, "/security"),
+        if status["draining"] == true { "   DRAINING" } else { "" },
+        word(status, "/listen"),
+    );
+    page += &format!(
+        "connections  open {}   per second {:.1}   total {total}   failed {}\n",
+        count("/connections/open"),
+        recent / 10.0,
+        count("/connections/failed"),
+    );
+    page += &format!(
+        "first byte   p50 {} ms   p95 {} ms   p99 {} ms   (two minutes)\n",
+        count("/first_byte_ms/p50"),
+        count("/first_byte_ms/p95"),
+        count("/first_byte_ms/p99"),
+    );
+    page += &format!(
+        "carried      up {}   down {}   hop out {}   hop in {}\n",
+        size(count("/bytes/up")),
+        size(count("/bytes/down")),
+        size(count("/bytes/wire_out")),
+        size(count("/bytes/wire_in")),
+    );
+    page += &format!(
+        "losses       sent again {}   redundant {}   timeouts {}\nrepaired     by probe {}   by parity {}   by copy {}\n",
+        size(count("/bytes/retransmitted")),
+        size(count("/bytes/redundant")),
+        count("/timeouts"),
+        count("/repaired/probe"),
+        count("/repaired/parity"),
+        count("/repaired/copy"),
+    );
+    page += &format!("Fast Open    used by {used:.0} % of the connections\n\n");
+    for mechanism in list("/mechanisms") {
+        page += &format!(
+            "{:<12} {:<10} {}\n",
+            word(mechanism, "/name"),
+            word(mechanism, "/state"),
+            word(mechanism, "/reason")
+        );
+    }
+    if !list("/backends").is_empty() {
+        page += &format!(
+            "\n{:<28} {:<10} {:<11} {:>9} {:>12}\n",
+            "backend", "health", "over", "rtt", "connections"
+        );
+    }
+    for backend in list("/backends") {
+        let rtt = backend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
+        page += &format!(
+            "{:<28} {:<10} {:<11} {rtt:>9} {:>12}\n",
+            word(backend, "/name"),
+            word(backend, "/health"),
+            word(backend, "/carrier"),
+            number(backend, "/connections"),
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_what_the_status_says() {
+        let status = serde_json::json!({
+            "role": "frontend", "version": "1", "uptime_s": 100, "listen": "[::]:80", "hop": "tcp-in-udp",
+            "security": "sealed", "draining": false,
+            "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
+            "backends": [{"name": "a:7443", "health": "up", "carrier": "brisk", "rtt_ms": 100.4, "connections": 7}],
+            "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
+            "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},
+            "repaired": {"probe": 1, "parity": 2, "copy": 3}, "timeouts": 5,
+            "first_byte_ms": {"p50": 101.0, "p95": 150.0, "p99": 210.0},
+            "history": [{"at": 95, "connections": 20}, {"at": 50, "connections": 900}],
+        });
+        let page = page(&status);
+        for words in
+            ["open 3   per second 2.0", "p50 101 ms", "down 2.0 MB", "used by 90 %", "a:7443", "100.4 ms"]
+        {
+            assert!(page.contains(words), "{words} is not in\n{page}");
+        }
+        let widest = page.lines().map(str::len).max();
+        assert!(widest <= Some(80), "{widest:?} columns in\n{page}");
+    }
+}

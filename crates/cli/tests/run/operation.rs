@@ -1,0 +1,211 @@
+//! What an operator does with a gateway that runs: configure it, look at it, change it, kill one side of it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::gateway::{echo, key, through};
+use crate::program::{Running, Scratch, run, text};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port()
+}
+
+fn get(admin: &str, path: &str, header: &str) -> String {
+    let mut stream = TcpStream::connect(admin).expect("the admin listener answers");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n")
+        .expect("it is written");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("an answer");
+    response
+}
+
+/// A pair from configuration files.
+struct Configured {
+    files: Scratch,
+    backend: Running,
+    frontend: Running,
+    address: String,
+    admin: String,
+}
+
+impl Configured {
+    fn start() -> Configured {
+        let files = Scratch::with_files();
+        let key = key(&files, "key");
+        let origin = echo().to_string();
+        let hop = format!("[hop]\nkey_file = '{key}'\n");
+        std::fs::write(
+            files.path("b.toml"),
+            format!("{hop}[backend]\nlisten = '127.0.0.1:0'\nto = '{origin}'\n"),
+        )
+        .expect("a file");
+        let mut backend = Running::start(&["backend", "-c", &files.path("b.toml")]);
+        let peer = backend.announced("listen");
+        let admin = format!("127.0.0.1:{}", free_port());
+        let frontend = format!(
+            "{hop}[frontend]\nlisten = '127.0.0.1:0'\nfallback = 'direct'\norigin = '{origin}'\n\
+             [[backends]]\npeer = '{peer}'\n[admin]\nlisten = '{admin}'\n"
+        );
+        std::fs::write(files.path("f.toml"), frontend).expect("a file");
+        let mut frontend = Running::start(&["frontend", "-c", &files.path("f.toml")]);
+        let address = frontend.announced("listen");
+        frontend.until("event=admin");
+        Configured { files, backend, frontend, address, admin }
+    }
+}
+
+#[test]
+fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
+    let Configured { files, backend, mut frontend, address, admin } = Configured::start();
+    for file in ["f.toml", "b.toml"] {
+        let checked = run(&["check", "-c", &files.path(file)]);
+        assert!(checked.status.success(), "{}", text(&checked.stderr));
+    }
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    let until = Instant::now() + Duration::from_secs(5);
+    while !get(&admin, "/metrics", "").contains("brisk_connections_total{result=\"closed\"} 1\n") {
+        assert!(Instant::now() < until, "the connection is counted");
+    }
+    assert!(get(&admin, "/healthz", "").starts_with("HTTP/1.1 200"));
+    assert!(get(&admin, "/readyz", "").starts_with("HTTP/1.1 200"));
+    let page = get(&admin, "/status", "Accept: text/html\r\n");
+    assert!(
+        page.contains("<!doctype html>") && !page.contains("http://") && !page.contains("https://"),
+        "self-contained"
+    );
+    let top = run(&["top", &admin, "--once"]);
+    let shown = text(&top.stdout);
+    assert!(shown.contains("brisk frontend") && shown.contains("total 1"), "{shown}{}", text(&top.stderr));
+
+    // A broken file is refused and the old configuration stays.
+    let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    std::fs::write(files.path("f.toml"), good.replace("fallback", "fallbak")).expect("a file");
+    let checked = run(&["check", "-c", &files.path("f.toml")]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(text(&checked.stderr).contains("did you mean 'fallback'?"), "{}", text(&checked.stderr));
+    frontend.signal("HUP");
+    let said = frontend.until("event=not-reloaded");
+    assert!(said.contains("f.toml:5") && said.contains("did you mean 'fallback'?"), "{said}");
+    assert_eq!(through(&address, b"still".to_vec()), b"still");
+    std::fs::write(files.path("f.toml"), good.replace("'direct'", "'none'")).expect("a file");
+    frontend.signal("HUP");
+    frontend.until("event=reloaded");
+    assert_eq!(through(&address, b"again".to_vec()), b"again");
+    frontend.signal("USR1");
+    assert!(frontend.until("event=status").contains("uptime_s"));
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
+}
+
+#[test]
+fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
+    let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();
+    frontend.until("health=up");
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    drop(backend);
+    let died = Instant::now();
+    frontend.until("health=down");
+    assert!(died.elapsed() < Duration::from_secs(1), "{:?}", died.elapsed());
+    assert_eq!(through(&address, b"straight".to_vec()), b"straight");
+    assert!(frontend.until("bytes_up=8").contains("route=direct:"));
+    // Back at the same place, by flags over the file.
+    let peer = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    let peer =
+        peer.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer").to_owned();
+    let backend = Running::start(&["backend", "-c", &files.path("b.toml"), "--listen", &peer]);
+    frontend.until("health=up");
+    assert_eq!(through(&address, b"over the hop".to_vec()), b"over the hop");
+    assert!(frontend.until("bytes_up=12").contains(&format!("route={peer}")));
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
+}
+
+#[test]
+fn the_doctor_says_what_works_and_what_does_not() {
+    let Configured { files, backend, frontend, .. } = Configured::start();
+    let f = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    let peer = f.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer");
+    let (right, wrong) = (files.path("key"), key(&files, "wrong"));
+    let out = run(&["doctor", peer, "--key-file", &right, "--probes", "20", "-q"]);
+    let said = text(&out.stdout);
+    assert!(out.status.success(), "{said}{}", text(&out.stderr));
+    for words in ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel tcp"] {
+        assert!(said.contains(words), "{words} is not in\n{said}");
+    }
+    let out = run(&["doctor", peer, "--key-file", &wrong, "--connect-timeout", "2s", "-q"]);
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(said.contains("!!  hop") && said.contains("is the key the same on both sides?"), "{said}");
+    let _ = (backend.stop(), frontend.stop());
+}
+
+#[test]
+fn a_key_is_changed_under_traffic_without_a_failure() {
+    let files = Scratch::with_files();
+    let (old, new) = (key(&files, "old"), key(&files, "new"));
+    let [old, new] = [old, new].map(|path| std::fs::read_to_string(path).expect("a key"));
+    let (at_backend, at_frontend) = (key(&files, "b"), key(&files, "f"));
+    let write = |path: &str, keys: &str| std::fs::write(path, keys).expect("a file");
+    write(&at_backend, &old);
+    write(&at_frontend, &old);
+    let origin = echo().to_string();
+    let mut backend =
+        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &at_backend]);
+    let peer = backend.announced("listen");
+    let mut frontend =
+        Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &at_frontend]);
+    let address = frontend.announced("listen");
+    let ask = || assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    ask();
+    write(&at_backend, &format!("{new}{old}"));
+    backend.signal("HUP");
+    backend.until("event=reloaded");
+    ask();
+    write(&at_frontend, &new);
+    frontend.signal("HUP");
+    frontend.until("event=reloaded");
+    ask();
+    write(&at_backend, &new);
+    backend.signal("HUP");
+    backend.until("event=reloaded");
+    for _ in 0..3 {
+        ask();
+    }
+    let (status, log) = frontend.stop();
+    assert!(status == Some(0) && !log.contains("unreachable"), "{log}");
+}
+
+#[test]
+fn systemd_is_told_and_hands_over_the_listener() {
+    let files = Scratch::with_files();
+    let notify = files.path("notify");
+    let told = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");
+    told.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let port = free_port();
+    // The shell plays the part of systemd: the listener is descriptor 3 of the program, whose process id it is told.
+    let script = format!(
+        "import os,socket\ns=socket.create_server(('127.0.0.1',{port}))\nos.dup2(s.fileno(),3);os.set_inheritable(3,True)\n\
+         os.environ['LISTEN_PID']=str(os.getpid());os.environ['LISTEN_FDS']='1';os.environ['NOTIFY_SOCKET']='{notify}'\n\
+         os.execv('{}',['brisk','frontend','--peer','127.0.0.1:9','--plain'])",
+        crate::program::BRISK
+    );
+    let Ok(mut child) =
+        Command::new("python3").args(["-c", &script]).stderr(std::process::Stdio::null()).spawn()
+    else {
+        println!("skipped: there is no python3");
+        return;
+    };
+    let mut message = [0; 256];
+    let length = told.recv(&mut message).expect("it says that it is ready");
+    assert!(text(&message[..length]).contains("READY=1"));
+    TcpStream::connect(("127.0.0.1", port)).expect("it listens where it was told");
+    assert!(
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().is_ok_and(|s| s.success())
+    );
+    let length = told.recv(&mut message).expect("it says that it stops");
+    assert!(text(&message[..length]).contains("STOPPING=1"));
+    assert!(child.wait().expect("an end").success());
+}
