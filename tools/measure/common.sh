@@ -8,14 +8,18 @@ for tool in ip nginx curl python3; do
 done
 [ "$(id -u)" = 0 ] || { echo "this measurement needs root for network namespaces" >&2; exit 1; }
 
-brisk=${BRISK:-target/release/brisk}
+built=${CARGO_TARGET_DIR:-target}/release
+brisk=${BRISK:-$built/brisk} exchange=${EXCHANGE:-$built/examples/exchange}
 [ -x "$brisk" ] || cargo build --release -p brisk
+[ -x "$exchange" ] || cargo build --release -p brisk --example exchange
 left=brisk-m-$$-a right=brisk-m-$$-b
 work=$(mktemp -d)
-pids=()
+pids=() link_pid=
 
 cleanup() {
-    for pid in "${pids[@]}"; do kill -INT "$pid" 2>/dev/null || true; done
+    # The link speaks when it is interrupted; whatever else a script has in the background ignores that.
+    [ -z "$link_pid" ] || kill -INT "$link_pid" 2>/dev/null || true
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
     [ -f "$work/nginx.pid" ] && kill "$(cat "$work/nginx.pid")" 2>/dev/null || true
     sleep 0.3
     ip netns del "$left" 2>/dev/null || true
@@ -26,15 +30,94 @@ trap cleanup EXIT
 
 # link SETTINGS...: 10.77.0.1 on the left, 10.77.0.2 on the right, the kernel's CUBIC on both sides.
 link() {
-    ip netns add "$left"; ip netns add "$right"
+    # Who wants something special of them has made them before.
+    for side in "$left" "$right"; do [ -e "/run/netns/$side" ] || ip netns add "$side"; done
     ip -n "$left" link set lo up; ip -n "$right" link set lo up
     "$brisk" emulate --between "$left,$right" "$@" >"$work/link.txt" 2>&1 &
-    pids+=($!)
+    link_pid=$!
     until ip -n "$right" addr show dev brisk0 2>/dev/null | grep -q 10.77.0.2; do sleep 0.1; done
     for side in "$left" "$right"; do
         ip -n "$side" route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl cubic
         ip netns exec "$side" sysctl -qw net.ipv4.tcp_no_metrics_save=1
     done
+}
+
+# A veth pair with the addresses of the link and no delay, for what the emulator itself would hide.
+wire() {
+    ip netns add "$left"; ip netns add "$right"
+    ip -n "$left" link set lo up; ip -n "$right" link set lo up
+    ip -n "$left" link add brisk0 type veth peer name brisk0 netns "$right"
+    ip -n "$left" addr add 10.77.0.1/24 dev brisk0; ip -n "$right" addr add 10.77.0.2/24 dev brisk0
+    for side in "$left" "$right"; do
+        ip -n "$side" link set brisk0 up
+        ip -n "$side" route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl cubic
+        ip netns exec "$side" sysctl -qw net.ipv4.tcp_no_metrics_save=1
+    done
+}
+
+# Stacks of ours are hosts behind the two kernels: 10.79.x.y on the left, another one each time so that TIME-WAITs of
+# the last one do not concern it, and 10.78.0.2 on the right, each on a TUN device of its own. Their packets pass one
+# kernel more on either side than the kernel's own: some 0.1 ms a round trip.
+our_networks() {
+    for side in "$left" "$right"; do ip netns exec "$side" sysctl -qw net.ipv4.ip_forward=1; done
+    ip -n "$left" route add 10.78.0.0/24 via 10.77.0.2
+    ip -n "$right" route add 10.79.0.0/16 via 10.77.0.1
+}
+
+# started COMMAND...: in the background until the end, once it has said "ready".
+started() {
+    local said=$work/started.$RANDOM.$RANDOM
+    : >"$said"
+    "$@" >"$said" 2>>"$work/errors" &
+    pids+=($!)
+    until grep -q ready "$said"; do
+        kill -0 "${pids[-1]}" 2>/dev/null || { cat "$work/errors" >&2; return 1; }
+        sleep 0.05
+    done
+}
+
+# The loads and servers of tools/measure, the kernel's and ours; FLAGS as `exchange --help` has them. A load goes to the
+# server of the same kind unless $to says otherwise. They run with real-time priority below the link's, so that other
+# work on the machine does not delay them: a late user-space TCP would look slow beside a kernel that runs in interrupts.
+to=
+pin="chrt --fifo 5"; $pin true 2>/dev/null || pin=
+kernel_server() {
+    # shellcheck disable=SC2086 # pin is a command and its words
+    started ip netns exec "$right" $pin "$exchange" serve --listen 10.77.0.2:7000 "$@"
+}
+our_server() {
+    # shellcheck disable=SC2086
+    started ip netns exec "$right" $pin "$exchange" serve --listen 10.78.0.2:7000 \
+        --device tun:brisk1 --addr 10.78.0.2/24 "$@"
+}
+kernel_load() {
+    # shellcheck disable=SC2086
+    ip netns exec "$left" $pin "$exchange" load --to "${to:-10.77.0.2:7000}" "$@"
+}
+our_load() {
+    # shellcheck disable=SC2086
+    ip netns exec "$left" $pin "$exchange" load --to "${to:-10.78.0.2:7000}" --device tun:brisk2 \
+        --addr "10.79.$((RANDOM % 256)).$((2 + RANDOM % 250))/16" "$@"
+}
+
+# Ends everything, to begin with another link; what the link had to say is in $work/link.txt.
+take_down() {
+    local pid
+    [ -z "$link_pid" ] || kill -INT "$link_pid" 2>/dev/null || true
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for pid in $link_pid "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+    pids=() link_pid=
+    ip netns del "$left"; ip netns del "$right"
+}
+
+# What the kernel beside us is.
+kernel_profile() {
+    local key
+    printf 'kernel %s, route congctl cubic' "$(uname -r)"
+    for key in tcp_recovery tcp_early_retrans tcp_syn_linear_timeouts tcp_rto_min_us tcp_no_metrics_save; do
+        printf ', %s=%s' "$key" "$(ip netns exec "$left" sysctl -n "net.ipv4.$key" 2>/dev/null || echo none)"
+    done
+    echo
 }
 
 # origin DIR: nginx on the right, port 80, a connection per request.
@@ -48,6 +131,7 @@ CONF
 
 # Ends the link, so that what it has to say is in $work/link.txt.
 unlink_and_report() {
-    kill -INT "${pids[0]}"; wait "${pids[0]}" 2>/dev/null || true
+    kill -INT "$link_pid"; wait "$link_pid" 2>/dev/null || true
+    link_pid=
     tail -n +3 "$work/link.txt"
 }
