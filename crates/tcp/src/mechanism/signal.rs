@@ -220,6 +220,11 @@ mod tests {
     use brisk_wire::{Ecn, Flags, Options, Timestamps};
 
     fn arrive(signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> News {
+        arrive_when(true, signals, seq, at_ms, flags)
+    }
+
+    /// `plausible`: something is outstanding that can have been repaired.
+    fn arrive_when(plausible: bool, signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> News {
         let options = Options {
             timestamps: Some(Timestamps { value: at_ms as u32, echo: 0 }),
             gentle: flags.map(|flags| Gentle::Short { flags }),
@@ -237,7 +242,7 @@ mod tests {
             segment_size: 0,
         };
         let srtt = Some(Duration::from_millis(100));
-        signals.on_segment(&segment, true, srtt, Instant::from_millis(at_ms))
+        signals.on_segment(&segment, plausible, srtt, Instant::from_millis(at_ms))
     }
 
     #[test]
@@ -274,19 +279,7 @@ mod tests {
     #[test]
     fn what_nobody_can_have_repaired_is_no_news() {
         let mut sender = Signals::new(Profile::F2);
-        let options = Options { gentle: Some(Gentle::Short { flags: R_SUCC | S_PAR }), ..Options::default() };
-        let segment = Arrived {
-            seq: SeqNum(1),
-            ack: SeqNum(1),
-            flags: Flags::ACK,
-            window: 1,
-            urgent: 0,
-            options: &options,
-            payload: &[],
-            ecn: Ecn::NotEct,
-            segment_size: 0,
-        };
-        assert_eq!(sender.on_segment(&segment, false, None, Instant::ZERO), News::default());
+        assert_eq!(arrive_when(false, &mut sender, 1, 10, Some(R_SUCC | S_PAR)), News::default());
         assert_eq!(sender.flags(), 0);
     }
 

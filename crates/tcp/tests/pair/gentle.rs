@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CorrectiveConfig, FecCode, ListenConfig, MechanismConfig, ProactiveConfig, StackConfig,
-    TcpConfig,
+    ConnectConfig, CorrectiveConfig, FecCode, ListenConfig, MechanismConfig, ProactiveConfig, TcpConfig,
 };
-use brisk_tcp::error::WriteError;
 use brisk_wire::{Gentle, Segment, TcpHeader};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::harness::{A, B, Channel, Pair, Side, packet, pattern, stack_config};
+use crate::hostile::Exchange;
 
 /// What the path does to a packet that is neither lost nor left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,8 +106,7 @@ fn exchange(seed: u64) -> u64 {
     let mut chance = ChaCha8Rng::seed_from_u64(seed);
     let tcp = configs(&mut chance);
     let size = 1 + (chance.next_u32() % 40_000) as usize;
-    let mut pair = Pair::with_configs(seed, config(A), config(B));
-    pair.record = false;
+    let mut pair = Pair::with_configs(seed, stack_config(A), stack_config(B));
     pair.channel = Channel {
         delay: Duration::from_millis(u64::from(chance.next_u32() % 60)),
         jitter: Duration::from_millis([0, 0, 15][chance.next_u32() as usize % 3]),
@@ -124,54 +122,13 @@ fn exchange(seed: u64) -> u64 {
             .map(|(tcp, payload)| packet(from.addr(tcp.src_port), to.addr(tcp.dst_port), tcp, payload));
         Some(again.collect())
     }));
-    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
-    let at_a = pair.connect_with(A, 80, &ConnectConfig { tcp, ..ConnectConfig::default() });
-    let data = [pattern(size), pattern(size).into_iter().rev().collect()];
-    let mut ids = [Some(at_a), None];
-    let (mut sent, mut got, mut shut, mut ended) = ([0, 0], [0, 0], [false; 2], [false; 2]);
-    let (mut failed, mut repaired) = (false, 0);
-    pair.run_until(Duration::from_secs(900), |pair| {
-        ids[1] = ids[1].or_else(|| pair.b.accept(listener).map(|(id, _)| id));
-        for (n, side) in [A, B].into_iter().enumerate() {
-            let Some(id) = ids[n] else { continue };
-            while sent[n] < size {
-                match pair.write(side, id, &data[n][sent[n]..]) {
-                    Ok(count) => sent[n] += count,
-                    Err(WriteError::WouldBlock) => break,
-                    Err(_) => {
-                        failed = true;
-                        break;
-                    }
-                }
-            }
-            if sent[n] == size && !core::mem::replace(&mut shut[n], true) {
-                let now = pair.now;
-                failed |= pair.stack(side).shutdown(id, now).is_err();
-            }
-            match pair.read(side, id) {
-                Ok(Some(bytes)) => {
-                    let end = (got[n] + bytes.len()).min(size);
-                    assert!(
-                        bytes == data[1 - n][got[n]..end],
-                        "seed {seed}: {side:?} got other bytes at {}",
-                        got[n]
-                    );
-                    got[n] += bytes.len();
-                }
-                Ok(None) => ended[n] = true,
-                Err(_) => failed = true,
-            }
-            let stats = pair.stack(side).conn_stats(id);
-            repaired = repaired.max(stats.map_or(0, |stats| stats.counters.repaired_by_parity));
-        }
-        failed || ended == [true; 2]
+    let mut repaired = 0;
+    let transfer = Exchange { seed, size, tcp: &tcp, limit: Duration::from_secs(900) };
+    transfer.run(&mut pair, |pair, side, id| {
+        let stats = pair.stack(side).conn_stats(id);
+        repaired = repaired.max(stats.map_or(0, |stats| stats.counters.repaired_by_parity));
     });
-    assert!(failed || got == [size; 2], "seed {seed}: the stream ended early: {got:?} of {size}");
     repaired
-}
-
-fn config(side: Side) -> StackConfig {
-    stack_config(side)
 }
 
 /// The share that every run of the tests takes.

@@ -3,15 +3,73 @@
 
 use std::time::Duration;
 
+use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_tcp::error::WriteError;
 use brisk_wire::{Flags, Options, SackBlock, SeqNum, TcpHeader, Timestamps};
 use proptest::prelude::*;
 
-use crate::harness::{A, B, Channel, Pair, pattern, stack_config};
+use crate::harness::{A, B, Channel, Pair, Side, pattern, stack_config};
 
-/// Sends `size` bytes each way and closes; panics unless every byte arrives once and in order, or an
-/// error is told.
+/// A transfer of `size` bytes each way between two ends with the same options.
+pub(crate) struct Exchange<'a> {
+    /// Named when something is wrong.
+    pub(crate) seed: u64,
+    pub(crate) size: usize,
+    pub(crate) tcp: &'a TcpConfig,
+    /// By then it is over.
+    pub(crate) limit: Duration,
+}
+
+impl Exchange<'_> {
+    /// Sends, closes, and lets `watch` see each end whenever something happened. True if every byte arrived
+    /// once and in order, false if an error was told; panics otherwise.
+    pub(crate) fn run(&self, pair: &mut Pair, mut watch: impl FnMut(&mut Pair, Side, ConnId)) -> bool {
+        let (seed, size, tcp) = (self.seed, self.size, self.tcp);
+        pair.record = false;
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+        let at_a = pair.connect_with(A, 80, &ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() });
+        let data = [pattern(size), pattern(size).into_iter().rev().collect()];
+        let mut ids = [Some(at_a), None];
+        let (mut sent, mut got) = ([0, 0], [0, 0]);
+        let (mut shut, mut ended, mut failed) = ([false; 2], [false; 2], false);
+        pair.run_until(self.limit, |pair| {
+            ids[1] = ids[1].or_else(|| pair.b.accept(listener).map(|(id, _)| id));
+            for (n, side) in [A, B].into_iter().enumerate() {
+                let Some(id) = ids[n] else { continue };
+                while sent[n] < size {
+                    match pair.write(side, id, &data[n][sent[n]..]) {
+                        Ok(count) => sent[n] += count,
+                        Err(WriteError::WouldBlock) => break,
+                        Err(_) => {
+                            failed = true;
+                            break;
+                        }
+                    }
+                }
+                if sent[n] == size && !core::mem::replace(&mut shut[n], true) {
+                    let now = pair.now;
+                    failed |= pair.stack(side).shutdown(id, now).is_err();
+                }
+                match pair.read(side, id) {
+                    Ok(Some(bytes)) => {
+                        let expected = &data[1 - n][got[n]..(got[n] + bytes.len()).min(size)];
+                        assert!(bytes == expected, "seed {seed}: {side:?} got other bytes at {}", got[n]);
+                        got[n] += bytes.len();
+                    }
+                    Ok(None) => ended[n] = true,
+                    Err(_) => failed = true,
+                }
+                watch(pair, side, id);
+            }
+            failed || ended == [true; 2]
+        });
+        assert!(failed || got == [size; 2], "seed {seed}: the stream ended early: {got:?} of {size}");
+        !failed
+    }
+}
+
+/// An [`Exchange`] over `channel`.
 pub(crate) fn exchange(
     seed: u64,
     channel: Channel,
@@ -21,49 +79,18 @@ pub(crate) fn exchange(
 ) -> bool {
     let config = |side| StackConfig { max_super_segment: super_segment, ..stack_config(side) };
     let mut pair = Pair::with_configs(seed, config(A), config(B));
-    pair.record = false;
     pair.channel = channel;
-    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
-    let at_a = pair.connect_with(A, 80, &ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() });
-    let data = [pattern(size), pattern(size).into_iter().rev().collect()];
-    let mut ids = [Some(at_a), None];
-    let (mut sent, mut got) = ([0, 0], [0, 0]);
-    let (mut shut, mut ended, mut failed) = ([false; 2], [false; 2], false);
-    pair.run_until(Duration::from_secs(3600), |pair| {
-        if ids[1].is_none() {
-            ids[1] = pair.b.accept(listener).map(|(id, _)| id);
-        }
-        for (n, side) in [A, B].into_iter().enumerate() {
-            let Some(id) = ids[n] else { continue };
-            while sent[n] < size {
-                match pair.write(side, id, &data[n][sent[n]..]) {
-                    Ok(count) => sent[n] += count,
-                    Err(WriteError::WouldBlock) => break,
-                    Err(_) => {
-                        failed = true;
-                        break;
-                    }
-                }
-            }
-            if sent[n] == size && !shut[n] {
-                let now = pair.now;
-                shut[n] = true;
-                failed |= pair.stack(side).shutdown(id, now).is_err();
-            }
-            match pair.read(side, id) {
-                Ok(Some(bytes)) => {
-                    let expected = &data[1 - n][got[n]..(got[n] + bytes.len()).min(size)];
-                    assert!(bytes == expected, "seed {seed}: {side:?} got other bytes at {}", got[n]);
-                    got[n] += bytes.len();
-                }
-                Ok(None) => ended[n] = true,
-                Err(_) => failed = true,
-            }
-        }
-        failed || ended == [true; 2]
-    });
-    assert!(failed || got == [size; 2], "seed {seed}: the stream ended early: {got:?} of {size}");
-    !failed
+    Exchange { seed, size, tcp, limit: Duration::from_secs(3600) }.run(&mut pair, |_, _, _| ())
+}
+
+/// Paths that delay, reorder, lose up to a quarter and duplicate up to a tenth.
+pub(crate) fn channel() -> impl Strategy<Value = Channel> {
+    (0u64..100, 0u64..60, 0u32..250, 0u32..100).prop_map(|(delay, jitter, loss, duplicate)| Channel {
+        delay: Duration::from_millis(delay),
+        jitter: Duration::from_millis(jitter),
+        loss,
+        duplicate,
+    })
 }
 
 #[test]
@@ -86,19 +113,10 @@ proptest! {
     #[test]
     fn bytes_arrive_once_and_in_order_or_an_error_is_told(
         seed in any::<u64>(),
-        delay in 0u64..100,
-        jitter in 0u64..60,
-        loss in 0u32..250,
-        duplicate in 0u32..100,
+        channel in channel(),
         size in 0usize..60_000,
         options in 0u32..32,
     ) {
-        let channel = Channel {
-            delay: Duration::from_millis(delay),
-            jitter: Duration::from_millis(jitter),
-            loss,
-            duplicate,
-        };
         let tcp = TcpConfig {
             timestamps: options & 1 != 0,
             sack: options & 2 != 0,

@@ -14,8 +14,8 @@ use brisk_tcp::{ConnId, Stack};
 use brisk_wire::{Flags, TcpHeader};
 use proptest::prelude::*;
 
-use crate::harness::{A, B, Channel, Pair, Side, packet, pattern, stack_config};
-use crate::hostile::exchange;
+use crate::harness::{A, B, Pair, Side, packet, pattern, stack_config};
+use crate::hostile::{channel, exchange};
 
 fn tcp(proactive: ProactiveConfig) -> TcpConfig {
     let mut tcp = TcpConfig::default();
@@ -154,20 +154,11 @@ proptest! {
     #[test]
     fn bytes_arrive_once_and_in_order_with_copies(
         seed in any::<u64>(),
-        delay in 0u64..100,
-        jitter in 0u64..60,
-        loss in 0u32..250,
-        duplicate in 0u32..100,
+        channel in channel(),
         size in 0usize..60_000,
         super_segment in any::<bool>(),
         proactive in proactive(),
     ) {
-        let channel = Channel {
-            delay: Duration::from_millis(delay),
-            jitter: Duration::from_millis(jitter),
-            loss,
-            duplicate,
-        };
         exchange(seed, channel, size, &tcp(proactive), if super_segment { 65_000 } else { 0 });
     }
 }
