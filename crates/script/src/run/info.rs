@@ -2,7 +2,7 @@
 //! constants that scripts compare them with, and the stack's own counters as `brisk_…` and `stack_…`.
 
 use brisk_tcp::connection::{ConnStats, ParityCounters, State};
-use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOutcome, ParityOff};
+use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOff, GentleOutcome, ParityOff};
 use brisk_tcp::outcome::CongestionState;
 use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
 use std::time::Duration;
@@ -124,6 +124,7 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "corrective" => u64::from(agreed(stats).is_some_and(|agreed| agreed.corrective())),
         "proactive" => u64::from(agreed(stats).is_some_and(|agreed| agreed.proactive)),
         "reordering_seen" => u64::from(stats.reordering_seen),
+        "gentle_remembered" => u64::from(stats.gentle == GentleOutcome::Off(GentleOff::Remembered)),
         "masked_losses" => counters.masked_losses,
         "gentle_dropped" => counters.gentle_dropped,
         "gentle_spoofed" => counters.gentle_spoofed,
@@ -220,6 +221,8 @@ fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
         "time_waits" => stats.time_waits,
         "time_waits_reused" => stats.time_waits_reused,
         "icmp_believed" => stats.icmp_believed,
+        "gentle_syn_drop" => stats.gentle_syn_drop,
+        "gentle_withheld" => stats.gentle_withheld,
         _ => return None,
     }))
 }

@@ -14,6 +14,7 @@ use brisk_wire::{Flags, Gentle, OptionProfile, Options};
 
 use crate::config::TcpConfig;
 use crate::connection::arrive::Verdict;
+use crate::connection::opening::Told;
 use crate::connection::parity::ParityTx;
 use crate::connection::proactive::Proactive;
 use crate::connection::repair::ParityRx;
@@ -36,6 +37,11 @@ pub(crate) struct GentleLayer {
     spoken: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
+    /// Our first SYN had the option; the SYN-ACK had one.
+    pub(super) offered: bool,
+    pub(super) answered: bool,
+    /// What the memory of destinations has heard.
+    pub(super) told: Told,
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
     /// F1 after its end: payload counts only if it echoes this timestamp or a later one.
@@ -67,6 +73,9 @@ impl GentleLayer {
             willing,
             spoken: None,
             seen: false,
+            offered: false,
+            answered: false,
+            told: Told::default(),
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
             quarantine: None,
@@ -81,6 +90,16 @@ impl GentleLayer {
     /// What is agreed on and at work.
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
+    }
+
+    /// This destination does not take the option, or is not to get it this time.
+    pub(crate) fn withhold(&mut self) {
+        self.switch_off(GentleOff::Remembered);
+    }
+
+    /// True if the SYN of an active open will have the option, if there is room for it.
+    pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
+        self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
     }
 
     /// What runs, if anything does.
@@ -117,6 +136,7 @@ impl Connection {
         self.gentle.seen = true;
         self.gentle.spoken = Some(byte);
         if !answer {
+            self.gentle.offered = true;
             self.gentle.outcome = GentleOutcome::Pending;
         }
         Some(option)
@@ -142,6 +162,7 @@ impl Connection {
             | None => None,
         };
         self.gentle.seen |= byte.is_some();
+        self.gentle.answered = byte.is_some();
         let Some(willing) = self.gentle.willing else { return };
         let signed = syn.options.unknown.contains(kind::MD5) || syn.options.unknown.contains(kind::AO);
         let (answers, opens) = (syn.flags.contains(Flags::ACK), self.state == State::SynSent);

@@ -40,6 +40,7 @@ mod handshake;
 mod icmp;
 mod info;
 mod keepalive;
+mod opening;
 mod parity;
 mod path;
 mod plain_copy;

@@ -267,10 +267,28 @@ pub(crate) enum Report {
     OneTime(Cookie),
     /// There was no SYN-ACK: a timeout, a reset or an ICMP error.
     Failed(Mode),
+    /// The SYN was swallowed, and something else about it may be the reason.
+    Doubted,
     /// The connection opened and then showed this.
     BlackHole(BlackHoleSign),
     /// Data arrived on a connection whose SYN data was taken.
     Works,
+}
+
+impl Report {
+    /// The same if the SYN had another option beside that of Fast Open which may be to blame.
+    pub(crate) fn doubted(self) -> Report {
+        match self {
+            Report::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. } | Report::Failed(_) => {
+                Report::Doubted
+            }
+            Report::SynAck { .. }
+            | Report::OneTime(_)
+            | Report::Doubted
+            | Report::BlackHole(_)
+            | Report::Works => self,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -397,6 +415,11 @@ impl ClientCache {
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
                         path.syn_swallowed(asker.port, 1, &memory, now);
                     }
+                }
+            }
+            Report::Doubted => {
+                if let Some(path) = self.paths.touch(&asker.path) {
+                    path.port_mut(asker.port).takes_data = false;
                 }
             }
             Report::BlackHole(_) => self.on_black_hole(asker, now),

@@ -58,6 +58,9 @@ pub enum OffReason {
     BlackHole,
     /// Both ends opened the connection at once.
     Simultaneous,
+    /// A SYN with this option and that of Corrective and Proactive was swallowed lately: this one tries the other
+    /// option alone.
+    OnTrial,
     /// This host does not allow it.
     NotAllowed,
 }
@@ -73,6 +76,7 @@ impl OffReason {
             OffReason::NoCookieThere => "off(no-cookie-there)",
             OffReason::BlackHole => "off(black-hole)",
             OffReason::Simultaneous => "off(simultaneous)",
+            OffReason::OnTrial => "off(on-trial)",
             OffReason::NotAllowed => "off(not-allowed)",
         }
     }

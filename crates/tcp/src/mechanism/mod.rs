@@ -19,6 +19,7 @@ use crate::time::Instant;
 
 mod capability;
 pub mod corrective;
+pub(crate) mod memory;
 mod paper;
 pub mod plan;
 pub(crate) mod proactive;

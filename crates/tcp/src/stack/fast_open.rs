@@ -25,6 +25,7 @@ use crate::fast_open::{
     CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
     OffReason, SynAckClass,
 };
+use crate::mechanism::memory::Turn;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
@@ -180,12 +181,18 @@ impl Stack {
         &mut self,
         connection: &mut Connection,
         config: &ConnectConfig,
+        turn: Turn,
         now: Instant,
     ) -> Option<Box<Asker>> {
         let Some(connect) = self.fast_open.switches.connect(config.fast_open?) else {
             connection.open_without_fast(OffReason::NotAllowed);
             return None;
         };
+        if turn == Turn::Gentle {
+            self.stats.fast_open.disabled += 1;
+            connection.open_without_fast(OffReason::OnTrial);
+            return None;
+        }
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
         let known = *connection.known_path();
@@ -228,7 +235,7 @@ impl Stack {
                 stats.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
             }
             Report::BlackHole(_) => stats.black_holes += 1,
-            Report::OneTime(_) | Report::Works => {}
+            Report::OneTime(_) | Report::Works | Report::Doubted => {}
         }
     }
 }
@@ -337,8 +344,10 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
             let sent = slot.connection.fast_open_syn();
+            let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
             for report in slot.connection.take_fast_open_reports() {
-                self.fast_open.cache.on_report(&asker, &report, now);
+                let heard = if shared { report.doubted() } else { report };
+                self.fast_open.cache.on_report(&asker, &heard, now);
                 self.count_report(&report, sent);
             }
         }

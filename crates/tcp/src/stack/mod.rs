@@ -13,7 +13,7 @@
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
-//! | `fast_open`, `path` | the memories of the stack: cookies, keys and limits; what is known of paths |
+//! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
@@ -34,6 +34,7 @@ use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError
 use crate::event::{Event, Probe};
 use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
+use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
 use crate::path::{Ends, PathFacts, PathMemory};
 use crate::time::{Duration, Instant};
@@ -47,6 +48,7 @@ mod deadlines;
 mod demux;
 mod events;
 mod fast_open;
+mod gentle;
 mod icmp;
 mod isn;
 mod keys;
@@ -151,6 +153,7 @@ pub struct Stack {
     allowances: Allowances,
     fast_open: FastOpen,
     paths: PathMemory,
+    gentle_memory: GentleMemory,
 }
 
 /// Life.
@@ -178,6 +181,7 @@ impl Stack {
             answers: Answers::default(),
             events: EventQueue::new(hash.clone()),
             fast_open: FastOpen::new(&config, seed, hash.clone()),
+            gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
             memory: 0,
@@ -443,9 +447,10 @@ impl Stack {
         self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
     }
 
-    /// Forgets every path. To be called when the network changes.
+    /// Forgets every path, and what did not pass on it. To be called when the network changes.
     pub fn flush_paths(&mut self) {
         self.paths.flush();
+        self.gentle_memory.flush();
     }
 
     /// What is known of paths, as text for a file. It tells who was talked to.

@@ -55,7 +55,9 @@ impl Stack {
         let tcp = Arc::new(config.tcp.clone());
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
-        let asker = self.plan_fast_open(&mut connection, config, now);
+        let turn = self.turn_of(&connection, now);
+        let asker = self.plan_fast_open(&mut connection, config, turn, now);
+        self.plan_gentle(&mut connection, turn);
         let id = self.insert(connection, &tcp, Phase::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.asker = asker;

@@ -7,7 +7,7 @@ use crate::path::Ends;
 use crate::stack::FourTuple;
 use crate::time::Instant;
 
-fn ends(tuple: &FourTuple) -> Ends {
+pub(super) fn ends(tuple: &FourTuple) -> Ends {
     Ends { local: tuple.local.ip(), remote: tuple.remote.ip() }
 }
 

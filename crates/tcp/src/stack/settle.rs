@@ -171,6 +171,7 @@ impl Stack {
         self.take_probes(id, now);
         self.take_events(id);
         self.settle_fast_open(id, now);
+        self.settle_gentle(id, now);
         self.settle_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_done() {

@@ -171,6 +171,10 @@ pub struct StackStats {
     pub answers_dropped: u64,
     /// Probes that were dropped because nobody took them.
     pub probes_dropped: u64,
+    /// SYNs with the option of Corrective and Proactive that the path swallowed.
+    pub gentle_syn_drop: u64,
+    /// Opens without that option because of what is remembered of the destination.
+    pub gentle_withheld: u64,
     /// Fast Open.
     pub fast_open: FastOpenStats,
     refused: [u64; Refusal::ALL.len()],

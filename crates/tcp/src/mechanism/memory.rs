@@ -1,0 +1,295 @@
+//! What is remembered of destinations that do not take the option of Corrective and Proactive.
+//!
+//! A SYN that is swallowed tells that the path dislikes something about it, not what. If it had this
+//! option and that of Fast Open, both are under suspicion and neither is blamed: the next connections
+//! carry one of the two each, in turn, and the one that is swallowed alone is blamed by its own rule.
+//! When both have passed alone they go together once more; if that is swallowed too it is their
+//! combination that does not pass, and this option stays away for a day. So a culprit is found within
+//! two connections, and the innocent one is not lost on the way.
+//!
+//! Blame for this option: after the second swallowed SYN in a row it stays away for an hour, doubled
+//! each time. A device that removes the option from later segments, or rewrites payload, keeps it away
+//! for a day. What is to be said of Fast Open alone is in [`crate::fast_open::client`].
+//!
+//! Only destinations that failed have an entry; one that passes again loses it.
+
+use crate::lru::Lru;
+use crate::path::Ends;
+use crate::stack::KeyedHash;
+use crate::time::{Duration, Instant};
+
+/// Swallowed SYNs in a row after which the option stays away.
+const LIMIT: u8 = 2;
+/// For this long, doubled per further one up to 32 times.
+const AWAY: Duration = Duration::from_secs(3600);
+const MAX_DOUBLINGS: u8 = 5;
+/// The combination does not pass, or the path spoils what it lets pass.
+const AWAY_LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// A destination: the two addresses, and the port of the remote one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Destination {
+    pub(crate) ends: Ends,
+    pub(crate) port: u16,
+}
+
+/// What a SYN that would carry both options may carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// Both.
+    Together,
+    /// That of Fast Open alone.
+    FastOpen,
+    /// That of Corrective and Proactive alone.
+    Gentle,
+    /// Without Corrective and Proactive, whatever else it carries.
+    NoGentle,
+}
+
+/// What a connection tells of its first SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opened {
+    /// It carried the option of Fast Open, or data.
+    pub(crate) fast_open: bool,
+    /// It carried the option of Corrective and Proactive.
+    pub(crate) gentle: bool,
+    /// There was no answer to it: to a later, plain one at most.
+    pub(crate) swallowed: bool,
+}
+
+impl Opened {
+    /// Nobody can say which of the two options is to blame.
+    pub(crate) fn shares_blame(&self) -> bool {
+        self.swallowed && self.fast_open && self.gentle
+    }
+}
+
+/// How far the search for the culprit has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Search {
+    /// There is none: both go together.
+    #[default]
+    Idle,
+    /// A SYN with both was swallowed: the next has that of Fast Open alone.
+    FastOpenNext,
+    /// The one after has that of Corrective and Proactive alone.
+    GentleNext { fast_open_passed: bool },
+    /// Each has passed alone: both go together once more.
+    OnceMore,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Record {
+    swallowed: u8,
+    away_until: Option<Instant>,
+    search: Search,
+}
+
+/// The memory of a stack.
+#[derive(Debug)]
+pub(crate) struct GentleMemory {
+    records: Lru<Destination, Record, KeyedHash>,
+}
+
+impl GentleMemory {
+    /// An empty memory for so many destinations.
+    pub(crate) fn new(entries: usize, hash: KeyedHash) -> Self {
+        GentleMemory { records: Lru::new(entries, hash) }
+    }
+
+    /// What the SYN of a new connection may carry.
+    pub(crate) fn turn(&self, to: &Destination, now: Instant) -> Turn {
+        let Some(record) = self.records.peek(to) else { return Turn::Together };
+        if record.away_until.is_some_and(|until| until > now) {
+            return Turn::NoGentle;
+        }
+        match record.search {
+            Search::Idle | Search::OnceMore => Turn::Together,
+            Search::FastOpenNext => Turn::FastOpen,
+            Search::GentleNext { .. } => Turn::Gentle,
+        }
+    }
+
+    /// Takes in what became of a first SYN.
+    pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) {
+        if !(opened.swallowed && opened.gentle) && self.records.peek(&to).is_none() {
+            return;
+        }
+        let Some((_, record)) = self.records.touch_or_insert(to, Record::default) else { return };
+        record.judge(opened, now);
+        if *record == Record::default() {
+            self.records.remove(&to);
+        }
+    }
+
+    /// The path let the option pass in the handshake, and spoilt what came later.
+    pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
+        if let Some((_, record)) = self.records.touch_or_insert(to, Record::default) {
+            record.stay_away(AWAY_LONG, now);
+        }
+    }
+
+    /// Forgets every destination: on a change of network.
+    pub(crate) fn flush(&mut self) {
+        self.records.retain(|_, _| false);
+    }
+}
+
+impl Record {
+    fn judge(&mut self, opened: &Opened, now: Instant) {
+        let Opened { fast_open, gentle, swallowed } = *opened;
+        match (fast_open, gentle, swallowed) {
+            (true, true, false) => *self = Record::default(),
+            (true, true, true) if self.search == Search::OnceMore => {
+                self.stay_away(AWAY_LONG, now);
+                self.search = Search::Idle;
+            }
+            (true, true, true) if self.search == Search::Idle => self.search = Search::FastOpenNext,
+            // Another connection that began before the search did.
+            (true, true, true) => {}
+            (true, false, _) if self.search == Search::FastOpenNext => {
+                self.search = Search::GentleNext { fast_open_passed: !swallowed };
+            }
+            (true, false, _) => {}
+            (false, true, true) => self.blame(now),
+            (false, true, false) => self.acquit(),
+            (false, false, _) => {}
+        }
+    }
+
+    fn blame(&mut self, now: Instant) {
+        self.swallowed = self.swallowed.saturating_add(1);
+        let beyond = self.swallowed.checked_sub(LIMIT);
+        match (beyond, self.search) {
+            (Some(beyond), _) => {
+                self.stay_away(AWAY.saturating_mul(1 << beyond.min(MAX_DOUBLINGS)), now);
+                self.search = Search::Idle;
+            }
+            (None, Search::Idle) => {}
+            (None, _) => self.search = Search::FastOpenNext,
+        }
+    }
+
+    fn acquit(&mut self) {
+        self.swallowed = 0;
+        self.search = match self.search {
+            Search::GentleNext { fast_open_passed: true } => Search::OnceMore,
+            Search::GentleNext { fast_open_passed: false } => Search::FastOpenNext,
+            search @ (Search::Idle | Search::FastOpenNext | Search::OnceMore) => search,
+        };
+    }
+
+    fn stay_away(&mut self, time: Duration, now: Instant) {
+        let until = now + time;
+        self.away_until = Some(self.away_until.map_or(until, |before| before.max(until)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3600;
+    const BOTH: (bool, bool) = (true, true);
+    const FAST_OPEN: (bool, bool) = (true, false);
+    const GENTLE: (bool, bool) = (false, true);
+
+    struct World {
+        memory: GentleMemory,
+        now: Instant,
+    }
+
+    fn to(port: u16) -> Destination {
+        let ip = |text: &str| text.parse().expect("an address");
+        Destination { ends: Ends { local: ip("192.0.2.1"), remote: ip("198.51.100.9") }, port }
+    }
+
+    impl World {
+        fn new() -> World {
+            World { memory: GentleMemory::new(2, KeyedHash::new(1)), now: Instant::from_millis(0) }
+        }
+
+        fn opened(&mut self, (fast_open, gentle): (bool, bool), swallowed: bool) {
+            self.memory.on_opened(to(80), &Opened { fast_open, gentle, swallowed }, self.now);
+        }
+
+        fn turn(&self) -> Turn {
+            self.memory.turn(&to(80), self.now)
+        }
+
+        fn pass(&mut self, secs: u64) {
+            self.now += Duration::from_secs(secs);
+        }
+    }
+
+    #[test]
+    fn one_after_the_other_then_together_once_more_then_a_day_apart() {
+        let mut world = World::new();
+        assert_eq!(world.turn(), Turn::Together);
+        world.opened(BOTH, true);
+        assert_eq!(world.turn(), Turn::FastOpen);
+        world.opened(FAST_OPEN, false);
+        assert_eq!(world.turn(), Turn::Gentle);
+        world.opened(GENTLE, false);
+        assert_eq!(world.turn(), Turn::Together, "each passed alone: once more");
+        world.opened(BOTH, true);
+        assert_eq!(world.turn(), Turn::NoGentle);
+        world.pass(24 * HOUR - 1);
+        assert_eq!(world.turn(), Turn::NoGentle);
+        world.pass(1);
+        assert_eq!(world.turn(), Turn::Together);
+    }
+
+    #[test]
+    fn the_option_that_is_swallowed_alone_stays_away_for_an_hour_and_longer_each_time() {
+        let mut world = World::new();
+        world.opened(BOTH, true);
+        world.opened(FAST_OPEN, false);
+        world.opened(GENTLE, true);
+        assert_eq!(world.turn(), Turn::FastOpen, "one failure may be a lost packet");
+        world.opened(FAST_OPEN, false);
+        world.opened(GENTLE, true);
+        for hours in [1, 2, 4, 8, 16, 32, 32] {
+            assert_eq!(world.turn(), Turn::NoGentle);
+            world.pass(hours * HOUR - 1);
+            assert_eq!(world.turn(), Turn::NoGentle);
+            world.pass(1);
+            assert_eq!(world.turn(), Turn::Together);
+            world.opened(GENTLE, true);
+        }
+    }
+
+    #[test]
+    fn fast_open_as_the_culprit_leaves_the_other_option_alone() {
+        let mut world = World::new();
+        world.opened(BOTH, true);
+        world.opened(FAST_OPEN, true);
+        assert_eq!(world.turn(), Turn::Gentle);
+        world.opened(GENTLE, false);
+        assert_eq!(world.turn(), Turn::FastOpen, "not together before it has passed alone");
+        // Fast Open is off for this destination by its own rule: the other option goes on.
+        world.opened(GENTLE, false);
+        assert_eq!(world.turn(), Turn::FastOpen);
+        world.opened(FAST_OPEN, false);
+        world.opened(GENTLE, false);
+        world.opened(BOTH, false);
+        assert_eq!(world.memory.records.len(), 0, "nothing is held against it any more");
+    }
+
+    #[test]
+    fn a_lost_syn_now_and_then_is_forgiven_and_only_failures_take_room() {
+        let mut world = World::new();
+        for _ in 0..5 {
+            world.opened(GENTLE, true);
+            world.opened(GENTLE, false);
+        }
+        assert_eq!((world.turn(), world.memory.records.len()), (Turn::Together, 0));
+        world.memory.on_spoilt(to(80), world.now);
+        world.memory.on_spoilt(to(81), world.now);
+        world.memory.on_spoilt(to(82), world.now);
+        assert_eq!(world.turn(), Turn::Together, "the oldest made way");
+        assert_eq!(world.memory.turn(&to(82), world.now), Turn::NoGentle);
+        world.memory.flush();
+        assert_eq!(world.memory.turn(&to(82), world.now), Turn::Together);
+    }
+}

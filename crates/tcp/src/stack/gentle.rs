@@ -1,0 +1,50 @@
+//! The memory of destinations that do not take the option of Corrective and Proactive: a new connection is
+//! told whether to offer it, a living one is heard.
+
+use super::Stack;
+use super::conn_id::ConnId;
+use super::demux::FourTuple;
+use super::path::ends;
+use crate::connection::Connection;
+use crate::mechanism::memory::{Destination, Turn};
+use crate::time::Instant;
+
+fn destination(tuple: &FourTuple) -> Destination {
+    Destination { ends: ends(tuple), port: tuple.remote.port() }
+}
+
+impl Stack {
+    /// Which options the SYN of a new connection may carry.
+    pub(super) fn turn_of(&self, connection: &Connection, now: Instant) -> Turn {
+        if !connection.wants_gentle() {
+            return Turn::Together;
+        }
+        self.gentle_memory.turn(&destination(&connection.tuple()), now)
+    }
+
+    /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
+    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, turn: Turn) {
+        let withheld = match turn {
+            Turn::NoGentle => true,
+            Turn::FastOpen => connection.opens_fast(),
+            Turn::Together | Turn::Gentle => false,
+        };
+        if withheld {
+            self.stats.gentle_withheld += 1;
+            connection.withhold_gentle();
+        }
+    }
+
+    /// A connection was touched: what it has to tell.
+    pub(super) fn settle_gentle(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let to = destination(&slot.connection.tuple());
+        if let Some(opened) = slot.connection.take_opened() {
+            self.gentle_memory.on_opened(to, &opened, now);
+            self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);
+        }
+        if slot.connection.take_spoilt() {
+            self.gentle_memory.on_spoilt(to, now);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! An exchange over a new connection: what the cookie saves, what is kept when segments overtake each other, and
+//! what can be asked for. Times as in the parent.
+
+use super::*;
+
+/// T1: the first connection asks for a cookie and sends its data after the handshake.
+#[test]
+fn a_cookie_is_asked_for_and_granted() {
+    let mut world = World::new(FastOpenListen::default());
+    let id = world.open(&asking(), &pattern(100));
+    world.until(149);
+    assert_eq!(world.sent(A), [(0, "S", 0, true), (100, ".", 100, false)]);
+    assert_eq!(world.sent(B), [(50, "S.", 0, true)]);
+    assert_eq!((world.outcome(id), world.class(id)), (FastOpenOutcome::NoCookie, Some(SynAckClass::Granted)));
+    world.until(150);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    assert_eq!(world.pair.a.stats().fast_open.granted, 1);
+    assert_eq!(world.pair.b.stats().fast_open.requests, 1);
+}
+
+/// T2: data with the SYN, the answer before the client's acknowledgement.
+#[test]
+fn the_answer_comes_after_one_round_trip() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&asking(), &pattern(100));
+    world.until(50);
+    assert!(world.pair.heard(B, Event::Incoming(world.listener)));
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    assert_eq!((world.pending(), world.pair.b.state(at_b)), (1, Some(State::SynReceived)));
+    world.pair.write(B, at_b, &pattern(5000)).expect("room");
+    world.until(99);
+    assert_eq!(world.sent(A), [(0, "S", 100, true)]);
+    assert_eq!(
+        world.sent(B),
+        [
+            (50, "S.", 0, false),
+            (50, ".", 1448, false),
+            (50, ".", 1448, false),
+            (50, ".", 1448, false),
+            (50, ".", 656, false)
+        ]
+    );
+    world.until(100);
+    assert_eq!(world.read(A, id), pattern(5000));
+    assert_eq!((world.outcome(id), world.class(id)), (FastOpenOutcome::Used, Some(SynAckClass::Accepted)));
+    world.until(200);
+    assert_eq!((world.pending(), world.pair.b.state(at_b)), (0, Some(State::Established)));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!((stats.fast_open, stats.syn_data_taken), (FastOpenOutcome::Used, true));
+    assert_eq!(stats.counters.retransmits, 0);
+    assert_eq!(world.pair.a.stats().fast_open.accepted, 1);
+    assert_eq!((world.pair.b.stats().fast_open.served, world.pair.b.stats().handshakes_completed), (1, 2));
+    assert!(!world.pair.heard(B, Event::Connected(at_b)), "a passive open does not hear of its handshake");
+}
+
+/// T3: the cookie is not good any more.
+#[test]
+fn a_refused_cookie_costs_no_round_trip() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.b.set_fast_open_keys(fixed(9, None));
+    let id = world.open(&asking(), &pattern(100));
+    world.until(99);
+    assert_eq!(world.sent(B), [(50, "S.", 0, true)]);
+    assert_eq!(world.pair.b.accept(world.listener), None);
+    world.until(150);
+    assert_eq!(world.sent(A), [(0, "S", 100, true), (100, ".", 100, false)]);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    assert_eq!(
+        (world.outcome(id), world.class(id)),
+        (FastOpenOutcome::Refused, Some(SynAckClass::SoftReject))
+    );
+    let stats = world.pair.a.conn_stats(id).expect("held");
+    assert_eq!((stats.cwnd, stats.counters.retransmits, stats.counters.reductions), (14_480, 0, 0));
+    // The new cookie is good.
+    world.restart();
+    let again = world.open(&asking(), &pattern(100));
+    world.until(200);
+    assert_eq!(world.outcome(again), FastOpenOutcome::Used);
+}
+
+/// T4: rotation of keys loses no Fast Open.
+#[test]
+fn a_cookie_of_the_backup_key_works_and_is_renewed() {
+    let mut world = World::new(FastOpenListen { keys: Some(fixed(1, None)), ..FastOpenListen::default() });
+    world.learn();
+    let listener = world.listener;
+    assert!(world.pair.b.set_listener_fast_open_keys(listener, fixed(2, Some(1))));
+    let id = world.open(&asking(), &pattern(100));
+    world.until(300);
+    assert_eq!(world.sent(B)[0], (50, "S.", 0, true));
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+    assert_eq!(world.pair.b.stats().fast_open.served_backup_key, 1);
+    assert!(world.pair.b.set_listener_fast_open_keys(listener, fixed(2, None)));
+    world.restart();
+    let id = world.open(&asking(), &pattern(100));
+    world.until(300);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+}
+
+/// T7: the SYN-ACK is lost, and with it what followed.
+#[test]
+fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
+    let id = world.open(&asking(), &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    world.pair.write(B, at_b, &pattern(2000)).expect("room");
+    world.until(299);
+    assert_eq!(world.sent(A), [(0, "S", 100, true), (150, "S", 0, false), (250, ".", 0, false)]);
+    assert_eq!(world.sent(B)[3], (200, "S.", 0, false));
+    assert_eq!(world.class(id), Some(SynAckClass::Accepted));
+    world.until(300);
+    assert_eq!(world.sent(B)[4..], [(300, ".", 1448, false), (300, ".", 552, false)]);
+    world.until(350);
+    assert_eq!(world.read(A, id), pattern(2000));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!((stats.counters.reductions, stats.counters.timeouts), (0, 0));
+    assert!(stats.cwnd >= 14_480);
+    assert_eq!(world.read(B, at_b), [], "not twice");
+}
+
+/// T33: the answer overtakes the SYN-ACK.
+#[test]
+fn what_arrives_before_the_syn_ack_is_kept() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
+    let id = world.open(&asking(), &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(4000)).expect("room");
+    world.until(101);
+    assert_eq!(world.sent(A).len(), 1, "nothing is acknowledged before the SYN-ACK");
+    let syn_ack = world.pair.seen.iter().find(|seen| seen.is(B, SYN_ACK)).expect("was sent").tcp.clone();
+    let copy = packet(B.addr(80), A.addr(syn_ack.dst_port), &syn_ack, &[]);
+    world.until(105);
+    world.pair.inject(A, &copy);
+    assert_eq!(world.sent(A)[1..], [(105, ".", 0, false)], "one acknowledgement of everything");
+    assert_eq!(world.read(A, id), pattern(4000));
+    world.until(1000);
+    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
+}
+
+/// T23: without the SYN-ACK in time, what was kept is dropped.
+#[test]
+fn what_was_kept_goes_when_the_plain_syn_leaves() {
+    let mut world = World::known(FastOpenListen::default());
+    let early = FastOpenConnect { hold_early: false, ..FastOpenConnect::default() };
+    for connect in [early, FastOpenConnect::default()] {
+        world.restart();
+        world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
+        let id = world.open(&ConnectConfig { fast_open: Some(connect), ..asking() }, &pattern(100));
+        world.until(50);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(1000)).expect("room");
+        world.until(349);
+        assert_eq!(world.read(A, id), []);
+        world.until(350);
+        assert_eq!(world.read(A, id), pattern(1000));
+    }
+}
+
+/// T30: data without a cookie.
+#[test]
+fn data_without_a_cookie_needs_both_ends_to_agree() {
+    let no_cookie = FastOpenConnect { no_cookie: true, ..FastOpenConnect::default() };
+    let config = ConnectConfig { fast_open: Some(no_cookie), ..asking() };
+    for (require_cookie, outcome) in [(false, FastOpenOutcome::Used), (true, FastOpenOutcome::Stripped)] {
+        let mut world = World::new(FastOpenListen { require_cookie, ..FastOpenListen::default() });
+        let id = world.open(&config, &pattern(100));
+        world.until(200);
+        assert_eq!(world.sent(A)[0], (0, "S", 100, false));
+        assert_eq!(world.sent(B)[0], (50, "S.", 0, false));
+        assert_eq!(world.outcome(id), outcome);
+        let at_b = world.accept();
+        assert_eq!(world.read(B, at_b), pattern(100));
+    }
+}
+
+/// T31: a good cookie without data lets the server speak first.
+#[test]
+fn a_server_that_speaks_first_saves_a_round_trip_too() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&asking(), b"");
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, b"220 hello").expect("room");
+    world.until(100);
+    assert_eq!(world.sent(A)[0], (0, "S", 0, true));
+    assert_eq!(world.read(A, id), b"220 hello");
+    assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::NoData));
+}
+
+#[test]
+fn a_deferred_syn_leaves_with_the_first_write() {
+    let mut world = World::known(FastOpenListen::default());
+    let defer = FastOpenConnect { defer: true, ..FastOpenConnect::default() };
+    let id = world.open(&ConnectConfig { fast_open: Some(defer), ..asking() }, b"");
+    world.until(5000);
+    assert_eq!(world.sent(A), []);
+    world.restart();
+    world.pair.write(A, id, &pattern(100)).expect("room");
+    world.until(200);
+    assert_eq!(world.sent(A)[0], (0, "S", 100, true));
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+}
+
+#[test]
+fn a_half_closed_request_is_answered() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&asking(), &pattern(100));
+    world.pair.shutdown(A, id);
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    world.pair.write(B, at_b, &pattern(3000)).expect("room");
+    world.pair.shutdown(B, at_b);
+    world.pair.release(B, at_b);
+    world.until(100);
+    assert_eq!(world.read(A, id), pattern(3000));
+    assert_eq!(world.pair.read(A, id), Ok(None), "the end arrives with the answer");
+    world.until(70_000);
+    assert_eq!((world.pending(), world.pair.b.connections()), (0, 0));
+}
+
+#[test]
+fn fast_open_off_leaves_the_traffic_as_it_was() {
+    let traffic = |listen: ListenConfig| {
+        let mut world = World::with(listen, |config| config);
+        let config = ConnectConfig { tcp: quick(), ..ConnectConfig::default() };
+        let id = world.open(&config, &pattern(100));
+        world.until(150);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(5000)).expect("room");
+        world.until(1000);
+        assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::NotAsked));
+        let seen = world.pair.seen.iter().map(|seen| (seen.at, seen.from, seen.tcp.clone(), seen.len));
+        seen.collect::<Vec<_>>()
+    };
+    let plain = ListenConfig { tcp: quick(), ..ListenConfig::default() };
+    assert_eq!(traffic(plain), traffic(serving(FastOpenListen::default())));
+}
+
+#[test]
+fn the_memory_of_the_client_survives_a_restart() {
+    let mut world = World::known(FastOpenListen::default());
+    let now = world.pair.now;
+    world.pair.a.set_unix_time(1_800_000_000, now);
+    let text = world.pair.a.export_fast_open_cache(now);
+    world.pair.a.flush_fast_open_cache(None);
+    let id = world.open(&asking(), &pattern(100));
+    world.until(300);
+    assert_eq!(world.outcome(id), FastOpenOutcome::NoCookie);
+    let now = world.pair.now;
+    world.pair.a.flush_fast_open_cache(None);
+    world.pair.a.import_fast_open_cache(&text, now).expect("as written");
+    world.restart();
+    let id = world.open(&asking(), &pattern(100));
+    world.until(300);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+}
+
+/// A hostile channel, with Fast Open on: every byte arrives once per connection, in order.
+#[test]
+fn data_survives_a_hostile_channel() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed);
+        pair.channel = crate::harness::Channel {
+            delay: Duration::from_millis(20),
+            jitter: Duration::from_millis(30),
+            loss: 80,
+            duplicate: 50,
+        };
+        let listener = pair.listen(B, 80, serving(FastOpenListen::default()));
+        for round in 0..6 {
+            let now = pair.now;
+            let data = pattern(6000);
+            let (id, taken) = pair.a.connect_with_data(B.addr(80), &data, &asking(), now).expect("possible");
+            assert_eq!(taken, data.len());
+            pair.shutdown(A, id);
+            let (mut at_b, mut got) = (None, Vec::new());
+            pair.run_until(Duration::from_secs(120), |pair| {
+                at_b = at_b.or_else(|| pair.b.accept(listener).map(|(id, _)| id));
+                let Some(at_b) = at_b else { return false };
+                match pair.read(B, at_b) {
+                    Ok(Some(more)) => got.extend(more),
+                    Ok(None) => return true,
+                    Err(error) => panic!("seed {seed} round {round}: {error}"),
+                }
+                false
+            });
+            assert!(got == data, "seed {seed} round {round}: {} bytes", got.len());
+            let at_b = at_b.expect("was accepted");
+            pair.transfer(B, at_b, id, &pattern(20_000), Duration::from_secs(120));
+            pair.release(A, id);
+            pair.release(B, at_b);
+            pair.run(Duration::from_secs(5));
+            while let Some((replayed, _)) = pair.b.accept(listener) {
+                pair.abort(B, replayed);
+                pair.release(B, replayed);
+            }
+        }
+        pair.run(Duration::from_secs(300));
+        let now = pair.now;
+        assert_eq!(pair.b.fast_open_pending(listener, now), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_host_may_allow_less_or_more_than_applications_ask_for() {
+    let allowing = |a: u32, b: u32| {
+        move |config: StackConfig| {
+            let bits = if config.addresses.contains(&A.addr(0).ip()) { a } else { b };
+            let fast_open = FastOpenConfig { switches: FastOpenSwitches(bits), ..FastOpenConfig::default() };
+            StackConfig { fast_open, ..config }
+        }
+    };
+    let outcome = |listen: ListenConfig, a, b| {
+        let mut world = World::with(listen, allowing(a, b));
+        let id = world.open(&asking(), &pattern(100));
+        world.pair.run_ms(300);
+        world.outcome(id)
+    };
+    let (wanted, unwanted) = (serving(FastOpenListen::default()), ListenConfig::default());
+    assert_eq!(outcome(wanted.clone(), 1, 2), FastOpenOutcome::NoCookie);
+    assert_eq!(outcome(wanted.clone(), 2, 2), FastOpenOutcome::Off(OffReason::NotAllowed));
+    assert_eq!(outcome(wanted.clone(), 1, 1), FastOpenOutcome::Stripped);
+    assert_eq!(outcome(unwanted, 1, 0x402), FastOpenOutcome::NoCookie);
+    assert_eq!(outcome(wanted, 5, 0x202), FastOpenOutcome::Used);
+}

@@ -1,0 +1,194 @@
+//! What bounds a server: pending connections, clients, bytes, and what is sent before the acknowledgement. Times as
+//! in the parent.
+
+use super::*;
+
+/// T15: nothing is sent to who has not shown that he hears us.
+#[test]
+fn a_held_response_waits_for_the_acknowledgement() {
+    let mut world = World::known(FastOpenListen { hold_response: true, ..FastOpenListen::default() });
+    let id = world.open(&asking(), &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    world.pair.write(B, at_b, &pattern(2000)).expect("room");
+    world.until(149);
+    assert_eq!(world.sent(B), [(50, "S.", 0, false)]);
+    world.until(200);
+    assert_eq!(world.sent(B)[1..], [(150, ".", 1448, false), (150, ".", 552, false)]);
+    assert_eq!(world.read(A, id), pattern(2000));
+}
+
+/// T16: the answer before the acknowledgement is bounded by the bytes of the SYN.
+#[test]
+fn the_amplification_is_bounded() {
+    let mut world = World::known(FastOpenListen { amp_factor: 3, ..FastOpenListen::default() });
+    world.open(&asking(), &pattern(1420));
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(10_000)).expect("room");
+    world.until(149);
+    assert_eq!(world.sent(A)[0], (0, "S", 1420, true));
+    assert_eq!(world.sent(B), [(50, "S.", 0, false), (50, ".", 1448, false), (50, ".", 1448, false)]);
+    world.until(160);
+    assert!(world.sent(B).len() > 5, "the acknowledgement lifts the bound");
+}
+
+/// T12 to T14: the limit of pending connections, and places that resets leave taken.
+#[test]
+fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
+    let mut world = World::new(FastOpenListen { max_pending: 2, ..FastOpenListen::default() });
+    let clients: Vec<Played> = (1..=3).map(|n| Played::new(&mut world, n)).collect();
+    world.restart();
+    assert_eq!(clients[0].open(&mut world, 1001), 10);
+    assert_eq!(clients[1].open(&mut world, 1002), 10);
+    assert_eq!(clients[2].open(&mut world, 1003), 0);
+    assert_eq!(world.pair.last(B).tcp.options.fast_open, None);
+    assert_eq!((world.pending(), world.pair.b.stats().fast_open.overflow), (2, 1));
+    world.until(10);
+    clients[0].reset(&mut world, 1001);
+    clients[1].reset(&mut world, 1002);
+    assert_eq!(world.pending(), 2);
+    world.until(1000);
+    assert_eq!(clients[2].open(&mut world, 1004), 0);
+    world.until(60_009);
+    assert_eq!(clients[2].open(&mut world, 1005), 0);
+    world.until(60_010);
+    assert_eq!(clients[2].open(&mut world, 1006), 10);
+    assert_eq!(world.pair.b.stats().fast_open.rst_penalties, 2);
+}
+
+/// T28: the limit of one client.
+#[test]
+fn a_client_has_its_own_limit() {
+    let mut world = World::new(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
+    let [one, other] = [1, 2].map(|n| Played::new(&mut world, n));
+    assert_eq!(one.open(&mut world, 1001), 10);
+    assert_eq!(one.open(&mut world, 1002), 0);
+    assert_eq!(other.open(&mut world, 1003), 10);
+    assert_eq!(world.pair.b.stats().fast_open.per_ip_refused, 1);
+}
+
+/// T32: what was received before a reset can be read; then the error is told.
+#[test]
+fn a_reset_leaves_what_was_received() {
+    let mut world = World::new(FastOpenListen::default());
+    let client = Played::new(&mut world, 1);
+    assert_eq!(client.open(&mut world, 1001), 10);
+    let at_b = world.accept();
+    client.reset(&mut world, 1001);
+    assert_eq!(world.read(B, at_b), b"0123456789");
+    assert_eq!(world.pair.read(B, at_b), Err(ReadError::Closed(CloseReason::Reset)));
+    assert!(world.pair.heard(B, Event::Closed(at_b, CloseReason::Reset)));
+    assert_eq!(world.pending(), 1);
+    let again = client.open(&mut world, 1002);
+    assert_eq!(again, 10);
+    client.reset(&mut world, 1002);
+    let never_seen = world.accept();
+    assert_eq!(world.read(B, never_seen), b"0123456789", "also if it was reset before accept");
+}
+
+/// An acknowledgement of something never sent does not end the connection.
+#[test]
+fn a_blind_acknowledgement_aborts_nothing() {
+    let mut world = World::new(FastOpenListen::default());
+    let client = Played::new(&mut world, 1);
+    assert_eq!(client.open(&mut world, 1001), 10);
+    let at_b = world.accept();
+    let seq = SeqNum(1001) + 11;
+    let ack = TcpHeader { seq, ack: SeqNum(77), flags: Flags::ACK, window: 100, ..TcpHeader::default() };
+    client.segment(&mut world, 1001, &ack, &[]);
+    let answer = &world.pair.last(B).tcp;
+    assert_eq!((answer.flags, answer.seq), (RST, SeqNum(77)));
+    assert_eq!(world.pair.b.state(at_b), Some(State::SynReceived));
+}
+
+#[test]
+fn syn_cookies_and_fast_open_exclude_each_other_but_a_good_cookie_goes_first() {
+    let listen = |syn_cookies, max_half_open| ListenConfig {
+        syn_cookies,
+        max_half_open,
+        ..serving(FastOpenListen::default())
+    };
+    let mut always = World::with(listen(SynCookies::Always, 100), |config| config);
+    let id = always.open(&asking(), &pattern(100));
+    always.until(300);
+    assert_eq!(always.outcome(id), FastOpenOutcome::Stripped);
+    let mut flooded = World::with(listen(SynCookies::UnderFlood, 4), |config| config);
+    let client = Played::new(&mut flooded, 1);
+    for port in 2000..2010 {
+        client.send(&mut flooded, port, None, &[]);
+    }
+    assert!(flooded.pair.b.stats().syn_cookies_sent > 0);
+    assert_eq!(client.open(&mut flooded, 1001), 10, "its address is proved already");
+    let forged = Cookie::new(&[7; 8]).map(FastOpen::with_cookie);
+    client.send(&mut flooded, 1002, forged, b"0123456789");
+    let answer = flooded.pair.last(B).tcp.clone();
+    assert_eq!((answer.ack, answer.options.fast_open), (SeqNum(1003), None));
+}
+
+#[test]
+fn a_closed_listener_resets_what_it_opened_and_forgets_its_penalties() {
+    let mut world = World::new(FastOpenListen::default());
+    let client = Played::new(&mut world, 1);
+    assert_eq!(client.open(&mut world, 1001), 10);
+    assert_eq!(client.open(&mut world, 1002), 10);
+    client.reset(&mut world, 1002);
+    let (now, listener) = (world.pair.now, world.listener);
+    world.pair.b.close_listener(listener, now);
+    world.pair.run_ms(10);
+    assert_eq!(world.pair.last(B).tcp.flags, Flags::RST | Flags::ACK);
+    assert_eq!((world.pending(), world.pair.b.connections()), (0, 0));
+}
+
+#[test]
+fn an_unanswered_syn_ack_gives_the_place_back() {
+    let mut world = World::new(FastOpenListen::default());
+    let client = Played::new(&mut world, 1);
+    assert_eq!(client.open(&mut world, 1001), 10);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(20_000)).expect("room");
+    world.pair.run(Duration::from_secs(62));
+    assert_eq!(world.pending(), 1);
+    world.pair.run(Duration::from_secs(2));
+    assert_eq!(world.pending(), 0);
+    assert_eq!(world.read(B, at_b), b"0123456789");
+    assert_eq!(world.pair.read(B, at_b), Err(ReadError::Closed(CloseReason::HandshakeTimeout)));
+    // The SYN-ACK and the initial window; afterwards only bare SYN-ACKs.
+    let sent: Vec<usize> = world.sent(B).iter().skip(1).map(|&(_, _, len, _)| len).collect();
+    assert_eq!(sent.iter().filter(|&&len| len > 0).count(), 10);
+    assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
+}
+
+#[test]
+fn the_timer_of_the_syn_ack_lowers_the_window() {
+    let mut world = World::known(FastOpenListen::default());
+    // The SYN-ACK and the three segments of the answer are lost.
+    let mut count = 0;
+    world.pair.tap = Some(Box::new(move |from, _| {
+        count += usize::from(from == B);
+        from == B && count <= 4
+    }));
+    let no_plain = FastOpenConnect { syn_rto_floor: Duration::from_secs(1), ..FastOpenConnect::default() };
+    let id = world.open(&ConnectConfig { fast_open: Some(no_plain), ..asking() }, &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(4000)).expect("room");
+    world.until(3000);
+    assert_eq!(world.read(A, id), pattern(4000));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!(stats.counters.reductions, 1);
+    assert!(stats.ssthresh < 14_480, "{}", stats.ssthresh);
+}
+
+#[test]
+fn pending_bytes_of_the_stack_are_bounded() {
+    let limits = ServerLimits { max_pending_bytes: 15, ..ServerLimits::default() };
+    let change =
+        |config| StackConfig { fast_open: FastOpenConfig { limits, ..FastOpenConfig::default() }, ..config };
+    let mut world = World::with(serving(FastOpenListen::default()), change);
+    let client = Played::new(&mut world, 1);
+    assert_eq!(client.open(&mut world, 1001), 10);
+    assert_eq!(client.open(&mut world, 1002), 0);
+    assert_eq!(world.pair.b.stats().fast_open.memory_refused, 1);
+}

@@ -1,0 +1,93 @@
+//! Fast Open and Corrective on one SYN, and paths that do not let one of the two options pass, or not both
+//! together: which of them each connection tries. Times as in the parent.
+
+use brisk_tcp::config::{CorrectiveConfig, MechanismConfig};
+use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
+
+use super::*;
+
+fn corrective() -> TcpConfig {
+    let mechanisms = MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..quick().mechanisms };
+    TcpConfig { mechanisms, ..quick() }
+}
+
+/// Options of a first SYN: that of Fast Open, that of Corrective.
+type Carried = (bool, bool);
+
+const BOTH: Carried = (true, true);
+const FAST_OPEN: Carried = (true, false);
+const CORRECTIVE: Carried = (false, true);
+
+/// What the first SYNs of so many connections in a row carry, over a path that swallows some of them.
+fn tried(swallows: fn(Carried) -> bool, connections: usize) -> (World, Vec<Carried>) {
+    let listen = ListenConfig { tcp: corrective(), ..serving(FastOpenListen::default()) };
+    let mut world = World::with(listen, |config| config);
+    world.learn();
+    world.pair.tap = Some(Box::new(move |from, segment: &Segment<'_>| {
+        from == A && segment.tcp.flags.contains(Flags::SYN) && swallows(carried(&segment.tcp))
+    }));
+    let seen = (0..connections).map(|_| one(&mut world)).collect();
+    (world, seen)
+}
+
+fn carried(syn: &TcpHeader) -> Carried {
+    (syn.options.fast_open.is_some(), syn.options.gentle.is_some())
+}
+
+/// A connection that delivers a request, whatever becomes of its first SYN.
+fn one(world: &mut World) -> Carried {
+    world.restart();
+    let config = ConnectConfig { tcp: corrective(), ..asking() };
+    let id = world.open(&config, &pattern(100));
+    world.until(1500);
+    let at_b = world.accept();
+    assert_eq!(world.read(B, at_b), pattern(100));
+    let first = carried(&world.pair.seen[0].tcp);
+    let stats = world.pair.a.conn_stats(id).expect("held");
+    let remembered = stats.gentle == GentleOutcome::Off(GentleOff::Remembered);
+    assert_eq!(remembered, !first.1, "what is withheld says why");
+    for (side, id) in [(A, id), (B, at_b)] {
+        world.pair.abort(side, id);
+        world.pair.release(side, id);
+    }
+    world.pair.run_ms(500);
+    first
+}
+
+#[test]
+fn a_path_that_takes_both_sees_both_each_time() {
+    let (world, tried) = tried(|_| false, 4);
+    assert_eq!(tried, [BOTH; 4]);
+    assert_eq!(world.pair.a.stats().gentle_withheld, 0);
+}
+
+#[test]
+fn the_option_of_corrective_is_found_guilty_and_fast_open_goes_on() {
+    let (mut world, tried) = tried(|(_, corrective)| corrective, 8);
+    let search = [BOTH, FAST_OPEN, CORRECTIVE, FAST_OPEN, CORRECTIVE];
+    assert_eq!((&tried[..5], &tried[5..]), (&search[..], &[FAST_OPEN; 3][..]));
+    let stats = *world.pair.a.stats();
+    assert_eq!((stats.gentle_syn_drop, stats.fast_open.accepted), (3, 5));
+    world.pair.run(Duration::from_secs(3600));
+    assert_eq!(one(&mut world), BOTH, "an hour later it may try again");
+}
+
+#[test]
+fn fast_open_is_found_guilty_and_corrective_goes_on() {
+    let (world, tried) = tried(|(fast_open, _)| fast_open, 8);
+    let search = [BOTH, FAST_OPEN, CORRECTIVE, FAST_OPEN];
+    assert_eq!((&tried[..4], &tried[4..]), (&search[..], &[CORRECTIVE; 4][..]));
+    // Of the three that were swallowed the first is nobody's fault: two are needed to switch it off.
+    assert_eq!((world.pair.a.stats().fast_open.syn_drop, world.pair.a.stats().gentle_withheld), (3, 2));
+}
+
+#[test]
+fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
+    let (mut world, tried) = tried(|carried| carried == BOTH, 7);
+    let search = [BOTH, FAST_OPEN, CORRECTIVE, BOTH];
+    assert_eq!((&tried[..4], &tried[4..]), (&search[..], &[FAST_OPEN; 3][..]));
+    world.pair.run(Duration::from_secs(23 * 3600));
+    assert_eq!(one(&mut world), FAST_OPEN, "for a day");
+    world.pair.a.flush_paths();
+    assert_eq!(one(&mut world), BOTH, "unless the network changes");
+}
