@@ -284,8 +284,8 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// Retransmissions of a SYN before giving up. 1..=127, default 6.
     pub syn_retries: u32,
-    /// Of these, how many come at equal distances before the timeout doubles. Linux from 6.5 on: 4.
-    /// 0..=10, default 0.
+    /// Of these, how many come at equal distances before the timeout doubles. Linux from 6.5 on: 4. RFC 6298
+    /// section 5.5 doubles each time; early retries that know the path are [`HandshakeTimers`]. 0..=10, default 0.
     pub syn_linear_retries: u32,
     /// Retransmissions of a SYN-ACK before giving up. 1..=127, default 5.
     pub synack_retries: u32,

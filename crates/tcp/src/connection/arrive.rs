@@ -218,6 +218,7 @@ impl Connection {
             if una.lt(segment.ack) && segment.ack.le(nxt) {
                 self.rewind_syn_data(segment.ack);
                 self.judge_syn_ack_delivery(segment, now);
+                self.judge_handshake_losses(segment, now);
                 self.establish(segment.options, now);
                 self.own_up_to_parts();
                 return Verdict::Continue;

@@ -191,6 +191,7 @@ impl Connection {
         self.acknowledge(segment, now);
         self.doubt_handshake_rtt(now);
         self.judge_syn_ack(segment, now);
+        self.judge_handshake_losses(segment, now);
         self.establish(segment.options, now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {

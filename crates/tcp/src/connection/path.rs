@@ -16,10 +16,11 @@
 
 use brisk_wire::SeqNum;
 
-use crate::connection::sender::initial_window;
+use crate::connection::fast_open::TIMESTAMP_TICK;
+use crate::connection::sender::{HandshakeTimer, initial_window};
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
-use crate::outcome::CongestionState;
+use crate::outcome::{Arrived, CongestionState};
 use crate::path::{
     Handshake, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
 };
@@ -101,6 +102,23 @@ impl Connection {
             self.tx.congestion.set_cwnd(trusted);
             self.tx.pacer.spread(trusted, rtt.srtt, self.tx.mss(), now);
         }
+    }
+
+    /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is one
+    /// segment. RFC 5681 section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one
+    /// segment"; RFC 6928 section 2 recommends to "refrain from resetting the initial window to 1 segment, unless
+    /// there have been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". An
+    /// answer that echoes an earlier one shows that the timer was too short, and nothing was lost.
+    pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let HandshakeTimer { timeouts, early, last_sent, .. } = self.tx.handshake;
+        // The plain SYN that followed one with data answers what devices do, not congestion.
+        let repeated = (timeouts + early).saturating_sub(self.syns_before_plain());
+        let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
+        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
+            return;
+        }
+        self.end_trust();
+        self.tx.congestion.set_cwnd(self.tx.mss().min(self.tx.congestion.cwnd()));
     }
 
     /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.
