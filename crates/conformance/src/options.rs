@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use brisk_script::Settings;
+use brisk_script::{LINEAR_TIMEOUTS, Settings};
 use brisk_tcp::Stack;
 use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, UrgentPolicy};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
@@ -102,17 +102,7 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
             on @ (0 | 1) => socket.options.zerocopy = on == 1,
             _ => return Err(Errno(libc::EINVAL)),
         },
-        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => {
-            let flags = int(value)? as u32;
-            // The option of a program that has not connected cannot have keys (Linux: EINVAL).
-            if flags & (1 << 7) != 0 && socket.conn().is_none() {
-                return Err(Errno(libc::EINVAL));
-            }
-            let acknowledged = socket.acknowledged;
-            if !socket.errors.set_flags(flags, acknowledged) {
-                return Err(Errno(libc::EINVAL));
-            }
-        }
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => set_timestamping(socket, int(value)? as u32)?,
         libc::SO_TYPE
         | libc::SO_ERROR
         | libc::SO_ACCEPTCONN
@@ -137,6 +127,16 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         | libc::SO_TXTIME
         | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
         _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    Ok(())
+}
+
+fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
+    // The option of a program that has not connected cannot have keys (Linux: EINVAL).
+    let keyed = flags & (1 << 7) != 0;
+    let acknowledged = socket.acknowledged;
+    if (keyed && socket.conn().is_none()) || !socket.errors.set_flags(flags, acknowledged) {
+        return Err(Errno(libc::EINVAL));
     }
     Ok(())
 }
@@ -191,7 +191,6 @@ fn set_tcp(
         libc::TCP_QUICKACK
         | libc::TCP_DEFER_ACCEPT
         | libc::TCP_WINDOW_CLAMP
-        | libc::TCP_THIN_LINEAR_TIMEOUTS
         | libc::TCP_THIN_DUPACK
         | TCP_SAVE_SYN
         | TCP_TX_DELAY
@@ -213,6 +212,9 @@ fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32
             socket.tcp.max_segment = mss;
         }
         libc::TCP_SYNCNT => socket.tcp.syn_retries = within(number, 1..=127)? as u32,
+        libc::TCP_THIN_LINEAR_TIMEOUTS => {
+            socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then_some(LINEAR_TIMEOUTS);
+        }
         libc::TCP_LINGER2 => socket.tcp.fin_wait_2_timeout = secs(number.clamp(0, 120)),
         libc::TCP_USER_TIMEOUT => {
             let millis = within(number, 0..=i32::MAX)? as u64;
@@ -451,6 +453,7 @@ fn get_tcp(
         }
         libc::TCP_NODELAY => number(socket.tcp.nodelay),
         libc::TCP_CORK => number(socket.options.cork),
+        libc::TCP_THIN_LINEAR_TIMEOUTS => number(socket.tcp.thin_stream.is_some()),
         libc::TCP_SYNCNT => number(i64::from(socket.tcp.syn_retries)),
         libc::TCP_LINGER2 => number(socket.tcp.fin_wait_2_timeout.as_secs() as i64),
         libc::TCP_KEEPIDLE => number(keepalive.idle.as_secs() as i64),
@@ -478,7 +481,6 @@ fn get_tcp(
         libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
         libc::TCP_DEFER_ACCEPT
         | libc::TCP_WINDOW_CLAMP
-        | libc::TCP_THIN_LINEAR_TIMEOUTS
         | libc::TCP_THIN_DUPACK
         | TCP_SAVE_SYN
         | TCP_TX_DELAY

@@ -9,6 +9,7 @@ use brisk_script::Settings;
 
 /// The settings that are taken over.
 const NAMES: &[&str] = &[
+    "ip_default_ttl",
     "tcp_congestion_control",
     "tcp_early_retrans",
     "tcp_ecn",
@@ -31,6 +32,7 @@ const NAMES: &[&str] = &[
     "tcp_syn_retries",
     "tcp_synack_retries",
     "tcp_syncookies",
+    "tcp_thin_linear_timeouts",
     "tcp_timestamps",
     "tcp_window_scaling",
     "tcp_wmem",

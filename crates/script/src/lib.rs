@@ -39,7 +39,7 @@ mod tcp_option;
 use std::path::Path;
 
 pub use error::ScriptError;
-pub use settings::{Settings, keys};
+pub use settings::{LINEAR_TIMEOUTS, Settings, keys};
 
 /// How a script is run, beside what it says itself.
 #[derive(Clone, Debug, Default)]

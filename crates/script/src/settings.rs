@@ -9,7 +9,7 @@ use std::time::Duration;
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, HandshakeCopies, HandshakeTimers, KeepaliveConfig,
     LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, RackTlpConfig, Reactive,
-    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    Rfc6675Config, RtoConfig, SynCookies, ThinStreamConfig, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -506,13 +506,7 @@ impl Settings {
             "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
             "tcp_fastopen" => self.sysctl_fast_open(key, value)?,
             "tcp_fastopen_key" => self.set("fast_open_key", value)?,
-            "tcp_mtu_probing" => {
-                self.tcp.mtu_probing = match value {
-                    "0" => MtuProbing::Off,
-                    "1" => MtuProbing::OnBlackHole,
-                    _ => MtuProbing::Always,
-                }
-            }
+            "tcp_mtu_probing" => self.tcp.mtu_probing = sysctl_mtu_probing(value),
             "tcp_early_retrans" if !matches!(value, "3" | "4") => {
                 self.tcp.mechanisms.reactive = Reactive::Off
             }
@@ -529,17 +523,34 @@ impl Settings {
             }
             "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
             "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
-            "tcp_syncookies" => {
-                self.listen.syn_cookies = match value {
-                    "0" => SynCookies::Off,
-                    "1" => SynCookies::UnderFlood,
-                    _ => SynCookies::Always,
-                }
+            "tcp_syncookies" => self.listen.syn_cookies = sysctl_syn_cookies(value),
+            "tcp_thin_linear_timeouts" => {
+                self.tcp.thin_stream = (value != "0").then_some(LINEAR_TIMEOUTS);
             }
+            "ip_default_ttl" => self.tcp.hop_limit = number(key, value)?,
             // Linux has more knobs than the stack; those that it lacks keep their built-in values.
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// What Linux does for a thin stream when asked to: timeouts that do not double, six at most.
+pub const LINEAR_TIMEOUTS: ThinStreamConfig = ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
+
+fn sysctl_mtu_probing(value: &str) -> MtuProbing {
+    match value {
+        "0" => MtuProbing::Off,
+        "1" => MtuProbing::OnBlackHole,
+        _ => MtuProbing::Always,
+    }
+}
+
+fn sysctl_syn_cookies(value: &str) -> SynCookies {
+    match value {
+        "0" => SynCookies::Off,
+        "1" => SynCookies::UnderFlood,
+        _ => SynCookies::Always,
     }
 }
 
@@ -709,5 +720,7 @@ mod tests {
         assert!(!settings.tcp.timestamps && settings.tcp.ecn);
         assert_eq!(settings.tcp.receive_buffer, BufferConfig { initial: 8192, max: 16384 });
         assert_eq!(settings.tcp.syn_retries, 5);
+        settings.command("sysctl -w net.ipv4.tcp_thin_linear_timeouts=1 net.ipv4.ip_default_ttl=33").unwrap();
+        assert_eq!((settings.tcp.thin_stream, settings.tcp.hop_limit), (Some(LINEAR_TIMEOUTS), 33));
     }
 }

@@ -113,10 +113,32 @@ pub(crate) struct SocketOptions {
 
 impl Socket {
     pub(crate) fn new(family: Family, settings: &Settings) -> Socket {
+        let options = SocketOptions {
+            keepalive: settings.tcp.keepalive.unwrap_or(settings.keepalive),
+            linger: None,
+            fast_open_queue: None,
+            fast_open_connect: false,
+            fast_open_no_cookie: false,
+            fast_open_keys: None,
+            cork: false,
+            notsent_lowat: (settings.notsent_lowat != u32::MAX).then_some(settings.notsent_lowat),
+            inq: false,
+            zerocopy: false,
+            v6_only: false,
+            receive_timeout: None,
+            send_timeout: None,
+            receive_low_water: 1,
+            kept: Vec::new(),
+        };
+        Socket::fresh(family, settings.tcp.clone(), options)
+    }
+
+    /// A socket with which nothing was done.
+    fn fresh(family: Family, tcp: TcpConfig, options: SocketOptions) -> Socket {
         Socket {
             family,
             role: Role::Fresh,
-            tcp: settings.tcp.clone(),
+            tcp,
             local: None,
             nonblocking: false,
             connected: false,
@@ -128,23 +150,7 @@ impl Socket {
             error: None,
             waiting: 0,
             backlog: 0,
-            options: SocketOptions {
-                keepalive: settings.tcp.keepalive.unwrap_or(settings.keepalive),
-                linger: None,
-                fast_open_queue: None,
-                fast_open_connect: false,
-                fast_open_no_cookie: false,
-                fast_open_keys: None,
-                cork: false,
-                notsent_lowat: (settings.notsent_lowat != u32::MAX).then_some(settings.notsent_lowat),
-                inq: false,
-                zerocopy: false,
-                v6_only: false,
-                receive_timeout: None,
-                send_timeout: None,
-                receive_low_water: 1,
-                kept: Vec::new(),
-            },
+            options,
             written: 0,
             held: VecDeque::new(),
             more: false,
@@ -159,28 +165,9 @@ impl Socket {
     pub(crate) fn accepted(&mut self, id: ConnId) -> Socket {
         self.waiting = self.waiting.saturating_sub(1);
         Socket {
-            family: self.family,
             role: Role::Connection(id),
-            tcp: self.tcp.clone(),
-            local: None,
-            nonblocking: false,
             connected: true,
-            connecting: false,
-            deferred: false,
-            read_shut: false,
-            write_shut: false,
-            over: false,
-            error: None,
-            waiting: 0,
-            backlog: 0,
-            options: self.options.clone(),
-            written: 0,
-            held: VecDeque::new(),
-            more: false,
-            usage: Usage::default(),
-            errors: ErrorQueue::default(),
-            sent: 0,
-            acknowledged: 0,
+            ..Socket::fresh(self.family, self.tcp.clone(), self.options.clone())
         }
     }
 

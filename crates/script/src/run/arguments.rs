@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use brisk_tcp::config::CongestionAlgorithm;
 
-use super::sockets::Misuse;
+use super::sockets::{Answer, Misuse, Return};
 use crate::ast::{Argument, Call, Expected};
 
 /// The names of an argument, if it is one or more.
@@ -142,6 +142,64 @@ impl<'a> Arguments<'a> {
             Some(Argument::Text(text)) if text == "cubic" => Ok(CongestionAlgorithm::Cubic),
             _ => Err("TCP_CONGESTION: use \"cubic\" or \"reno\"".to_owned()),
         }
+    }
+}
+
+/// Calls of which only a part depends on what the script runs against.
+impl Arguments<'_> {
+    /// fcntl() on a descriptor that is `nonblocking` or not.
+    pub(super) fn fcntl(&self, nonblocking: &mut bool) -> Answer {
+        match self.names(1).first().copied() {
+            Some("F_GETFL") => Ok(Return::Value(if *nonblocking { 0x802 } else { 2 })),
+            Some("F_SETFL") => {
+                *nonblocking = self.names(2).contains(&"O_NONBLOCK");
+                Ok(Return::Value(0))
+            }
+            _ => Err("fcntl: only F_GETFL and F_SETFL are supported".to_owned()),
+        }
+    }
+
+    /// getsockopt(SO_ERROR) that finds `errno`.
+    pub(super) fn pending_error(&self, errno: Option<&str>) -> Answer {
+        match errno {
+            None => self.check_value(3, 0).map(|()| Return::Value(0)),
+            Some(errno) if self.names_in_list(3).contains(&errno) => Ok(Return::Value(0)),
+            Some(errno) => Err(format!("SO_ERROR is {errno}")),
+        }
+    }
+
+    /// poll(): `ready` answers which flags a descriptor shows of those that are wanted.
+    pub(super) fn poll(
+        &self,
+        mut ready: impl FnMut(i64, &[&str]) -> Result<Vec<&'static str>, Misuse>,
+    ) -> Answer {
+        let Some(Argument::List(entries)) = self.call.arguments.first() else {
+            return Err("poll takes a list of {fd=…, events=…, revents=…}".to_owned());
+        };
+        let mut count = 0;
+        let mut wrong = None;
+        for entry in entries {
+            let Argument::Record(fields) = entry else {
+                return Err("poll: an entry is no record".to_owned());
+            };
+            let field = |name: &str| {
+                fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
+            };
+            let Some(Argument::Number(fd)) = field("fd") else {
+                return Err("poll: an entry needs fd=N".to_owned());
+            };
+            let wanted = field("events").map(names_of).unwrap_or_default();
+            let expected = field("revents").map(names_of).unwrap_or_default();
+            let found = ready(*fd, &wanted)?;
+            count += i64::from(!found.is_empty());
+            if found.len() != expected.len() || !found.iter().all(|one| expected.contains(one)) {
+                wrong = Some(format!("poll: revents of {fd} are {}", found.join("|")));
+            }
+        }
+        if count == 0 && self.number(2).unwrap_or(0) != 0 {
+            return Ok(Return::Blocks);
+        }
+        wrong.map_or(Ok(Return::Value(count)), Err)
     }
 }
 

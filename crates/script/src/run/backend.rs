@@ -9,6 +9,14 @@ use super::sockets::{Answer, Progress, Sockets};
 use crate::ast::Call;
 use crate::settings::Settings;
 
+/// What a script knows beside its calls.
+pub(super) struct Scene<'a> {
+    /// The connections that its packets belong to.
+    pub(super) flows: &'a mut Flows,
+    /// What it has set.
+    pub(super) settings: &'a Settings,
+}
+
 /// A TCP with a clock. Times are microseconds since the start of the script.
 pub(super) trait Backend {
     /// Now.
@@ -30,13 +38,7 @@ pub(super) trait Backend {
     fn settle(&mut self);
 
     /// Makes a system call.
-    fn call(
-        &mut self,
-        call: &Call,
-        progress: &mut Progress,
-        flows: &mut Flows,
-        settings: &Settings,
-    ) -> Answer;
+    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer;
 
     /// The value of a name in an assertion; `None` if there is no such name.
     fn value(&self, name: &str) -> Option<i128>;
@@ -90,14 +92,8 @@ impl Backend for Virtual {
         self.sockets.on_events(std::mem::take(&mut self.host.events));
     }
 
-    fn call(
-        &mut self,
-        call: &Call,
-        progress: &mut Progress,
-        flows: &mut Flows,
-        settings: &Settings,
-    ) -> Answer {
-        self.sockets.call(call, progress, &mut self.host, flows, settings)
+    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer {
+        self.sockets.call(call, progress, &mut self.host, scene)
     }
 
     fn value(&self, name: &str) -> Option<i128> {

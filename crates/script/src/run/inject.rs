@@ -41,6 +41,25 @@ pub(crate) fn segment(
         ..TcpHeader::default()
     };
     let area = option_area(packet, flow, cookie)?;
+    let payload = payload(packet);
+    let mut bytes = Vec::new();
+    emit(&ip, &header, &[&area, &payload], ChecksumFill::Full, &mut bytes)
+        .map_err(|error| error.to_string())?;
+    // The options were written as payload: now the data offset says where they end.
+    if let Some(offset) = bytes.get_mut(ip.header_len() + 12) {
+        *offset += ((area.len() / 4) as u8) << 4;
+    }
+    fill_checksums(&mut bytes);
+    if packet.prefix.bad_checksum
+        && let Some(byte) = bytes.get_mut(ip.header_len() + 16)
+    {
+        *byte ^= 0xff;
+    }
+    Ok(bytes)
+}
+
+/// The bytes that the packet carries: those of the stream at its place, or parity over them.
+fn payload(packet: &TcpPacket) -> Vec<u8> {
     let syn = packet.flags.contains(Flags::SYN);
     let before = packet.options.iter().flatten().find_map(|option| match option {
         TcpOption::Gentle(value) => match Gentle::read(value, syn) {
@@ -64,20 +83,7 @@ pub(crate) fn segment(
     {
         *byte ^= 1 << 5;
     }
-    let mut bytes = Vec::new();
-    emit(&ip, &header, &[&area, &payload], ChecksumFill::Full, &mut bytes)
-        .map_err(|error| error.to_string())?;
-    // The options were written as payload: now the data offset says where they end.
-    if let Some(offset) = bytes.get_mut(ip.header_len() + 12) {
-        *offset += ((area.len() / 4) as u8) << 4;
-    }
-    fill_checksums(&mut bytes);
-    if packet.prefix.bad_checksum
-        && let Some(byte) = bytes.get_mut(ip.header_len() + 16)
-    {
-        *byte ^= 0xff;
-    }
-    Ok(bytes)
+    payload
 }
 
 fn option_area(

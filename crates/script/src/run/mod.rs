@@ -25,7 +25,7 @@ use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpP
 use crate::error::ScriptError;
 use crate::settings::Settings;
 use crate::tcp_option::{Cookie, TcpOption};
-use backend::{Backend, Virtual};
+use backend::{Backend, Scene, Virtual};
 pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
@@ -205,7 +205,8 @@ impl Runner<'_> {
         self.backend.settle();
         let Some(mut blocked) = self.blocked.take() else { return Ok(()) };
         let (line, before) = (blocked.line, self.backend.sent().len());
-        let answer = self.backend.call(&blocked.call, &mut blocked.progress, &mut self.flows, &self.settings);
+        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings };
+        let answer = self.backend.call(&blocked.call, &mut blocked.progress, &mut scene);
         self.backend.settle();
         self.note_sent(before);
         match answer.or_else(|error| self.fail(line, error))? {
@@ -281,7 +282,8 @@ impl Runner<'_> {
         (self.note)(format!("{} {}", seconds(self.backend.now()), call.name));
         let before = self.backend.sent().len();
         let mut progress = Progress::default();
-        let answer = self.backend.call(call, &mut progress, &mut self.flows, &self.settings);
+        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings };
+        let answer = self.backend.call(call, &mut progress, &mut scene);
         let answer = answer.or_else(|error| self.fail(event.line, error))?;
         self.note_sent(before);
         self.backend.settle();

@@ -12,11 +12,12 @@ use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
 use std::time::Duration;
 
-use super::arguments::{Arguments, names_of};
+use super::arguments::Arguments;
+use super::backend::Scene;
 use super::flow::Flows;
 use super::host::Host;
 use super::stream;
-use crate::ast::{Argument, Call};
+use crate::ast::Call;
 use crate::settings::Settings;
 
 /// What a call answers.
@@ -169,10 +170,10 @@ impl Sockets {
         call: &Call,
         progress: &mut Progress,
         host: &mut Host,
-        flows: &mut Flows,
-        settings: &Settings,
+        scene: &mut Scene<'_>,
     ) -> Answer {
         let arguments = Arguments { call };
+        let Scene { flows, settings } = scene;
         let answer = match call.name.as_str() {
             "socket" => self.socket(&arguments, settings),
             "accept" | "accept4" => self.accept(&arguments, host),
@@ -188,9 +189,13 @@ impl Sockets {
             "close" => self.close(&arguments, host),
             "setsockopt" => self.set_option(&arguments, host),
             "getsockopt" => self.option(&arguments, host),
-            "fcntl" => self.fcntl(&arguments),
+            "fcntl" => arguments.fcntl(&mut self.get(&arguments)?.nonblocking),
             "ioctl" => self.ioctl(&arguments, host),
-            "poll" => self.poll(&arguments, host),
+            "poll" => arguments.poll(|fd, wanted| {
+                let shown = self.readiness(fd, host)?.into_iter();
+                let told = |one: &&str| wanted.contains(one) || ["POLLERR", "POLLHUP"].contains(one);
+                Ok(shown.filter(told).collect())
+            }),
             name => Err(format!("the system call {name} is not supported")),
         };
         progress.begun = true;
@@ -455,19 +460,6 @@ impl Sockets {
         Ok(Return::Value(0))
     }
 
-    fn fcntl(&mut self, arguments: &Arguments<'_>) -> Answer {
-        let (command, flags) = (arguments.names(1), arguments.names(2));
-        let socket = self.get(arguments)?;
-        match command.first().copied() {
-            Some("F_GETFL") => Ok(Return::Value(if socket.nonblocking { 0x802 } else { 2 })),
-            Some("F_SETFL") => {
-                socket.nonblocking = flags.contains(&"O_NONBLOCK");
-                Ok(Return::Value(0))
-            }
-            _ => Err("fcntl: only F_GETFL and F_SETFL are supported".to_owned()),
-        }
-    }
-
     fn ioctl(&mut self, arguments: &Arguments<'_>, host: &Host) -> Answer {
         let request = arguments.names(1);
         let socket = self.get(arguments)?;
@@ -526,15 +518,7 @@ impl Sockets {
         let name = arguments.names(2).first().copied().unwrap_or("").to_owned();
         let socket = self.get(arguments)?;
         let actual = match name.as_str() {
-            "SO_ERROR" => match socket.take_error() {
-                None => return arguments.check_value(3, 0).map(|()| Return::Value(0)),
-                Some(errno) => {
-                    return match arguments.names_in_list(3).contains(&errno) {
-                        true => Ok(Return::Value(0)),
-                        false => Err(format!("SO_ERROR is {errno}")),
-                    };
-                }
-            },
+            "SO_ERROR" => return arguments.pending_error(socket.take_error()),
             "TCP_MAXSEG" => {
                 let stats = socket.conn().and_then(|id| host.stack.conn_stats(id));
                 stats.map_or(536, |stats| i64::from(stats.mss))
@@ -544,41 +528,6 @@ impl Sockets {
         };
         arguments.check_value(3, actual)?;
         Ok(Return::Value(0))
-    }
-
-    fn poll(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
-        let Some(Argument::List(entries)) = arguments.call.arguments.first() else {
-            return Err("poll takes a list of {fd=…, events=…, revents=…}".to_owned());
-        };
-        let mut ready = 0;
-        let mut wrong = None;
-        for entry in entries {
-            let Argument::Record(fields) = entry else {
-                return Err("poll: an entry is no record".to_owned());
-            };
-            let field = |name| {
-                fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
-            };
-            let fd = match field("fd") {
-                Some(Argument::Number(fd)) => *fd,
-                _ => return Err("poll: an entry needs fd=N".to_owned()),
-            };
-            let wanted = field("events").map(names_of).unwrap_or_default();
-            let expected = field("revents").map(names_of).unwrap_or_default();
-            let found: Vec<&str> = self
-                .readiness(fd, host)?
-                .into_iter()
-                .filter(|one| wanted.contains(one) || ["POLLERR", "POLLHUP"].contains(one))
-                .collect();
-            ready += i64::from(!found.is_empty());
-            if found.len() != expected.len() || !found.iter().all(|one| expected.contains(one)) {
-                wrong = Some(format!("poll: revents of {fd} are {}", found.join("|")));
-            }
-        }
-        if ready == 0 && arguments.number(2).unwrap_or(0) != 0 {
-            return Ok(Return::Blocks);
-        }
-        wrong.map_or(Ok(Return::Value(ready)), Err)
     }
 
     /// The poll flags of a descriptor.

@@ -1,7 +1,7 @@
 //! A segment arrives: the steps of RFC 9293 section 3.10.7.4, one function each, with the blind-attack
 //! rules of RFC 5961.
 
-use brisk_wire::Flags;
+use brisk_wire::{Flags, SeqNum};
 
 use crate::congestion::Acked;
 use crate::connection::control::{Control, Events};
@@ -223,7 +223,7 @@ impl Connection {
                 self.own_up_to_parts();
                 return Verdict::Continue;
             }
-            self.outbox.push(Control::Reset(segment.ack));
+            self.reset_limited(segment.ack, now);
             return Verdict::Done;
         }
         // "The ACK value is considered acceptable only if it is in the range of
@@ -245,6 +245,14 @@ impl Connection {
         if self.challenge_limit.permits(now) && (env.challenge)(now) {
             self.counters.challenge_acks += 1;
             self.outbox.push(Control::ChallengeAck);
+        }
+    }
+
+    /// Answers a wrong acknowledgement of our SYN by a reset, as often as by challenges: who floods with
+    /// forged ones shall not be sent a flood.
+    pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
+        if self.challenge_limit.permits(now) {
+            self.outbox.push(Control::Reset(seq));
         }
     }
 

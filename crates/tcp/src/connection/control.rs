@@ -50,7 +50,8 @@ impl Outbox {
 }
 
 /// RFC 5961 section 7: challenge ACKs of one connection are limited, so that a flood of forged
-/// segments is not answered by a flood of our own.
+/// segments is not answered by a flood of our own. Before the handshake is complete, the resets that answer
+/// wrong acknowledgements count too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ChallengeLimit {
     second: Instant,
@@ -58,7 +59,7 @@ pub(crate) struct ChallengeLimit {
 }
 
 impl ChallengeLimit {
-    /// Challenge ACKs that one connection may send in a second.
+    /// Such answers of one connection in a second.
     const PER_SECOND: u32 = 10;
 
     /// True if one may be sent now; it counts as sent.

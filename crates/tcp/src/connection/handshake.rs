@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 
 use crate::config::TcpConfig;
-use crate::connection::control::{Control, Events};
+use crate::connection::control::Events;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
@@ -157,7 +157,7 @@ impl Connection {
         let acceptable = self.secrets.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
         if has_ack && !(acceptable && self.echoes_our_timestamp(segment, now)) {
             if !segment.flags.contains(Flags::RST) {
-                self.outbox.push(Control::Reset(segment.ack));
+                self.reset_limited(segment.ack, now);
             }
             return;
         }

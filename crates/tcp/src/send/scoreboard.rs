@@ -104,6 +104,9 @@ struct Reno {
     arrived: u32,
     /// SND.NXT when loss was last declared: until SND.UNA is there, `arrived` outlives an advance.
     recover: Option<SeqNum>,
+    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair: what was sent later
+    /// arrives later than the repair, so no duplicate can speak of it.
+    announced_to: SeqNum,
     /// Size of a segment, bytes.
     mss: u32,
 }
@@ -147,7 +150,7 @@ impl Scoreboard {
             sack_splits: 0,
             sent_twice: VecDeque::new(),
             dupacks: 0,
-            reno: Reno { arrived: 0, recover: None, mss: 536 },
+            reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             buffer: Vec::new(),
         }
     }
@@ -550,9 +553,14 @@ impl Scoreboard {
         }
         let head = self.head().map_or(0, |head| head.range.len());
         if outcome.duplicate {
-            // At least the hole itself has not arrived.
+            if self.dupacks == 1 {
+                self.reno.announced_to = self.nxt;
+            }
+            // At least the hole itself has not arrived. RFC 5681 section 3.2 step 4 lets the sender bound
+            // what duplicates inflate by what is outstanding: else a receiver that repeats its
+            // acknowledgement would draw new data for as long as its own window lasts.
             let holes = self.lost.bytes().max(head);
-            let most = self.outstanding().saturating_sub(holes);
+            let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
             outcome.delivered_bytes += arrived - self.reno.arrived;
             self.reno.arrived = arrived;
@@ -589,15 +597,21 @@ impl Scoreboard {
     /// how many bytes were not lost before.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
         self.reno.arrived = 0;
-        self.reno.recover = Some(self.nxt);
+        self.repairing();
         self.mark_lost(SeqRange::new(self.una, self.nxt))
+    }
+
+    /// Without SACK: what is outstanding now may be announced by duplicates, and is to be repaired.
+    fn repairing(&mut self) {
+        self.reno.recover = Some(self.nxt);
+        self.reno.announced_to = self.nxt;
     }
 
     /// Declares the first segment lost, at most `mss` bytes of payload: fast retransmit and partial
     /// acknowledgements on a connection without SACK (RFC 6582). Returns how many bytes were not lost
     /// before.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
-        self.reno.recover = Some(self.nxt);
+        self.repairing();
         let Some(head) = self.head() else { return 0 };
         let len = if head.payload() <= mss { head.range.len() } else { mss.max(1) };
         self.mark_lost(SeqRange::with_len(self.una, len))
@@ -1175,6 +1189,21 @@ mod tests {
         let delivered: u32 =
             (0..20).map(|_| board.on_ack(ISS, &blocks(&[]), info(ms(50))).delivered_bytes).sum();
         assert_eq!((delivered, board.pipe()), (2000, 1000), "the hole itself has not arrived");
+    }
+
+    #[test]
+    fn without_sack_duplicates_announce_nothing_that_was_sent_after_the_repair() {
+        let mut board = board(4, false);
+        let duplicates = |board: &mut Scoreboard, una, count: u32| -> u32 {
+            (0..count).map(|_| board.on_ack(ISS + una, &blocks(&[]), info(ms(50))).delivered_bytes).sum()
+        };
+        assert_eq!(duplicates(&mut board, 0, 3), 3000);
+        board.mark_head_lost(MSS);
+        board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(51)));
+        board.on_sent(&sent(Origin::New, 4000, 9000, ms(52)));
+        assert_eq!(duplicates(&mut board, 0, 20), 0, "all four are accounted for");
+        board.on_ack(ISS + 1000, &blocks(&[]), info(ms(90)));
+        assert_eq!(duplicates(&mut board, 1000, 20), 4000, "the next repair is due");
     }
 
     #[test]

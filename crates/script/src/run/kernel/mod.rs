@@ -17,8 +17,7 @@ use brisk_packet_io::tun::TunDevice;
 use brisk_wire::{ChecksumCheck, Packet, parse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::backend::Backend;
-use super::flow::Flows;
+use super::backend::{Backend, Scene};
 use super::host::{Sent, instant, option_area};
 use super::sockets::{Answer, Progress};
 use crate::ast::{Action, Call, Event, Moment, Script, Time};
@@ -114,14 +113,8 @@ impl Backend for Kernel {
 
     fn settle(&mut self) {}
 
-    fn call(
-        &mut self,
-        call: &Call,
-        progress: &mut Progress,
-        flows: &mut Flows,
-        settings: &Settings,
-    ) -> Answer {
-        let answer = self.sockets.call(call, progress, flows, settings);
+    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer {
+        let answer = self.sockets.call(call, progress, scene);
         progress.begun = true;
         self.take_packets()?;
         answer
