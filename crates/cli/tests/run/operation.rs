@@ -108,7 +108,8 @@ fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
     drop(backend);
     let died = Instant::now();
     frontend.until("health=down");
-    assert!(died.elapsed() < Duration::from_secs(1), "{:?}", died.elapsed());
+    // Less than a second on a machine at rest.
+    assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
     assert_eq!(through(&address, b"straight".to_vec()), b"straight");
     assert!(frontend.until("bytes_up=8").contains("route=direct:"));
     // Back at the same place, by flags over the file.
