@@ -11,6 +11,7 @@ use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, Attached};
 
 use crate::Common;
+use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::frontend::{hop_name, started};
@@ -64,9 +65,10 @@ impl Args {
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
+    let settings = args.settings()?;
+    let confined = confine(&settings);
     service::run(async move {
         let stop = Stop::on_signals()?;
-        let settings = args.settings()?;
         let listen = listen(&settings.backend)?;
         let (builder, attached) = attach(&settings, listen)?.open()?;
         let endpoint = builder.build()?;
@@ -82,7 +84,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             security: hop_args::security(&config.hop),
             mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
-        started(&facts, ("origin", config.origin), &log);
+        started(&facts, ("origin", config.origin), &confined, &log);
         let side = Reloadable {
             args,
             attached,

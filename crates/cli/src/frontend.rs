@@ -15,6 +15,7 @@ use brisk_runtime::attach::Attached;
 use brisk_runtime::{DeviceSpec, FastOpenConnect};
 
 use crate::Common;
+use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::hop_args::{self, SharedArgs};
@@ -95,15 +96,16 @@ impl Args {
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
+    let settings = args.settings()?;
+    let confined = confine(&settings);
     service::run(async move {
         let stop = Stop::on_signals()?;
-        let settings = args.settings()?;
         let peers = resolve(&settings).await?;
         let first = peers.first().ok_or_else(no_peer)?.1;
         let (builder, attached) = hop_args::attach(&settings.hop, any_udp(first))?.open()?;
         let endpoint = builder.build()?;
         let metrics = Arc::<Metrics>::default();
-        let config = config(&settings, &peers, &attached, &log, &metrics)?;
+        let config = configured(&settings, &peers, &attached, &log, &metrics)?;
         let frontend = match systemd::listener()? {
             Some(listener) => Frontend::on(listener, config.clone(), endpoint.clone())?,
             None => Frontend::bind(config.clone(), endpoint.clone()).await?,
@@ -117,7 +119,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
-        started(&facts, ("peer", peers.join(",")), &log);
+        started(&facts, ("peer", peers.join(",")), &confined, &log);
         let side = Reloadable {
             args,
             attached,
@@ -134,8 +136,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// The line that a side begins with, and one per mechanism.
-pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), log: &Log) {
+/// The line that a side begins with, one per mechanism, and one about what it has given up.
+pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confined: &Confined, log: &Log) {
     let fields = [
         ("role", Value::Text(facts.role.name().into())),
         ("listen", Value::Text(facts.listen.clone())),
@@ -152,6 +154,7 @@ pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), log: 
         ];
         log.line(Level::Info, "mechanism", &fields);
     }
+    confined.tell(log);
 }
 
 /// What SIGHUP changes.
@@ -167,7 +170,7 @@ impl Side for Reloadable {
     async fn reload(&self) -> Result<(), Failure> {
         let settings = self.args.settings()?;
         let peers = resolve(&settings).await?;
-        let config = config(&settings, &peers, &self.attached, &self.log, &self.metrics)?;
+        let config = configured(&settings, &peers, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
         Ok(())
     }
@@ -213,7 +216,8 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
     }
 }
 
-fn config(
+/// The settings as a frontend takes them.
+pub(crate) fn configured(
     settings: &Settings,
     peers: &[(String, SocketAddr)],
     attached: &Attached,
@@ -265,7 +269,7 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
 }
 
 /// The first address of each backend.
-async fn resolve(settings: &Settings) -> Result<Vec<(String, SocketAddr)>, Failure> {
+pub(crate) async fn resolve(settings: &Settings) -> Result<Vec<(String, SocketAddr)>, Failure> {
     let mut peers = Vec::new();
     for PeerSettings { peer, .. } in &settings.peers {
         peers.push((peer.clone(), address_of(peer).await?));

@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod backend;
 mod check;
+mod confine;
 mod cookie_keys;
 mod demo;
 mod device_args;
@@ -28,6 +29,7 @@ mod manual;
 mod operation;
 mod output;
 mod rules;
+mod run;
 mod script;
 mod serve;
 mod service;
@@ -92,6 +94,8 @@ enum Command {
     Frontend(frontend::Args),
     /// The gateway near the origin: accepts the hop, connects to the origin
     Backend(backend::Args),
+    /// Run a command whose connections all go through the gateway, no privileges
+    Run(run::Args),
     /// Say what is wrong with a configuration of the gateway
     Check(check::Args),
     /// What the path to a backend is like, and what would be on
@@ -134,6 +138,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),
+        Command::Run(args) => run::run(&args, &common),
         Command::Check(args) => check::run(&args, &common),
         Command::Doctor(args) => doctor::run(&args, &common),
         Command::Top(args) => top::run(&args, &common),

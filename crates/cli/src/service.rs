@@ -40,11 +40,15 @@ pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
 
 /// The log that the common flags ask for.
 pub(crate) fn log(common: &Common) -> Log {
-    let format = match common.log_format {
+    Log::stderr(log_format(common), if common.quiet { Level::Error } else { Level::Info })
+}
+
+/// How its lines are written.
+pub(crate) fn log_format(common: &Common) -> LogFormat {
+    match common.log_format {
         Written::Text => LogFormat::Text,
         Written::Json => LogFormat::Json,
-    };
-    Log::stderr(format, if common.quiet { Level::Error } else { Level::Info })
+    }
 }
 
 /// The order to stop, given by SIGINT or SIGTERM.

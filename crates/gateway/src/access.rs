@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
 
+use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::relay::End;
 
@@ -68,7 +69,7 @@ impl Access {
     pub(crate) fn begin(role: Role, peer: SocketAddr) -> Access {
         Access {
             role,
-            peer,
+            peer: plain(peer),
             client: None,
             route: None,
             bytes_up: 0,

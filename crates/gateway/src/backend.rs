@@ -282,7 +282,7 @@ async fn carry_on(
         }
     };
     match asked.tell(Verdict::Go, run).await {
-        Ok(hop) => carry(origin, hop, &answer, signal, access).await,
+        Ok(hop) => carry(origin, hop, &answer, std::future::pending(), signal, access).await,
         Err(error) => {
             reset(&origin);
             End::HopFailed(error.to_string())

@@ -73,11 +73,11 @@ impl Report {
 pub async fn examine(examination: &Examination) -> Report {
     let Examination { endpoint, backend, hop, tcp, fast_open, probes, patience } = examination.clone();
     let fast_open = fast_open.then(FastOpenConnect::insured);
-    let dialling = Dialling { endpoint, hop, tcp, fast_open };
+    let dialling = Dialling { endpoint, hop, tcp, fast_open, watched: true };
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();
-    match open(&upstream, &dialling, patience).await {
+    match open(&upstream, &dialling, patience, false).await {
         Ok(hop) => {
             let took = began.elapsed();
             report.usable = true;
@@ -97,8 +97,14 @@ pub async fn examine(examination: &Examination) -> Report {
     report
 }
 
-async fn open(upstream: &Upstream, dialling: &Dialling, patience: Duration) -> Result<HopStream, String> {
-    match tokio::time::timeout(patience, upstream.open(dialling, &Opening::new(Purpose::Watch), &[])).await {
+async fn open(
+    upstream: &Upstream,
+    dialling: &Dialling,
+    patience: Duration,
+    over_kernel: bool,
+) -> Result<HopStream, String> {
+    let opening = Opening::new(Purpose::Watch);
+    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, over_kernel)).await {
         Ok(opened) => opened.map_err(|refused| refused.to_string()),
         Err(_) => Err(format!("no answer within {}", humantime::format_duration(patience))),
     }
@@ -158,7 +164,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     let mut outcome = None;
     for _ in 0..AGAIN {
         let began = Instant::now();
-        let Ok(hop) = open(upstream, dialling, patience).await else { continue };
+        let Ok(hop) = open(upstream, dialling, patience, false).await else { continue };
         took = took.min(began.elapsed());
         let seen = hop.line().stats().map(|stats| stats.fast_open);
         used += usize::from(seen == Some(FastOpenOutcome::Used));
@@ -177,8 +183,7 @@ async fn kernel(upstream: &Upstream, dialling: &Dialling, patience: Duration, re
     if upstream.spec.kernel.is_none() {
         return;
     }
-    upstream.go_over_kernel();
-    match open(upstream, dialling, patience).await {
+    match open(upstream, dialling, patience, true).await {
         Ok(_) => {
             report.usable = true;
             report.add(

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
+use crate::carrier::Fate;
 use crate::entrance::{Admitted, Entrance};
 use crate::hop::dial::Refused;
 use crate::hop::line::Line;
@@ -206,8 +207,8 @@ struct Current {
 
 impl Current {
     fn new(config: FrontendConfig, endpoint: Endpoint, upstreams: Arc<Upstreams>) -> Current {
-        let FrontendConfig { hop, tcp, fast_open, .. } = config.clone();
-        Current { dialling: Dialling { endpoint, hop, tcp, fast_open }, config, upstreams }
+        let FrontendConfig { hop, tcp, fast_open, watch: watched, .. } = config.clone();
+        Current { dialling: Dialling { endpoint, hop, tcp, fast_open, watched }, config, upstreams }
     }
 }
 
@@ -270,9 +271,16 @@ async fn serve(
     };
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     access.end = match shared.route(&admitted, &client, &signal, &mut access).await {
-        Ok(hop) => {
+        Ok((hop, fate)) => {
             access.bytes_up = admitted.first.len() as u64;
-            carry(client, hop, &[], &signal, &mut access).await
+            let over_kernel = hop.line().is_kernel();
+            let lost = async move {
+                match fate {
+                    Some(fate) => fate.sealed(over_kernel).await,
+                    None => std::future::pending().await,
+                }
+            };
+            carry(client, hop, &[], lost, &signal, &mut access).await
         }
         Err(end) => {
             reset(&client);
@@ -292,19 +300,20 @@ impl Current {
         client: &TcpStream,
         signal: &watch::Receiver<Phase>,
         access: &mut Access,
-    ) -> Result<HopStream, End> {
+    ) -> Result<(HopStream, Option<Fate>), End> {
         let mut end = End::HopUnreachable("there is no backend".to_owned());
         let mut undelivered = true;
         if self.config.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
                 access.route = Some(upstream.spec.name.clone());
+                let fate = upstream.fate();
                 let attempt = self.attempt(upstream, admitted);
                 let opened = tokio::select! {
                     opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
                     error = failed(client) => return Err(End::ClientFailed(error.to_string())),
                 };
                 let refused = match opened {
-                    Ok(Ok(hop)) => return Ok(hop),
+                    Ok(Ok(hop)) => return Ok((hop, Some(fate))),
                     Ok(Err(refused)) => refused,
                     Err(Stop::Drained) => return Err(End::Drained),
                     Err(Stop::Late(why)) => Attempt::lost(why),
@@ -317,7 +326,9 @@ impl Current {
             }
         }
         match &self.config.direct {
-            Some(direct) if undelivered => self.straight(direct, admitted, signal, access).await,
+            Some(direct) if undelivered => {
+                self.straight(direct, admitted, signal, access).await.map(|stream| (stream, None))
+            }
             _ => Err(end),
         }
     }

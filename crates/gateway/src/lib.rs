@@ -10,6 +10,7 @@
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
+//! | `carrier` | what carries the hop to a backend: our TCP, or the kernel's |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
@@ -29,6 +30,7 @@ pub mod access;
 pub mod admin;
 pub mod allow;
 pub mod backend;
+mod carrier;
 pub mod doctor;
 pub mod entrance;
 pub mod frontend;

@@ -98,6 +98,8 @@ enum Stopped {
     Ended,
     /// One side failed.
     Failed(Side, io::Error),
+    /// The other gateway will never answer again.
+    Lost,
     /// The order came to end now.
     Cut,
 }
@@ -111,15 +113,20 @@ struct Relayed {
 }
 
 /// Copies both ways, beginning with `first` from the origin towards the hop, and closes both connections as they ended. What
-/// was copied is added to the record.
+/// was copied is added to the record. `lost` resolves, with the reason, if the other gateway will never answer again.
 pub(crate) async fn carry(
     mut kernel: TcpStream,
     mut hop: HopStream,
     first: &[u8],
+    lost: impl Future<Output = &'static str>,
     signal: &watch::Receiver<Phase>,
     access: &mut Access,
 ) -> End {
-    let relayed = relay(kernel.split(), first, hop.split(), signal).await;
+    let mut told = None;
+    let relayed = {
+        let lost = async { told = Some(lost.await) };
+        relay(kernel.split(), first, hop.split(), lost, signal).await
+    };
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_kernel, relayed.from_hop),
         Role::Backend => (relayed.from_hop, relayed.from_kernel),
@@ -132,6 +139,7 @@ pub(crate) async fn carry(
         Stopped::Ended => return End::Closed,
         Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
         Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
+        Stopped::Lost => End::HopFailed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
     };
     hop.line().reset();
@@ -171,6 +179,7 @@ async fn relay(
     (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
     first: &[u8],
     (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
+    lost: impl Future<Output = ()>,
     signal: &watch::Receiver<Phase>,
 ) -> Relayed {
     let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
@@ -182,6 +191,7 @@ async fn relay(
             Ok(((), ())) => Stopped::Ended,
             Err((side, error)) => Stopped::Failed(side, error),
         },
+        () = lost => Stopped::Lost,
         () = reached(Phase::Cut, signal) => Stopped::Cut,
     };
     Relayed { from_kernel, from_hop, stopped }
@@ -298,8 +308,9 @@ mod tests {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
         let (_cut, signal) = watch::channel(Phase::Serving);
-        let relaying =
-            tokio::spawn(async move { relay(halves(kernel), b"the ", halves(hop), &signal).await });
+        let relaying = tokio::spawn(async move {
+            relay(halves(kernel), b"the ", halves(hop), std::future::pending(), &signal).await
+        });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
         let mut request = Vec::new();
@@ -322,7 +333,7 @@ mod tests {
         let (_cut, signal) = watch::channel(Phase::Serving);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed = relay(halves(kernel), &[], halves(hop), &signal).await;
+        let relayed = relay(halves(kernel), &[], halves(hop), std::future::pending(), &signal).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
     }
@@ -334,7 +345,9 @@ mod tests {
         let (_cut, signal) = watch::channel(Phase::Serving);
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
-        let relaying = tokio::spawn(async move { relay((read, write), &[], halves(hop), &signal).await });
+        let relaying = tokio::spawn(async move {
+            relay((read, write), &[], halves(hop), std::future::pending(), &signal).await
+        });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
         let relayed = relaying.await.unwrap();
@@ -346,7 +359,9 @@ mod tests {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
         let (cut, signal) = watch::channel(Phase::Serving);
-        let relaying = tokio::spawn(async move { relay(halves(kernel), &[], halves(hop), &signal).await });
+        let relaying = tokio::spawn(async move {
+            relay(halves(kernel), &[], halves(hop), std::future::pending(), &signal).await
+        });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];
         origin.read_exact(&mut seen).await.unwrap();

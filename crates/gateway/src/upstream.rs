@@ -2,7 +2,8 @@
 //!
 //! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
 //! A backend that is silent for longer than it can be, or that resets the connection, is down within a second, and up again
-//! with its next answer. One that says it is draining gets no new connections. What is not watched counts as up.
+//! with its next answer. One that says it is draining gets no new connections. What is not watched counts as up. What
+//! carries the connections is told in [`crate::carrier`].
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::hop::dial::{Refused, dial};
+use crate::carrier::{Fate, Fates, HEAD_START, Memory, first_of};
+use crate::hop::dial::{Answered, Dialled, Refused, ask, dial};
+use crate::hop::handshake::HandshakeError;
 use crate::hop::line::Line;
 use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Hop, Opening, Purpose};
@@ -25,13 +28,9 @@ const ASK: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(600);
 /// How long a backend that is down is left alone before it is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// Openings in a row without an answer, after which the path is taken for one that does not carry our TCP.
-const ATTEMPTS: u32 = 2;
 /// How long a backend must stay down before connections that wait for its answer are given up: silence may be a few lost
 /// packets.
 const GRACE: Duration = Duration::from_secs(2);
-/// After so long over the kernel's TCP, our own is tried again.
-const AGAIN: Duration = Duration::from_secs(30);
 
 /// A backend as it is configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,6 +88,8 @@ pub(crate) struct Dialling {
     pub(crate) hop: Hop,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
+    /// Somebody watches the backends, and what carries the hop to them.
+    pub(crate) watched: bool,
 }
 
 /// A backend at work.
@@ -98,7 +99,8 @@ pub struct Upstream {
     pub spec: BackendSpec,
     pub(crate) clock: BackendClock,
     health: AtomicU8,
-    over_kernel: AtomicU8,
+    carrier: Memory,
+    fates: Fates,
     changed: Notify,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
     round_trip: AtomicU64,
@@ -114,7 +116,8 @@ impl Upstream {
             spec,
             clock: BackendClock::default(),
             health: AtomicU8::new(Health::Unknown as u8),
-            over_kernel: AtomicU8::new(0),
+            carrier: Memory::default(),
+            fates: Fates::default(),
             changed: Notify::new(),
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -130,12 +133,7 @@ impl Upstream {
 
     /// True while it is reached over the kernel's TCP.
     pub fn over_kernel(&self) -> bool {
-        self.over_kernel.load(Ordering::Relaxed) != 0
-    }
-
-    /// From now on over the kernel's TCP, if there is an address for it.
-    pub(crate) fn go_over_kernel(&self) {
-        self.over_kernel.store(1, Ordering::Relaxed);
+        self.carrier.over_kernel()
     }
 
     /// Round trip of the watch; `None` before the first.
@@ -207,63 +205,155 @@ impl Upstream {
         opening: &Opening,
         first: &[u8],
     ) -> Result<HopStream, Refused> {
-        let opening = Opening { stamp: self.clock.stamp(Instant::now()), ..opening.clone() };
-        let (dialled, message) = dial(&dialling.hop, &opening, first)?;
-        if let Some(kernel) = self.spec.kernel.filter(|_| self.over_kernel()) {
-            let stream = tokio::net::TcpStream::connect(kernel).await?;
-            crate::service::prepare(&stream);
-            return dialled.finish(Line::Kernel(stream), &message, 0, &self.clock).await;
+        let (dialled, message) = self.message(dialling, opening, first)?;
+        // What a plain hop carries may not be said twice: nobody recognises it.
+        let once = matches!(dialling.hop, Hop::Sealed(_)) || opening.purpose == Purpose::Watch;
+        let answered = match self.spec.kernel {
+            None => self.ask_over_ours(dialling, &message, None).await?,
+            Some(kernel) if self.over_kernel() && !self.may_try_ours(dialling) => {
+                ask_over_kernel(kernel, &message).await?
+            }
+            Some(_) if !once => self.ask_over_ours(dialling, &message, None).await?,
+            Some(kernel) => {
+                let (tell, connected) = watch::channel(false);
+                let ours = self.ask_over_ours(dialling, &message, Some(tell));
+                let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
+                first_of(ours, connected, head_start, ask_over_kernel(kernel, &message)).await?
+            }
+        };
+        match answered.is_over_kernel() {
+            true if !self.over_kernel() || self.may_try_ours(dialling) => self.ours_lost(),
+            true => {}
+            false => self.carrier.works(),
         }
+        dialled.finish(answered, &self.clock).await
+    }
+
+    /// As [`Upstream::open`], over one of the two and no other: for trials.
+    pub(crate) async fn open_over(
+        &self,
+        dialling: &Dialling,
+        opening: &Opening,
+        over_kernel: bool,
+    ) -> Result<HopStream, Refused> {
+        let (dialled, message) = self.message(dialling, opening, &[])?;
+        let answered = match self.spec.kernel.filter(|_| over_kernel) {
+            Some(kernel) => ask_over_kernel(kernel, &message).await?,
+            None => self.ask_over_ours(dialling, &message, None).await?,
+        };
+        dialled.finish(answered, &self.clock).await
+    }
+
+    fn message(
+        &self,
+        dialling: &Dialling,
+        opening: &Opening,
+        first: &[u8],
+    ) -> Result<(Dialled, Vec<u8>), HandshakeError> {
+        let opening = Opening { stamp: self.clock.stamp(Instant::now()), ..opening.clone() };
+        dial(&dialling.hop, &opening, first)
+    }
+
+    /// True if it is up to connections to find out whether the path carries our TCP again. Where there is a watch, that does.
+    fn may_try_ours(&self, dialling: &Dialling) -> bool {
+        !dialling.watched && self.carrier.is_due(Instant::now())
+    }
+
+    /// Says `message` over our TCP and waits for the answer; `connected` is told when the handshake is through.
+    async fn ask_over_ours(
+        &self,
+        dialling: &Dialling,
+        message: &[u8],
+        connected: Option<watch::Sender<bool>>,
+    ) -> Result<Answered, Refused> {
         let connect = ConnectConfig {
             tcp: dialling.tcp.clone(),
             fast_open: dialling.fast_open,
             ..ConnectConfig::default()
         };
-        let (stream, sent) = dialling.endpoint.connect_with_data(self.spec.address, &message, &connect)?;
+        let (stream, sent) = dialling.endpoint.connect_with_data(self.spec.address, message, &connect)?;
         let abandoned = Abandoned(Some(stream.handle()));
         stream.connected().await?;
-        let opened = dialled.finish(Line::Brisk(stream), &message[sent..], sent, &self.clock).await?;
+        if let Some(connected) = connected {
+            connected.send_replace(true);
+        }
+        let answered = ask(Line::Brisk(stream), &message[sent..], sent).await?;
         abandoned.kept();
-        Ok(opened)
+        Ok(answered)
     }
 
-    /// Asks it every quarter of a second whether it lives. Never ends.
+    /// Asks it every quarter of a second whether it lives, and what carries the hop. Never ends.
     pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
-        let mut unanswered = 0;
+        tokio::join!(self.watch_life(dialling, log), self.watch_path(dialling));
+    }
+
+    async fn watch_life(&self, dialling: &Dialling, log: &Log) {
         loop {
-            let began = Instant::now();
             let (answered, ended) = self.converse(dialling, log).await;
-            if self.over_kernel() && answered && began.elapsed() >= AGAIN {
-                self.over_kernel.store(0, Ordering::Relaxed);
-                continue;
-            }
+            let Some(ended) = ended else { continue };
+            // One that drains listens no more, and serves the connections that it has.
+            let drained = self.health() == Health::Draining;
             self.set(Health::Down, &ended, log);
-            unanswered = if answered { 0 } else { unanswered + 1 };
-            // Silence in the middle may be a few lost packets: it is asked again at once, and in the same way.
-            if unanswered == 0 {
-                continue;
+            // Silence in the middle may be a few lost packets: it is asked again at once.
+            if answered && !drained {
+                self.look_for_process().await;
+            } else {
+                tokio::time::sleep(RETRY).await;
             }
-            // The path may carry the kernel's TCP and not ours: they take turns until one answers.
-            if unanswered >= ATTEMPTS {
-                let other = u8::from(self.spec.kernel.is_some() && !self.over_kernel());
-                self.over_kernel.store(other, Ordering::Relaxed);
-            }
-            tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// One connection of the watch; answers whether the backend said anything, and why it ended.
-    async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, String) {
+    /// While the hop goes over the kernel's TCP, tries ours from time to time.
+    async fn watch_path(&self, dialling: &Dialling) {
+        loop {
+            tokio::time::sleep(ASK).await;
+            if !self.carrier.is_due(Instant::now()) {
+                continue;
+            }
+            let opening = Opening::new(Purpose::Watch);
+            let trial = self.open_over(dialling, &opening, false);
+            match tokio::time::timeout(4 * PATIENCE, trial).await {
+                Ok(Ok(_)) => self.carrier.works(),
+                Ok(Err(_)) | Err(_) => self.ours_lost(),
+            }
+        }
+    }
+
+    fn ours_lost(&self) {
+        if self.carrier.lost(Instant::now()) {
+            self.fates.path_lost();
+        }
+    }
+
+    /// What a connection that begins now will be told.
+    pub(crate) fn fate(&self) -> Fate {
+        self.fates.begin()
+    }
+
+    /// Asks the kernel of the backend's host whether anybody is there: a process that was killed says nothing in our TCP.
+    async fn look_for_process(&self) {
+        let Some(kernel) = self.spec.kernel else { return };
+        let knock = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
+        if let Ok(Err(error)) = knock.await
+            && error.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            self.fates.process_gone();
+        }
+    }
+
+    /// One connection of the watch; answers whether the backend said anything, and why it ended: `None` if it is to be
+    /// opened again because the hop goes another way now.
+    async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
         let patience = || PATIENCE.max(3 * self.round_trip().unwrap_or_default());
         // The first one may need the handshake and the confirmation.
         let limit = (4 * PATIENCE).max(4 * patience());
         let mut hop = match tokio::time::timeout(limit, self.open(dialling, &opening, &[])).await {
             Ok(Ok(hop)) => hop,
-            Ok(Err(refused)) => return (false, refused.to_string()),
-            Err(_) => return (false, "no answer".to_owned()),
+            Ok(Err(refused)) => return (false, Some(refused.to_string())),
+            Err(_) => return (false, Some("no answer".to_owned())),
         };
-        let began = Instant::now();
+        let over_kernel = hop.line().is_kernel();
         let (mut read, mut write) = hop.split();
         loop {
             let asked = Instant::now();
@@ -275,12 +365,12 @@ impl Upstream {
             match tokio::time::timeout(patience(), exchange).await {
                 Ok(Ok(0)) => self.set(Health::Up, "it answers", log),
                 Ok(Ok(_)) => self.set(Health::Draining, "it says so", log),
-                Ok(Err(error)) => return (true, error.to_string()),
-                Err(_) => return (true, format!("silent for {} ms", asked.elapsed().as_millis())),
+                Ok(Err(error)) => return (true, Some(error.to_string())),
+                Err(_) => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             }
             self.learn(asked.elapsed());
-            if self.over_kernel() && began.elapsed() >= AGAIN {
-                return (true, "our TCP is tried again".to_owned());
+            if over_kernel != self.over_kernel() {
+                return (true, None);
             }
             tokio::time::sleep(ASK).await;
         }
@@ -292,6 +382,13 @@ impl Upstream {
         let smoothed = if before == 0 { sample } else { before - before / 8 + sample / 8 };
         self.round_trip.store(smoothed, Ordering::Relaxed);
     }
+}
+
+/// Says `message` over the kernel's TCP and waits for the answer.
+async fn ask_over_kernel(kernel: SocketAddr, message: &[u8]) -> Result<Answered, Refused> {
+    let stream = tokio::net::TcpStream::connect(kernel).await?;
+    crate::service::prepare(&stream);
+    ask(Line::Kernel(stream), message, 0).await
 }
 
 /// A connection that is reset unless it comes to something.

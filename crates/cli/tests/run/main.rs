@@ -5,5 +5,6 @@ mod cookie_keys;
 mod gateway;
 mod http;
 mod operation;
+mod private;
 mod program;
 mod tun;

@@ -68,6 +68,10 @@ impl Running {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let (signal, pid) = (format!("-{name}"), self.child.id().to_string());

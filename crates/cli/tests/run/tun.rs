@@ -6,7 +6,7 @@ use crate::program::{BRISK, Scratch, text};
 
 /// Runs a shell script in a fresh network namespace; `None`, with the reason printed, if that or one of the programs it
 /// needs is not to be had.
-fn in_namespace(needs: &[&str], script: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn in_namespace(needs: &[&str], script: &str, arguments: &[&str]) -> Option<String> {
     let works = |flags: &&str| {
         let probe = "test -c /dev/net/tun && ip link set lo up";
         Command::new("unshare")

@@ -158,7 +158,7 @@ impl Asked {
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::dial::{Refused, dial};
+    use super::super::dial::{Dialled, Refused, ask, dial};
     use super::super::key::{HopKey, KeyRing};
     use super::super::opening::Purpose;
     use super::super::stamp::BackendClock;
@@ -177,6 +177,16 @@ mod tests {
         let connecting = TcpStream::connect(listener.local_addr().unwrap());
         let (connected, accepted) = tokio::join!(connecting, listener.accept());
         (Line::Kernel(connected.unwrap()), Line::Kernel(accepted.unwrap().0))
+    }
+
+    /// The frontend's part after `dial`.
+    async fn answered(
+        dialled: Dialled,
+        line: Line,
+        message: &[u8],
+        clock: &BackendClock,
+    ) -> Result<HopStream, Refused> {
+        dialled.finish(ask(line, message, 0).await?, clock).await
     }
 
     fn opening(stamp: Stamp) -> Opening {
@@ -222,7 +232,7 @@ mod tests {
             rest
         };
         let frontend = async {
-            let mut hop = dialled.finish(a, &message, 0, &clock).await.unwrap();
+            let mut hop = answered(dialled, a, &message, &clock).await.unwrap();
             let (mut read, mut write) = hop.split();
             write.write_all(b"thanks").await.unwrap();
             write.shutdown().await.unwrap();
@@ -264,7 +274,7 @@ mod tests {
                     let asked = receive(b, &key, &run).await.unwrap();
                     asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
                 };
-                let (_, told) = tokio::join!(backend, dialled.finish(a, &message, 0, &clock));
+                let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
                 assert!(matches!(told, Err(Refused::Told(told)) if told == verdict));
             }
         }
@@ -284,7 +294,7 @@ mod tests {
         };
         let clock = BackendClock::default();
         let frontend = async {
-            let mut hop = dialled.finish(a, &message, 0, &clock).await.unwrap();
+            let mut hop = answered(dialled, a, &message, &clock).await.unwrap();
             let mut answer = Vec::new();
             let ended = hop.split().0.read_to_end(&mut answer).await;
             (answer, ended.unwrap_err().kind())
@@ -319,7 +329,7 @@ mod tests {
                 let asked = receive(b, &key, &run).await.unwrap();
                 exchange(asked.tell(Verdict::Go, &run).await.unwrap()).await;
             };
-            let frontend = async { exchange(dialled.finish(a, &message, 0, &clock).await.unwrap()).await };
+            let frontend = async { exchange(answered(dialled, a, &message, &clock).await.unwrap()).await };
             tokio::join!(backend, frontend);
         }
     }

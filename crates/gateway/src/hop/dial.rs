@@ -67,23 +67,38 @@ pub(crate) fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialle
     }
 }
 
+/// A line on which the backend's answer has arrived.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    line: Line,
+    answer: Vec<u8>,
+    /// What came behind it.
+    arrived: Vec<u8>,
+    /// Bytes of the first message.
+    before: usize,
+}
+
+impl Answered {
+    pub(crate) fn is_over_kernel(&self) -> bool {
+        self.line.is_kernel()
+    }
+}
+
+/// Writes the `rest` of the first message, of which `sent` bytes are under way already, and waits for the answer.
+pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, Refused> {
+    if !rest.is_empty() {
+        let (_, mut write) = line.split();
+        write.write_all(rest).await?;
+    }
+    let mut arrived = Vec::new();
+    let answer = next_message(&mut line, &mut arrived).await?;
+    Ok(Answered { line, answer, arrived, before: sent + rest.len() })
+}
+
 impl Dialled {
-    /// Writes the `rest` of the first message, waits for the answer, and confirms if that is asked for. What the backend
-    /// says of its run goes into `clock`.
-    pub(crate) async fn finish(
-        self,
-        mut line: Line,
-        rest: &[u8],
-        sent: usize,
-        clock: &BackendClock,
-    ) -> Result<HopStream, Refused> {
-        if !rest.is_empty() {
-            let (_, mut write) = line.split();
-            write.write_all(rest).await?;
-        }
-        let before = sent + rest.len();
-        let mut arrived = Vec::new();
-        let answer = next_message(&mut line, &mut arrived).await?;
+    /// Looks at the answer, and confirms if that is asked for. What the backend says of its run goes into `clock`.
+    pub(crate) async fn finish(self, answered: Answered, clock: &BackendClock) -> Result<HopStream, Refused> {
+        let Answered { line, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;
         clock.told(stamp, Instant::now());
         let mut stream = HopStream::new(line, sealing, arrived, Vec::new(), before);

@@ -92,8 +92,10 @@ impl Connection {
         self.tx.congestion.set_cwnd(initial);
         let known = self.path.known.rtt.zip(self.path.known.window);
         let (Some(start), Some((rtt, window))) = (self.config.path_start, known) else { return };
-        if let Some(ssthresh) = window.ssthresh {
-            self.tx.congestion.set_ssthresh(ssthresh.max(initial));
+        // A threshold that leaves slow start no doubling is what random loss makes of short transfers: it would keep every
+        // connection of the path at its initial window. Linux stores none at all (`tcp_no_ssthresh_metrics_save`).
+        if let Some(ssthresh) = window.ssthresh.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2)) {
+            self.tx.congestion.set_ssthresh(ssthresh);
         }
         let trusted = window.cwnd.min(initial_window(start.max_window, self.tx.mss()));
         if trusted > initial && self.tx.handshake.timeouts == 0 {

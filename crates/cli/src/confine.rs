@@ -1,0 +1,117 @@
+//! What a gateway gives up before it takes its first connection: capabilities that it does not need, the right to get new
+//! ones, and the file system as a place to write to and to execute from.
+//!
+//! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is only one.
+
+use brisk_gateway::Settings;
+use brisk_gateway::log::{Level, Log, Value};
+use brisk_runtime::DeviceSpec;
+use landlock::{
+    ABI, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, path_beneath_rules,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// What is written to when a TUN device is opened.
+const TUN: &str = "/dev/net/tun";
+
+/// What is left, for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Confined {
+    capabilities: String,
+    files: &'static str,
+}
+
+impl Confined {
+    /// Writes the line about it.
+    pub(crate) fn tell(&self, log: &Log) {
+        let fields = [
+            ("capabilities", Value::Text(self.capabilities.clone())),
+            ("files", Value::Text(self.files.into())),
+        ];
+        log.line(Level::Info, "confined", &fields);
+    }
+}
+
+/// Gives up what a side with these settings does not need. What the system refuses to take is kept: it is a second line of
+/// defence, and nobody shall be without a gateway for it.
+pub(crate) fn confine(settings: &Settings) -> Confined {
+    let needed = needed(settings);
+    // Fails only where there are no such things.
+    let _ = rustix::thread::set_no_new_privs(true);
+    let files = match read_only() {
+        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => "read-only",
+        Ok(RulesetStatus::NotEnforced) | Err(_) => "as before: the kernel has no landlock",
+    };
+    let capabilities = match keep(needed) {
+        Ok(kept) if kept.is_empty() => "none".to_owned(),
+        Ok(kept) => kept.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(","),
+        Err(error) => format!("as before: {error}"),
+    };
+    Confined { capabilities, files }
+}
+
+/// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
+/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN.
+fn needed(settings: &Settings) -> CapabilitySet {
+    let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
+    let native = device.is_some_and(|device| !matches!(device, DeviceSpec::Udp { .. }));
+    let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
+    if native || settings.frontend.transparent.unwrap_or(false) {
+        needed |= CapabilitySet::NET_ADMIN;
+    }
+    needed
+}
+
+/// Keeps those of `needed` that there are, and answers them.
+fn keep(needed: CapabilitySet) -> rustix::io::Result<CapabilitySet> {
+    let held = rustix::thread::capabilities(None)?;
+    let permitted = held.permitted & needed;
+    let sets =
+        CapabilitySets { effective: held.effective & needed, permitted, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)?;
+    Ok(permitted)
+}
+
+/// Nothing can be written, made, removed or executed any more; what is open stays open.
+fn read_only() -> Result<RulesetStatus, RulesetError> {
+    let writing = AccessFs::from_write(ABI::V3) | AccessFs::Execute;
+    let rules = path_beneath_rules([TUN], AccessFs::WriteFile);
+    let restricted =
+        Ruleset::default().handle_access(writing)?.create()?.add_rules(rules)?.restrict_self()?;
+    Ok(restricted.ruleset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_the_settings_need() {
+        let mut settings = Settings::default();
+        assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
+        settings.hop.device = Some("udp:127.0.0.1:1".into());
+        assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
+        settings.hop.device = Some("tun:brisk0".into());
+        assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
+        settings.hop.device = None;
+        settings.frontend.transparent = Some(true);
+        assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
+    }
+
+    #[test]
+    fn a_confined_thread_reads_and_does_not_write() {
+        // A thread of its own: the other tests are to go on as they were.
+        let seen = std::thread::spawn(|| {
+            let file = std::env::temp_dir().join(format!("brisk-confined-{}", std::process::id()));
+            let confined = confine(&Settings::default());
+            let held = rustix::thread::capabilities(None).expect("they can be read");
+            let written = std::fs::write(&file, "x");
+            let _ = std::fs::remove_file(&file);
+            (confined, held.permitted, written, std::fs::read_to_string("/proc/self/stat"))
+        });
+        let (confined, permitted, written, read) = seen.join().expect("it does not panic");
+        assert!((permitted - needed(&Settings::default())).is_empty(), "{permitted:?}");
+        assert!(read.is_ok());
+        assert_eq!(written.is_err(), confined.files == "read-only", "{confined:?}");
+    }
+}

@@ -1,0 +1,215 @@
+//! `brisk run -- COMMAND`: a command whose TCP connections all go through the gateway, without a privilege and without a
+//! change to the host.
+//!
+//! The command gets a user and a network namespace of its own ([`inside`]); a firewall rule in there sends every
+//! connection to a listener. The listener's descriptor is handed out to this process, which stays outside and is an
+//! ordinary transparent frontend. Names are looked up by the host's resolver ([`names`]). Other UDP is refused, so that
+//! browsers do not pass the gateway by with QUIC.
+
+mod inside;
+mod names;
+
+use std::ffi::OsString;
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use brisk_gateway::log::{Level, Log};
+use brisk_gateway::settings::{FrontendSettings, PeerSettings, name_and_port};
+use brisk_gateway::{Frontend, Metrics, Settings};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::confine::confine;
+use crate::failure::Failure;
+use crate::frontend::{any_udp, configured, resolve};
+use crate::hop_args::{self, SharedArgs};
+use crate::{Common, service};
+
+const EXAMPLES: &str = "\
+Examples:
+  brisk run --peer origin.example:7443 --key-file key -- curl http://www.example/
+  brisk run --peer origin.example:7443 --key-file key -- bash
+
+The backend must --allow what the command connects to, by address: --allow '0.0.0.0/0:443'.";
+
+/// How long the namespace may take to be made.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The flags of `run`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A backend: HOST:PORT; repeatable, the first one that is up is asked
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
+    peer: Vec<String>,
+    #[command(flatten)]
+    shared: SharedArgs,
+    /// For the program itself: where the one outside waits
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command; its exit status becomes ours.
+pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
+    if let Some(outside) = &args.inside {
+        return inside::run(outside, &args.command);
+    }
+    let settings = settings(args)?;
+    hop_args::protection(&settings.hop)?;
+    let meeting = Meeting::make()?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg("run")
+        .arg("--inside")
+        .arg(meeting.path())
+        .arg("--")
+        .args(&args.command)
+        .spawn()
+        .map_err(|error| Failure::failed(format!("cannot start itself again: {error}")))?;
+    let met = meeting.wait(&mut child)?;
+    drop(meeting);
+    let Some((told, sockets)) = met else { return status(wait(&mut child)?) };
+    confine(&settings);
+    let log = match common.verbose {
+        0 => Log::stderr(service::log_format(common), Level::Error),
+        _ => service::log(common),
+    };
+    let ended = service::run(serve(settings, told, sockets, child, log))?;
+    status(ended)
+}
+
+fn settings(args: &Args) -> Result<Settings, Failure> {
+    let peer = |peer: &String| PeerSettings { peer: peer.clone(), priority: 0, weight: 1 };
+    let frontend = FrontendSettings {
+        listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        transparent: Some(true),
+        ..FrontendSettings::default()
+    };
+    let peers = args.peer.iter().map(peer).collect();
+    args.shared.over_file(Settings { frontend, peers, ..Settings::default() })
+}
+
+/// The frontend, for as long as the command runs.
+async fn serve(
+    settings: Settings,
+    mut told: UnixStream,
+    [listener, names]: [OwnedFd; 2],
+    mut child: Child,
+    log: Log,
+) -> Result<ExitStatus, Failure> {
+    let peers = resolve(&settings).await?;
+    let first = peers.first().ok_or_else(|| Failure::usage("run needs a backend: --peer HOST:PORT"))?.1;
+    let (builder, attached) = hop_args::attach(&settings.hop, any_udp(first))?.open()?;
+    let endpoint = builder.build()?;
+    let metrics = Arc::<Metrics>::default();
+    let config = configured(&settings, &peers, &attached, &log, &metrics)?;
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let frontend = Frontend::on(listener, config, endpoint.clone())?;
+    let relay = tokio::spawn(names::relay(std::net::UdpSocket::from(names))?);
+    // An interrupt on the terminal is the command's; it decides what becomes of it.
+    let _caught = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    tokio::spawn(async move {
+        while terminate.recv().await.is_some() {
+            // It may have gone already.
+            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        }
+    });
+    told.write_all(&[0])?;
+    let (end, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || end.send(wait(&mut child)));
+    let mut status = None;
+    frontend.run(async { status = ended.await.ok() }).await;
+    relay.abort();
+    let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+    status.unwrap_or_else(|| Err(Failure::failed("the command could not be waited for")))
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
+    child.wait().map_err(|error| Failure::failed(format!("the command could not be waited for: {error}")))
+}
+
+/// Ends as the command has ended; a shell adds 128 to a signal.
+fn status(ended: ExitStatus) -> Result<(), Failure> {
+    match ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(1) {
+        0 => Ok(()),
+        code => std::process::exit(code),
+    }
+}
+
+/// Where the two processes meet: a socket in a directory that only this user can enter.
+struct Meeting {
+    directory: PathBuf,
+    listener: UnixListener,
+}
+
+impl Meeting {
+    fn make() -> Result<Meeting, Failure> {
+        let directory = std::env::temp_dir().join(format!("brisk-run-{}", std::process::id()));
+        let failed = |error| Failure::failed(format!("{}: {error}", directory.display()));
+        std::fs::DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+        let listener = UnixListener::bind(directory.join("socket")).map_err(failed)?;
+        listener.set_nonblocking(true)?;
+        Ok(Meeting { directory, listener })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join("socket")
+    }
+
+    /// The stream to who is inside, and the sockets that it has made; `None` if it has ended before, and said why.
+    fn wait(&self, child: &mut Child) -> Result<Option<(UnixStream, [OwnedFd; 2])>, Failure> {
+        let until = std::time::Instant::now() + PATIENCE;
+        let stream = loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error.into()),
+                Err(_) if child.try_wait()?.is_some() => return Ok(None),
+                Err(_) if std::time::Instant::now() > until => {
+                    return Err(Failure::failed("the namespace of the command was not made in time"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(received(&stream)?.map(|sockets| (stream, sockets)))
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // What is left is an empty directory.
+        let _ = std::fs::remove_dir_all(Path::new(&self.directory));
+    }
+}
+
+fn received(stream: &UnixStream) -> Result<Option<[OwnedFd; 2]>, Failure> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(std::io::Error::from)?;
+    let mut sockets = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            sockets.extend(rights);
+        }
+    }
+    Ok(sockets.try_into().ok())
+}

@@ -1,0 +1,141 @@
+"""A steady load of HTTP requests, each over a connection of its own, and what became of it.
+
+    load.py run ADDRESS:PORT PATH RATE SECONDS [HOLD [TIMEOUT]] > LOG
+        RATE requests a second, begun by the clock however long earlier ones take. After its response a connection
+        stays open for HOLD seconds. A line each: when it began (s since the epoch), how long it took (s), what became
+        of it, bytes of the response.
+        With FAST_OPEN=1 in the environment the kernel's Fast Open carries the request on the SYN.
+    load.py sum NAME LOG [BYTES CPU]
+        One row: requests, failures, percentiles in ms; with them bytes on the wire per byte of payload and ms of
+        processor time a request.
+    load.py faults NAME LOG AT
+        A row about a fault that began at AT: see tools/measure/faults.
+    load.py over-time LOG WINDOW
+        Requests, failures and percentiles in windows of WINDOW seconds.
+"""
+import asyncio
+import math
+import os
+import socket
+import sys
+import time
+
+TCP_FASTOPEN_CONNECT = 30
+FAST_OPEN = bool(os.environ.get("FAST_OPEN"))
+
+
+async def connect(host, port):
+    if not FAST_OPEN:
+        return await asyncio.open_connection(host, port)
+    client = socket.socket()
+    client.setblocking(False)
+    client.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+    await asyncio.get_running_loop().sock_connect(client, (host, port))
+    return await asyncio.open_connection(sock=client)
+
+
+async def request(host, port, path, hold, timeout, log):
+    began = time.time()
+    writer = None
+
+    async def exchange():
+        nonlocal writer
+        reader, writer = await connect(host, port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n")[0]:
+            return "status", 0
+        fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+        body = await reader.readexactly(int(fields[b"content-length"]))
+        return "ok", len(body)
+
+    size = 0
+    try:
+        outcome, size = await asyncio.wait_for(exchange(), timeout)
+    except asyncio.TimeoutError:
+        outcome = "timeout"
+    except asyncio.IncompleteReadError:
+        outcome = "closed"
+    except ConnectionRefusedError:
+        outcome = "refused"
+    except OSError as error:
+        outcome = "reset" if isinstance(error, ConnectionError) else type(error).__name__
+    log.write(f"{began:.4f} {time.time() - began:.4f} {outcome} {size}\n")
+    if writer is not None:
+        if outcome == "ok" and hold > 0:
+            await asyncio.sleep(hold)
+        writer.close()
+
+
+async def run(address, path, rate, seconds, hold=0.0, timeout=20.0):
+    host, port = address.rsplit(":", 1)
+    start, count = time.monotonic(), int(rate * seconds)
+    open_requests = set()
+    for n in range(count):
+        await asyncio.sleep(max(0.0, start + n / rate - time.monotonic()))
+        task = asyncio.create_task(request(host, int(port), path, hold, timeout, sys.stdout))
+        open_requests.add(task)
+        task.add_done_callback(open_requests.discard)
+    while open_requests:
+        await asyncio.wait(open_requests)
+
+
+def read(path):
+    lines = (line.split() for line in open(path))
+    return [(float(began), float(took), outcome) for began, took, outcome, _ in lines]
+
+
+def milliseconds(requests):
+    """The quantiles of those that were answered."""
+    times = sorted(took for _, took, outcome in requests if outcome == "ok")
+    return lambda p: 1e3 * times[math.ceil(p * len(times)) - 1] if times else math.nan
+
+
+def summary(name, path, wire=None, cpu=None):
+    requests = read(path)
+    at, answered = milliseconds(requests), sum(outcome == "ok" for _, _, outcome in requests)
+    row = f"{name:26} {len(requests):6} {len(requests) - answered:6} {at(.5):8.0f} {at(.95):8.0f} {at(.99):8.0f}"
+    if wire is not None:
+        payload = sum(int(line.split()[3]) for line in open(path))
+        row += f" {int(wire) / max(1, payload):7.3f} {1e3 * float(cpu) / max(1, len(requests)):10.2f}"
+    print(row)
+
+
+def faults(name, path, at):
+    """Requests that had begun before the fault are told apart from those that began after it."""
+    flying, new = [], []
+    for began, took, outcome in sorted(read(path)):
+        if began >= at:
+            new.append((began - at, took, outcome))
+        elif began + took > at:
+            flying.append((began - at, took, outcome))
+    lost = lambda requests: sum(outcome != "ok" for _, _, outcome in requests)
+    told = sorted({outcome for _, _, outcome in flying + new if outcome != "ok"})
+    # From then on every request was answered within a second.
+    recovered = max((began for began, took, outcome in new if outcome != "ok" or took > 1), default=0)
+    slowest = max((took for _, took, outcome in new if outcome == "ok"), default=math.nan)
+    print(f"{name:34} {len(flying):6} {lost(flying):5} {len(new):6} {lost(new):5} {slowest:8.2f} {recovered:9.2f}  "
+          + ",".join(told))
+
+
+def over_time(path, window):
+    requests = sorted(read(path))
+    print(f"{'from s':>8} {'requests':>9} {'failed':>7} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'max ms':>8}")
+    first = requests[0][0]
+    for n in range(int((requests[-1][0] - first) // window) + 1):
+        part = [r for r in requests if n * window <= r[0] - first < (n + 1) * window]
+        at, answered = milliseconds(part), sum(outcome == "ok" for _, _, outcome in part)
+        print(f"{n * window:8.0f} {len(part):9} {len(part) - answered:7} "
+              f"{at(.5):8.0f} {at(.95):8.0f} {at(.99):8.0f} {at(1):8.0f}")
+
+
+if __name__ == "__main__":
+    verb, *words = sys.argv[1:]
+    if verb == "run":
+        asyncio.run(run(words[0], words[1], *map(float, words[2:])))
+    elif verb == "sum":
+        summary(*words)
+    elif verb == "faults":
+        faults(words[0], words[1], float(words[2]))
+    else:
+        over_time(words[0], float(words[1]))
