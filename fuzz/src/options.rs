@@ -1,7 +1,8 @@
 //! Target: any bytes as a TCP option area.
 //!
 //! The first byte says whether the segment has SYN and whether the experimental code points are the
-//! default ones; the rest is the area, which may be longer than a header has room for.
+//! default ones (those that a stack refuses are passed over); the rest is the area, which may be longer than
+//! a header has room for.
 
 use brisk_wire::{ArrayVec, OptionProfile, Options};
 
@@ -16,6 +17,9 @@ pub fn run(bytes: &[u8]) {
         0 => OptionProfile::DEFAULT,
         _ => OptionProfile { ga_exid: decisions.short(), ga_kind: decisions.byte() },
     };
+    if !profile.is_distinct() {
+        return;
+    }
     let area = decisions.all();
     let read = Options::parse(area, syn, &profile);
     let (written, dropped) = emit(&read, syn, &profile);

@@ -136,6 +136,14 @@ impl StackConfig {
         if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
             return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
         }
+        if !self.option_profile.is_distinct() {
+            let value = alloc::format!("{:?}", self.option_profile);
+            return refuse(
+                "option_profile",
+                value,
+                "a kind without a meaning of its own, not Fast Open's ExID",
+            );
+        }
         self.fast_open.memory.validate()?;
         self.fast_open.limits.validate()?;
         self.path.validate()

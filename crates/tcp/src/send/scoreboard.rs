@@ -1154,8 +1154,8 @@ mod tests {
 
     #[test]
     fn a_receiver_that_forgets_what_it_sacked_is_noticed() {
-        // RFC 2018 section 8: the receiver "is permitted to discard data in its queue that has not
-        // been acknowledged to the data sender, even if the data has already been reported".
+        // RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been
+        // acknowledged to the data sender, even if the data has already been reported".
         let mut board = board(3, true);
         board.on_ack(ISS, &blocks(&[(1000, 2000)]), info(ms(50)));
         let outcome = board.on_ack(ISS + 1000, &blocks(&[]), info(ms(60)));

@@ -12,6 +12,7 @@ mod data;
 mod harness;
 mod resources;
 mod scene;
+mod soak;
 mod windows;
 mod wraps;
 

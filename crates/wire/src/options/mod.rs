@@ -124,6 +124,27 @@ impl OptionProfile {
     /// Kind 254, ExID 0xDC60.
     pub const DEFAULT: OptionProfile =
         OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 };
+
+    /// Whether options of this profile can be told apart from all others: the kind has no meaning of its own,
+    /// and the ExID is not that of Fast Open.
+    pub fn is_distinct(&self) -> bool {
+        let taken = matches!(
+            self.ga_kind,
+            kind::END
+                | kind::NOP
+                | kind::MSS
+                | kind::WINDOW_SCALE
+                | kind::SACK_PERMITTED
+                | kind::SACK
+                | kind::TIMESTAMPS
+                | kind::MD5
+                | kind::AO
+                | kind::FAST_OPEN
+                | kind::ACC_ECN_0
+                | kind::ACC_ECN_1
+        );
+        !taken && self.ga_exid != crate::fast_open::EXPERIMENTAL_ID
+    }
 }
 
 impl Default for OptionProfile {

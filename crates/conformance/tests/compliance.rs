@@ -1,0 +1,278 @@
+//! The compliance record (`compliance.toml`) against the sources: every function, test and script that it names
+//! is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources is in it,
+//! and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test compliance`
+//! writes that page anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    requirement: Vec<Requirement>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Requirement {
+    rfc: u32,
+    section: String,
+    level: String,
+    /// Quoted, or in our words: one of the two.
+    text: Option<String>,
+    paraphrase: Option<String>,
+    #[serde(default)]
+    code: Vec<String>,
+    #[serde(default)]
+    test: Vec<String>,
+    exception: Option<String>,
+}
+
+impl Requirement {
+    fn words(&self) -> &str {
+        self.text.as_deref().or(self.paraphrase.as_deref()).unwrap_or("")
+    }
+
+    /// The parts of the quotation between the places where something is left out.
+    fn fragments(&self) -> Vec<String> {
+        fragments(self.text.as_deref().unwrap_or(""))
+    }
+
+    fn status(&self) -> &'static str {
+        match (&self.exception, self.code.is_empty()) {
+            (None, _) => "met and tested",
+            (Some(_), false) => "can be met",
+            (Some(_), true) => "not met",
+        }
+    }
+}
+
+fn fragments(text: &str) -> Vec<String> {
+    text.split("[...]").map(spaced).filter(|part| !part.is_empty()).collect()
+}
+
+/// One blank between words.
+fn spaced(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn record() -> Record {
+    let path = crates().join("conformance/compliance.toml");
+    toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The comments of a file, one string for each run of lines.
+fn comments(source: &str) -> Vec<String> {
+    let mut runs = vec![String::new()];
+    for line in source.lines() {
+        match (line.trim_start().strip_prefix("//"), runs.last_mut()) {
+            (Some(comment), Some(run)) => {
+                run.push(' ');
+                run.push_str(comment.trim_start_matches(['/', '!']));
+            }
+            (None, Some(run)) if !run.is_empty() => runs.push(String::new()),
+            (_, _) => {}
+        }
+    }
+    runs.iter().map(|run| spaced(run)).filter(|run| !run.is_empty()).collect()
+}
+
+/// True if `source` defines the function; for a test also that it is one.
+fn defines(source: &str, name: &str, test: bool) -> bool {
+    source.match_indices(&format!("fn {name}")).any(|(at, found)| {
+        let ends = source[at + found.len()..].starts_with(['(', '<']);
+        let attributes = source[..at].rsplit("\n\n").next().unwrap_or("");
+        ends && (!test || attributes.contains("#[test]"))
+    })
+}
+
+/// What is wrong with one place, if anything is.
+fn wrong(place: &str, test: bool) -> Option<String> {
+    let (file, name) = place.split_once("::").unwrap_or((place, ""));
+    let Ok(source) = std::fs::read_to_string(crates().join(file)) else {
+        return Some(format!("there is no {file}"));
+    };
+    let is_script = file.ends_with(".pkt");
+    match (is_script, name) {
+        (true, "") if test => None,
+        (false, name) if !name.is_empty() && defines(&source, name, test) => None,
+        _ => Some(format!("{place} is no {}", if test { "test or script" } else { "function" })),
+    }
+}
+
+#[test]
+fn what_the_record_names_is_there() {
+    let mut faults = Vec::new();
+    for requirement in &record().requirement {
+        let at = format!("RFC {} section {}", requirement.rfc, requirement.section);
+        if requirement.text.is_some() == requirement.paraphrase.is_some() {
+            faults.push(format!("{at}: either text or paraphrase"));
+        }
+        if !["MUST", "MUST NOT", "SHOULD", "MAY", "RULE"].contains(&requirement.level.as_str()) {
+            faults.push(format!("{at}: no level {}", requirement.level));
+        }
+        let covered = !requirement.code.is_empty() && !requirement.test.is_empty();
+        let excused = requirement.exception.as_ref().is_some_and(|reason| reason.len() > 20);
+        if !covered && !excused {
+            faults.push(format!("{at}: neither code with a test nor an exception: {}", requirement.words()));
+        }
+        let code = requirement.code.iter().filter_map(|place| wrong(place, false));
+        let test = requirement.test.iter().filter_map(|place| wrong(place, true));
+        faults.extend(code.chain(test).map(|fault| format!("{at}: {fault}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn what_the_record_quotes_is_quoted_where_it_is_met_or_tested() {
+    let mut faults = Vec::new();
+    for requirement in &record().requirement {
+        let files: BTreeSet<&str> = requirement
+            .code
+            .iter()
+            .chain(&requirement.test)
+            .map(|place| place.split_once("::").map_or(place.as_str(), |(file, _)| file))
+            .collect();
+        let said: Vec<String> = files
+            .iter()
+            .filter_map(|file| std::fs::read_to_string(crates().join(file)).ok())
+            .flat_map(|source| comments(&source))
+            .collect();
+        for fragment in requirement.fragments() {
+            if !said.iter().any(|run| run.contains(&fragment)) {
+                faults.push(format!("RFC {} section {}: {fragment}", requirement.rfc, requirement.section));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "quoted in none of the files named:\n{}", faults.join("\n"));
+}
+
+/// The quotations in a comment that stand right behind the name of a section: `RFC N section S: "..."`.
+fn quotations(comment: &str) -> Vec<(u32, String)> {
+    /// Between the section and what is quoted of it stand a few words at most.
+    const NEAR: usize = 40;
+    let mut found = Vec::new();
+    for (at, _) in comment.match_indices("RFC ") {
+        let rest = &comment[at + 4..];
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (Ok(rfc), behind) = (rest[..digits].parse(), &rest[digits..]) else { continue };
+        let Some(behind) = behind.strip_prefix(" section ") else { continue };
+        let Some((before, quoted)) = behind.split_once('"') else { continue };
+        let names_another = before.contains("RFC ") || before.contains(". ");
+        if before.chars().count() <= NEAR
+            && !names_another
+            && let Some((text, _)) = quoted.split_once('"')
+        {
+            found.push((rfc, text.to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn quotations_are_found_in_comments() {
+    let comment = "RFC 9293 section 3.1: \"one [...] two\". RFC 5681 section 4.2 asks for \"three\"; RFC 1 says \"no\".";
+    let expected = [(9293, "one [...] two".to_owned()), (5681, "three".to_owned())];
+    assert_eq!(quotations(comment), expected);
+    assert_eq!(comments("a\n// one\n/// two\nb // c\n//! three"), ["one two", "three"]);
+}
+
+fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let is_source = path.extension().is_some_and(|extension| extension == "rs" || extension == "pkt");
+        if path.is_dir() {
+            sources(&path, into);
+        } else if is_source {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn what_the_sources_quote_of_these_rfcs_is_in_the_record() {
+    let record = record();
+    let mut texts: BTreeMap<u32, String> = BTreeMap::new();
+    for requirement in &record.requirement {
+        let all = texts.entry(requirement.rfc).or_default();
+        let _ = writeln!(all, "{}", spaced(requirement.words()));
+    }
+    let mut files = Vec::new();
+    for name in ["tcp", "wire", "script"] {
+        sources(&crates().join(name), &mut files);
+    }
+    let (mut faults, mut count) = (Vec::new(), 0);
+    for file in files {
+        let source = std::fs::read_to_string(&file).unwrap();
+        for (rfc, quoted) in comments(&source).iter().flat_map(|comment| quotations(comment)) {
+            let Some(known) = texts.get(&rfc) else { continue };
+            count += 1;
+            let missing =
+                fragments(&quoted).into_iter().filter(|fragment| !known.contains(fragment.as_str()));
+            faults.extend(missing.map(|fragment| format!("{}: RFC {rfc}: {fragment}", file.display())));
+        }
+    }
+    assert!(faults.is_empty(), "not in the record:\n{}", faults.join("\n"));
+    assert!(count > 100, "the quotations are found: {count}");
+}
+
+/// The page: a count for each RFC, then every requirement.
+fn page(record: &Record) -> String {
+    let mut page = String::from(
+        "# Compliance\n\n\
+         What the RFCs of TCP ask, and where it is met and tested: `crates/conformance/compliance.toml` as a table.\n\
+         `cargo test -p brisk-conformance --test compliance` checks both against the sources. Words in quotation marks\n\
+         are quoted in comments at the places named; the others are ours. The record holds what matters most and grows.\n\n\
+         *can be met*: not by default, a setting does it; *not met*: with the reason.\n\n\
+         | RFC | met and tested | can be met | not met |\n|---|---:|---:|---:|\n",
+    );
+    let rfcs: BTreeSet<u32> = record.requirement.iter().map(|requirement| requirement.rfc).collect();
+    for rfc in &rfcs {
+        let count = |status| {
+            let these = record.requirement.iter().filter(|one| one.rfc == *rfc && one.status() == status);
+            these.count()
+        };
+        let (met, can, not) = (count("met and tested"), count("can be met"), count("not met"));
+        let _ = writeln!(page, "| {rfc} | {met} | {can} | {not} |");
+    }
+    for rfc in rfcs {
+        let _ = write!(
+            page,
+            "\n## RFC {rfc}\n\n| section | level | requirement | code | tests |\n|---|---|---|---|---|\n"
+        );
+        for one in record.requirement.iter().filter(|one| one.rfc == rfc) {
+            let escaped = one.words().replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*");
+            let words = if one.text.is_some() { format!("\"{escaped}\"") } else { escaped };
+            let words = match &one.exception {
+                Some(reason) => format!("{words} **{}**: {reason}", one.status()),
+                None => words,
+            };
+            let list = |places: &[String]| {
+                let short =
+                    places.iter().map(|place| format!("`{}`", place.trim_start_matches("script/scripts/")));
+                short.collect::<Vec<_>>().join(" ")
+            };
+            let (code, test) = (list(&one.code), list(&one.test));
+            let _ = writeln!(page, "| {} | {} | {words} | {code} | {test} |", one.section, one.level);
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_record_says() {
+    let path = crates().parent().unwrap().join("docs/compliance.md");
+    let expected = page(&record());
+    if std::env::var_os("BRISK_WRITE").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "docs/compliance.md is not what compliance.toml says: write it anew");
+}
