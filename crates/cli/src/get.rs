@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
-use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, FastOpenOutcome, TcpStream};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, FastOpenOutcome, HedgedStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, LOCATION, USER_AGENT};
@@ -181,18 +181,20 @@ async fn fetch(
     let started = Instant::now();
     let unreachable =
         |why: String| target.failed("cannot connect", format!("{why}; check address, port and device"));
+    let mut tcp = endpoint.tcp_config().clone();
+    tcp.nodelay = true;
     let config = ConnectConfig {
-        tcp: endpoint.tcp_config().clone(),
+        tcp,
         // The SYN leaves with the first write, which is the request.
         fast_open: args.fast_open.then(|| FastOpenConnect { defer: true, ..FastOpenConnect::insured() }),
         ..ConnectConfig::default()
     };
-    let opened = endpoint.connect_with_data(remote, &[], &config);
-    let (stream, _) = opened.map_err(|error| unreachable(error.to_string()))?;
-    stream.set_nodelay(true);
+    let opened = endpoint.connect_hedged(remote, &[], &config);
+    let stream = opened.map_err(|error| unreachable(error.to_string()))?;
     let handle = stream.handle();
+    let first = handle.stream();
     let opening = async {
-        let within = tokio::time::timeout(args.connect_timeout, handle.connected()).await;
+        let within = tokio::time::timeout(args.connect_timeout, first.connected()).await;
         let limit =
             || unreachable(format!("no answer within {}", humantime::format_duration(args.connect_timeout)));
         within.map_err(|_| limit())?.map_err(|error| unreachable(error.to_string()))?;
@@ -200,7 +202,11 @@ async fn fetch(
     };
     let (connect, mut response) = if args.fast_open {
         let (connect, response) = tokio::join!(opening, request(stream, target));
-        (connect?, response?)
+        match (connect, response) {
+            // Answered, if over the connection that insures the first.
+            (Err(_), Ok(response)) => (started.elapsed(), response),
+            (connect, response) => (connect?, response?),
+        }
     } else {
         (opening.await?, request(stream, target).await?)
     };
@@ -217,12 +223,14 @@ async fn fetch(
     let total = started.elapsed();
     drop(response);
     // What the server has not acknowledged by then it does not need: it has said all it had to say.
-    let _ = handle.shutdown();
-    let _ = tokio::time::timeout(service::LAST_WORDS, handle.closed()).await;
+    drop(first);
+    let used = handle.stream();
+    let _ = used.shutdown();
+    let _ = tokio::time::timeout(service::LAST_WORDS, used.closed()).await;
     Ok(Transfer { bytes, connect, first_byte, total, stats: handle.stats() })
 }
 
-async fn request(stream: TcpStream, target: &Target) -> Result<Response<Incoming>, Failure> {
+async fn request(stream: HedgedStream, target: &Target) -> Result<Response<Incoming>, Failure> {
     let failed = |error| target.failed("the server did not answer", error);
     let io = TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(failed)?;

@@ -277,6 +277,15 @@ impl Connection {
         self.shared.act(|inner| inner.stack.set_user_timeout(self.id, timeout));
     }
 
+    pub(crate) fn hedge_wait(&self) -> Option<Duration> {
+        self.shared.lock().stack.hedge_wait(self.id)
+    }
+
+    pub(crate) fn report_outrun(&self) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| inner.stack.report_outrun(self.id, now));
+    }
+
     pub(crate) fn stats(&self) -> Option<ConnStats> {
         self.shared.lock().stack.conn_stats(self.id)
     }

@@ -5,6 +5,7 @@
 //! | [`attach`] | opening the device that a user named |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
+//! | [`hedge`] | [`HedgedStream`]: a request over Fast Open that a second connection insures |
 //! | [`split`] | its two halves |
 //! | [`listener`] | [`TcpListener`] |
 //! | [`memory`] | two endpoints joined by an emulated link |
@@ -25,6 +26,7 @@ mod connection;
 mod driver;
 pub mod endpoint;
 mod error;
+pub mod hedge;
 pub mod listener;
 pub mod memory;
 pub mod prefix;
@@ -41,6 +43,7 @@ pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOu
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;
+pub use hedge::{HedgedHandle, HedgedStream};
 pub use listener::TcpListener;
 pub use prefix::Prefix;
 pub use socket::TcpSocket;

@@ -102,6 +102,20 @@ impl TcpStream {
         self.connection.stats()
     }
 
+    /// How long after the SYN a second connection should follow, if this one asks over Fast Open.
+    pub(crate) fn hedge_wait(&self) -> Option<Duration> {
+        self.connection.hedge_wait()
+    }
+
+    /// The same request was answered on another connection, which began later.
+    pub(crate) fn report_outrun(&self) {
+        self.connection.report_outrun();
+    }
+
+    pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.poll_connected(cx)
+    }
+
     /// A second handle, to look at the connection while something else owns the stream.
     pub fn handle(&self) -> StreamHandle {
         StreamHandle { connection: self.connection.clone() }

@@ -28,6 +28,7 @@ pub(crate) enum Side {
 pub(crate) enum Stream {
     Kernel(tokio::net::TcpStream),
     Ours(brisk_runtime::TcpStream),
+    Hedged(brisk_runtime::HedgedStream),
 }
 
 /// A listener of either.
@@ -69,9 +70,7 @@ impl Side {
                 tcp.nodelay = true;
                 let fast_open = Some(FastOpenConnect::insured());
                 let config = ConnectConfig { tcp, fast_open, ..ConnectConfig::default() };
-                let (mut stream, taken) = endpoint.connect_with_data(to, request, &config)?;
-                stream.write_all(&request[taken..]).await?;
-                return Ok(Stream::Ours(stream));
+                return endpoint.connect_hedged(to, request, &config).map(Stream::Hedged);
             }
             Side::Kernel { fast_open: false } => Stream::Kernel(tokio::net::TcpStream::connect(to).await?),
             Side::Ours { endpoint, fast_open: false } => Stream::Ours(endpoint.connect(to).await?),
@@ -121,6 +120,8 @@ impl Stream {
                 stream.set_nodelay(true);
                 Ok(())
             }
+            // Its configuration says so.
+            Stream::Hedged(_) => Ok(()),
         }
     }
 
@@ -129,6 +130,7 @@ impl Stream {
         match self {
             Stream::Kernel(_) => None,
             Stream::Ours(stream) => stream.stats(),
+            Stream::Hedged(stream) => stream.stats(),
         }
     }
 }
@@ -138,6 +140,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Kernel(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Ours(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Hedged(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -147,6 +150,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Kernel(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Ours(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Hedged(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -154,6 +158,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Kernel(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Ours(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Hedged(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -161,6 +166,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Kernel(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Ours(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Hedged(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -476,6 +476,25 @@ impl Connection {
         }
     }
 
+    /// How long after the SYN a second, plain connection for the same request should follow, as insurance against
+    /// a path that takes the data and then nothing more; `None` if there is nothing to insure: the SYN brings no
+    /// data, this path has brought answers behind such SYNs before, or the data was not taken.
+    pub(crate) fn hedge_wait(&self) -> Option<Duration> {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return None };
+        let carries = matches!(opening.plan.mode, Mode::Data | Mode::DataNoCookie);
+        let unanswered = matches!(opening.class, None | Some(SynAckClass::Accepted));
+        (carries && unanswered && !opening.judged && !opening.plan.proven)
+            .then(|| PlainCopy::half_of(opening.plan.srtt))
+    }
+
+    /// The request of this SYN was answered on another connection, which began later: either the answer here was
+    /// lost, or the path passes nothing behind such a SYN.
+    pub(crate) fn judge_outrun(&mut self) {
+        if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
+            self.note_black_hole(BlackHoleSign::Outrun);
+        }
+    }
+
     fn note_black_hole(&mut self, sign: BlackHoleSign) {
         if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut()
             && !core::mem::replace(&mut opening.judged, true)

@@ -78,6 +78,11 @@ impl PlainCopy {
         PlainCopy::After(wait)
     }
 
+    /// Half a round trip, as far as it is known.
+    pub(crate) fn half_of(srtt: Option<Duration>) -> Duration {
+        srtt.map_or(WAIT_UNKNOWN, |srtt| srtt / 2)
+    }
+
     /// The SYN left; answers by how much later its own timer begins to run.
     pub(crate) fn start(&mut self, now: Instant) -> Duration {
         let PlainCopy::After(wait) = *self else { return Duration::ZERO };

@@ -252,6 +252,8 @@ pub(crate) struct Plan {
     pub(crate) srtt: Option<Duration>,
     /// The path has not taken data on a SYN to this port yet, or has swallowed one since.
     pub(crate) untried: bool,
+    /// The path has brought an answer behind such a SYN, and has swallowed none since.
+    pub(crate) proven: bool,
 }
 
 /// What a connection reports of its opening.
@@ -311,6 +313,10 @@ pub(super) struct Port {
     pub(super) request_after: Option<Instant>,
     /// Data of a SYN was taken, and none has been swallowed since.
     pub(super) takes_data: bool,
+    /// And an answer came behind it.
+    pub(super) proven: bool,
+    /// An answer came over a plain connection first.
+    pub(super) outrun: bool,
 }
 
 /// Whether an attachment to the network is a black hole for Fast Open.
@@ -382,6 +388,7 @@ impl ClientCache {
             data_limit: mss.saturating_sub(OPTION_SPACE),
             srtt,
             untried: !port.takes_data,
+            proven: port.proven,
         };
         if plan.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
@@ -419,11 +426,16 @@ impl ClientCache {
             }
             Report::Doubted => {
                 if let Some(path) = self.paths.touch(&asker.path) {
-                    path.port_mut(asker.port).takes_data = false;
+                    let port = path.port_mut(asker.port);
+                    (port.takes_data, port.proven) = (false, false);
                 }
             }
-            Report::BlackHole(_) => self.on_black_hole(asker, now),
+            Report::BlackHole(sign) => self.on_black_hole(asker, sign, now),
             Report::Works => {
+                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+                    let port = path.port_mut(asker.port);
+                    (port.proven, port.outrun) = (true, false);
+                }
                 if let Some(breaker) = self.breaker(asker.attachment)
                     && !asker.path.remote.is_loopback()
                 {
@@ -447,9 +459,12 @@ impl ClientCache {
         self.paths.len()
     }
 
-    fn on_black_hole(&mut self, asker: &Asker, now: Instant) {
+    fn on_black_hole(&mut self, asker: &Asker, sign: BlackHoleSign, now: Instant) {
         let memory = self.memory;
         if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+            if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
+                return;
+            }
             path.syn_swallowed(asker.port, 2, &memory, now);
         }
         if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
@@ -548,11 +563,21 @@ impl Path {
 
     fn syn_swallowed(&mut self, port: u16, count: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
-        port.takes_data = false;
+        (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(count);
         if port.syn_fail >= memory.syn_fail_limit {
             port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
         }
+    }
+
+    /// An answer that came over another connection first may have been lost on this one: only the second time in a
+    /// row tells something.
+    fn was_outrun_before(&mut self, port: u16) -> bool {
+        let port = self.port_mut(port);
+        (port.takes_data, port.proven) = (false, false);
+        let before = port.outrun;
+        port.outrun = !before;
+        before
     }
 
     fn request_swallowed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {

@@ -93,6 +93,9 @@ pub enum BlackHoleSign {
     RepeatedSynAck,
     /// A reset within a round trip of the SYN-ACK, before any data.
     EarlyReset,
+    /// The same request was answered on a plain connection that began later. A lost answer looks the same, so this
+    /// tells something only the second time in a row.
+    Outrun,
 }
 
 /// What the first acceptable SYN-ACK says about Fast Open.

@@ -43,8 +43,8 @@ impl ClientCache {
             records.push(&format!("path {local} {remote} {partition} {cookie} {soft} {episodes}"));
             for port in &path.ports {
                 let (disabled, request) = (left(port.disabled_until, now), left(port.request_after, now));
-                let Port { port, syn_fail, req_fail, takes_data, .. } = port;
-                let takes = u8::from(*takes_data);
+                let Port { port, syn_fail, req_fail, takes_data, proven, .. } = port;
+                let takes = u8::from(*takes_data) + u8::from(*proven);
                 records.push(&format!("port {port} {syn_fail} {disabled} {req_fail} {request} {takes}"));
             }
         }
@@ -103,13 +103,18 @@ impl ClientCache {
         clock: &Clock,
     ) -> Option<()> {
         let (key, taken) = path?;
+        let (port, syn_fail, disabled_until) = (words.read()?, words.read()?, words.read_time(clock)?);
+        let (req_fail, request_after, takes) = (words.read()?, words.read_time(clock)?, words.read::<u8>()?);
+        let (takes_data, proven) = (takes > 0, takes > 1);
         let port = Port {
-            port: words.read()?,
-            syn_fail: words.read()?,
-            disabled_until: words.read_time(clock)?,
-            req_fail: words.read()?,
-            request_after: words.read_time(clock)?,
-            takes_data: words.read::<u8>()? != 0,
+            port,
+            syn_fail,
+            disabled_until,
+            req_fail,
+            request_after,
+            takes_data,
+            proven,
+            ..Port::default()
         };
         if taken && let Some(path) = self.paths.touch(&key) {
             *path.port_mut(port.port) = port;

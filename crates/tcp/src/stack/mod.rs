@@ -497,6 +497,23 @@ impl Stack {
         self.owned(id).map(|slot| slot.connection.stats())
     }
 
+    /// How long after its SYN a second, plain connection for the same request should follow a connection that asks over
+    /// Fast Open: there are paths that take data on a SYN and then pass nothing more. `None` if there is nothing to
+    /// insure. The one that is answered first is kept; if that is the second one, tell it with
+    /// [`Stack::report_outrun`] and abort the first.
+    pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
+        self.owned(id)?.connection.hedge_wait()
+    }
+
+    /// Tells that the request of this connection was answered on another one that began later. The second time in a
+    /// row its destination counts as a black hole for Fast Open.
+    pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.judge_outrun();
+            self.settle(id, now);
+        }
+    }
+
     /// The details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
         self.owned(id).map(|slot| slot.connection.info())

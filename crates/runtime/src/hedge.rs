@@ -1,0 +1,309 @@
+//! [`HedgedStream`]: a request over Fast Open that does not wait for a path which swallows what follows.
+//!
+//! There are paths that let a SYN with data pass, and its SYN-ACK, and then nothing more of this connection. The
+//! request counts as delivered, so TCP has nothing to send again, and silence is what a slow server looks like. Only a
+//! second connection helps, and only if it starts before anybody can know that it is needed: half a round trip behind
+//! the SYN. It is plain, and it sends the request once its own handshake is through (1.5 round trips after the SYN), if
+//! nothing has come back on the first by then. Whichever is answered first stays, the other one is reset.
+//!
+//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination; one that does not
+//! costs half a round trip instead of the request. A server that takes longer than half a round trip to answer that
+//! first request gets it **twice**, which is no more than Fast Open itself asks of a request: that a second delivery does
+//! no harm.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use brisk_tcp::ConnectConfig;
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::fast_open::FastOpenOutcome;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use crate::endpoint::Endpoint;
+use crate::stream::{StreamHandle, TcpStream};
+
+/// Bytes of a request that are kept to be sent a second time; a longer one is not hedged.
+const KEPT: usize = 65_536;
+
+/// A connection whose first request may travel twice. Made by [`Endpoint::connect_hedged`].
+#[derive(Debug)]
+pub struct HedgedStream {
+    state: State,
+    handle: HedgedHandle,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing has come back.
+    Open(Box<Race>),
+    /// This is the connection.
+    Settled(TcpStream),
+    /// Only while the state changes.
+    Moving,
+}
+
+#[derive(Debug)]
+struct Race {
+    endpoint: Endpoint,
+    remote: SocketAddr,
+    /// Of the second connection.
+    plain: ConnectConfig,
+    first: TcpStream,
+    /// What was written.
+    request: Vec<u8>,
+    /// The writer has no more to say.
+    closed: bool,
+    /// Until the second connection starts; from the first write on.
+    start: Option<Pin<Box<Sleep>>>,
+    second: Option<Second>,
+}
+
+/// The second connection.
+#[derive(Debug)]
+struct Second {
+    stream: TcpStream,
+    /// Bytes of the request that it has taken.
+    written: usize,
+    closed: bool,
+}
+
+/// Which of the two has been answered.
+enum Winner {
+    First,
+    Second,
+}
+
+/// A handle to look at a [`HedgedStream`] while something else owns it.
+#[derive(Clone, Debug)]
+pub struct HedgedHandle {
+    shared: Arc<Mutex<Current>>,
+}
+
+#[derive(Debug)]
+struct Current {
+    stream: StreamHandle,
+    /// What became of Fast Open on the first connection, if the second has won.
+    outcome: Option<FastOpenOutcome>,
+}
+
+impl Endpoint {
+    /// As [`connect_with_data`](Endpoint::connect_with_data), for a request that waits for an answer: as long as no answer
+    /// has come over Fast Open from this destination before, a plain connection follows half a round trip behind the SYN
+    /// and takes the request over if nothing has come back by the time it is open. The server can get the request
+    /// **twice**: ask for it only if that does no harm. All of `data` is taken.
+    ///
+    /// # Errors
+    /// As [`connect_with_data`](Endpoint::connect_with_data).
+    pub fn connect_hedged(
+        &self,
+        remote: SocketAddr,
+        data: &[u8],
+        config: &ConnectConfig,
+    ) -> io::Result<HedgedStream> {
+        let (first, taken) = self.connect_with_data(remote, data, config)?;
+        let current = Current { stream: first.handle(), outcome: None };
+        let handle = HedgedHandle { shared: Arc::new(Mutex::new(current)) };
+        if first.hedge_wait().is_none() && taken == data.len() {
+            return Ok(HedgedStream { state: State::Settled(first), handle });
+        }
+        if taken < data.len() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the request is larger than the send buffer",
+            ));
+        }
+        let plain = ConnectConfig { fast_open: None, ..config.clone() };
+        let mut race = Race {
+            endpoint: self.clone(),
+            remote,
+            plain,
+            first,
+            request: data.to_vec(),
+            closed: false,
+            start: None,
+            second: None,
+        };
+        race.arm();
+        Ok(HedgedStream { state: State::Open(Box::new(race)), handle })
+    }
+}
+
+impl HedgedStream {
+    /// A second handle, to look at the connection while something else owns the stream.
+    pub fn handle(&self) -> HedgedHandle {
+        self.handle.clone()
+    }
+
+    /// What the connection did so far. If the second one has won, its figures, with what became of Fast Open on the first.
+    pub fn stats(&self) -> Option<ConnStats> {
+        self.handle.stats()
+    }
+
+    /// The race is over: the loser is reset.
+    fn settle(&mut self, winner: &Winner) {
+        let State::Open(race) = std::mem::replace(&mut self.state, State::Moving) else { return };
+        let Race { first, second, .. } = *race;
+        let mut current = self.handle.lock();
+        let (stream, loser) = match (winner, second) {
+            (Winner::Second, Some(second)) => {
+                first.report_outrun();
+                current.outcome = first.stats().map(|stats| stats.fast_open);
+                (second.stream, Some(first))
+            }
+            (Winner::First | Winner::Second, second) => (first, second.map(|second| second.stream)),
+        };
+        if let Some(loser) = loser {
+            loser.abort();
+        }
+        current.stream = stream.handle();
+        drop(current);
+        self.state = State::Settled(stream);
+    }
+}
+
+impl HedgedHandle {
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`HedgedStream::stats`].
+    pub fn stats(&self) -> Option<ConnStats> {
+        let current = self.lock();
+        let stats = current.stream.stats()?;
+        Some(ConnStats { fast_open: current.outcome.unwrap_or(stats.fast_open), ..stats })
+    }
+
+    /// The connection that is used at the moment: the first until the second has won.
+    pub fn stream(&self) -> StreamHandle {
+        self.lock().stream.clone()
+    }
+}
+
+impl Race {
+    /// The request is on its way: the second connection follows after a while.
+    fn arm(&mut self) {
+        if self.start.is_none() && !self.request.is_empty() {
+            self.start = self.first.hedge_wait().map(|wait| Box::pin(tokio::time::sleep(wait)));
+        }
+    }
+
+    /// Reads the first byte of the answer, and who brought it; an error is that of the last connection left.
+    fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Winner>> {
+        let failed = match Pin::new(&mut self.first).poll_read(cx, buffer) {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(Winner::First)),
+            Poll::Ready(Err(error)) => Some(error),
+            Poll::Pending => None,
+        };
+        // Woken when the handshake says what became of the data.
+        let _ = self.first.poll_connected(cx);
+        if failed.is_none() && self.first.hedge_wait().is_none() {
+            // An ordinary connection, which repeats what is lost by itself.
+            return Poll::Ready(Ok(Winner::First));
+        }
+        if self.second.is_none() {
+            let due = self.start.as_mut().is_some_and(|start| start.as_mut().poll(cx).is_ready());
+            if !due && failed.is_none() {
+                return Poll::Pending;
+            }
+            let opened = self.endpoint.connect_with_data(self.remote, &[], &self.plain);
+            self.second = opened.ok().map(|(stream, _)| Second { stream, written: 0, closed: false });
+        }
+        let Some(second) = &mut self.second else {
+            return failed.map_or(Poll::Ready(Ok(Winner::First)), |error| Poll::Ready(Err(error)));
+        };
+        match second.poll_ask(&self.request, self.closed, cx, buffer) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(Winner::Second)),
+            Poll::Ready(Err(_)) => match failed {
+                Some(first) => Poll::Ready(Err(first)),
+                // It is all there is now; whether it brings an answer is for it to say.
+                None => Poll::Ready(Ok(Winner::First)),
+            },
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Second {
+    /// Sends what is left of the request once the connection is open, and reads.
+    fn poll_ask(
+        &mut self,
+        request: &[u8],
+        closed: bool,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.stream.poll_connected(cx))?;
+        while let Some(rest) = request.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Ready(written) => self.written += written?,
+                Poll::Pending => break,
+            }
+        }
+        if closed && self.written == request.len() && !std::mem::replace(&mut self.closed, true) {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncRead for HedgedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let filled = buffer.filled().len();
+        if let State::Open(race) = &mut self.state {
+            let winner = ready!(race.poll_answer(cx, buffer))?;
+            let answered = buffer.filled().len() > filled;
+            self.settle(&winner);
+            if answered {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        match &mut self.state {
+            State::Settled(stream) => Pin::new(stream).poll_read(cx, buffer),
+            State::Open(_) | State::Moving => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for HedgedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let too_long = match &mut self.state {
+            State::Open(race) => {
+                let written = ready!(Pin::new(&mut race.first).poll_write(cx, data))?;
+                race.request.extend_from_slice(&data[..written]);
+                race.arm();
+                if race.request.len() <= KEPT {
+                    return Poll::Ready(Ok(written));
+                }
+                written
+            }
+            State::Settled(stream) => return Pin::new(stream).poll_write(cx, data),
+            State::Moving => return Poll::Pending,
+        };
+        self.settle(&Winner::First);
+        Poll::Ready(Ok(too_long))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.state {
+            State::Open(race) => {
+                race.closed = true;
+                Pin::new(&mut race.first).poll_shutdown(cx)
+            }
+            State::Settled(stream) => Pin::new(stream).poll_shutdown(cx),
+            State::Moving => Poll::Ready(Ok(())),
+        }
+    }
+}
