@@ -1,13 +1,14 @@
 //! A listener with Fast Open under attack, in virtual time: what a hostile SYN costs, whether legitimate
 //! clients still get through, and what the stack holds at most.
 //!
-//! `cargo bench -p brisk-tcp --bench fast_open_flood`. Three floods, each for ten seconds of virtual time
+//! `cargo bench -p brisk-tcp --bench fast_open_flood`. Four floods, each for ten seconds of virtual time
 //! beside 1000 legitimate transactions a second from 100 clients (100 bytes with the SYN, 5000 back, 50 ms one
 //! way):
 //!
 //! - 50,000 SYNs a second with data and a forged cookie, from addresses drawn at random;
 //! - 20,000 SYNs a second with data and one stolen cookie, from its address;
-//! - the same, each followed by a reset.
+//! - the same, each followed by a reset;
+//! - 50,000 blind resets a second in the names of the legitimate clients: port and sequence number are guessed.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -38,6 +39,7 @@ enum Flood {
     Forged,
     Stolen,
     StolenAndReset,
+    BlindReset,
 }
 
 fn client_ip(last: u8) -> IpAddr {
@@ -70,6 +72,7 @@ fn main() {
         ("forged cookies", Flood::Forged, 50_000),
         ("one stolen cookie", Flood::Stolen, 20_000),
         ("stolen, with resets", Flood::StolenAndReset, 20_000),
+        ("blind resets", Flood::BlindReset, 50_000),
     ] {
         World::new().run(name, flood, rate);
     }
@@ -165,6 +168,13 @@ impl World {
                 tcp.options.fast_open = Some(stolen);
                 THIEF
             }
+            Flood::BlindReset => {
+                let last = CLIENTS.start() + (draw >> 8) as u8 % CLIENTS.len() as u8;
+                let reset = TcpHeader { flags: Flags::RST, src_port: port, ..TcpHeader::default() };
+                self.inject_from(client_ip(last), &TcpHeader { seq, dst_port: SERVER.port(), ..reset }, &[]);
+                self.attacks += 1;
+                return;
+            }
         };
         self.inject(from, &tcp, &[7; 100]);
         if flood == Flood::StolenAndReset {
@@ -177,8 +187,12 @@ impl World {
 
     /// Hands the server a packet; its time is the attacker's.
     fn inject(&mut self, from: Ipv4Addr, tcp: &TcpHeader, payload: &[u8]) {
+        self.inject_from(from.into(), tcp, payload);
+    }
+
+    fn inject_from(&mut self, from: IpAddr, tcp: &TcpHeader, payload: &[u8]) {
         let mut packet = Vec::new();
-        let ip = IpMeta::new(from.into(), SERVER.ip());
+        let ip = IpMeta::new(from, SERVER.ip());
         emit(&ip, tcp, &[payload], ChecksumFill::Full, &mut packet).expect("fits");
         let began = Clock::now();
         self.server.on_packet(black_box(&packet), Rx::default(), self.now);

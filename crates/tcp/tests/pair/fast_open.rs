@@ -13,6 +13,7 @@ mod replay;
 mod syn_ack;
 mod with_gentle;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use brisk_tcp::config::{ConnectConfig, FastOpenConfig, ListenConfig, StackConfig, SynCookies, TcpConfig};

@@ -88,6 +88,35 @@ fn a_reset_leaves_what_was_received() {
     assert_eq!(world.read(B, never_seen), b"0123456789", "also if it was reset before accept");
 }
 
+/// Resets in the client's name while its Fast Open connection waits for the acknowledgement: only one with the exact
+/// sequence number ends it (RFC 5961 section 3.2), so a blind flood takes no place and stops no answer.
+#[test]
+fn a_flood_of_blind_resets_ends_nothing_and_takes_no_place() {
+    let mut world = World::known(FastOpenListen::default());
+    let id = world.open(&asking(), &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    let syn = world.pair.seen[0].tcp.clone();
+    let from = SocketAddr::new(A.ip(), syn.src_port);
+    let next = syn.seq + 101;
+    // The window and around it in steps, and the whole space in strides; never the exact number.
+    let near = (1..4000u32).flat_map(|step| [next + step * 16, next - step * 16]);
+    let far = (1..4000u32).map(|step| next + step.wrapping_mul(1_073_741));
+    for seq in near.chain(far) {
+        let reset =
+            TcpHeader { seq, flags: RST, src_port: syn.src_port, dst_port: 80, ..TcpHeader::default() };
+        world.pair.inject(B, &packet(from, B.addr(80), &reset, &[]));
+    }
+    assert_eq!((world.pending(), world.pair.b.state(at_b)), (1, Some(State::SynReceived)));
+    world.pair.write(B, at_b, &pattern(5000)).expect("room");
+    world.until(200);
+    assert_eq!(world.read(A, id), pattern(5000));
+    assert_eq!((world.outcome(id), world.pending()), (FastOpenOutcome::Used, 0));
+    assert_eq!(world.pair.b.stats().fast_open.rst_penalties, 0);
+    let challenged = world.pair.b.stats().challenge_acks_sent;
+    assert!((1..=20).contains(&challenged), "as many as a connection may send: {challenged}");
+}
+
 /// An acknowledgement of something never sent does not end the connection.
 #[test]
 fn a_blind_acknowledgement_aborts_nothing() {
