@@ -26,7 +26,11 @@ impl Arm {
     /// Lets the planner, if the arm has one, add at most so many percent; with 0 it has nothing to plan.
     pub fn allow(&mut self, max_overhead: u32) {
         if self.tcp.mechanisms.planner.is_some() {
-            self.tcp.mechanisms = TcpConfig::planned(max_overhead).mechanisms;
+            let with_data = self.tcp.handshake_copies.is_some_and(|copies| copies.with_data);
+            let TcpConfig { mechanisms, handshake_copies, .. } = TcpConfig::planned(max_overhead);
+            self.tcp.mechanisms = mechanisms;
+            self.tcp.handshake_copies =
+                handshake_copies.map(|copies| HandshakeCopies { with_data, ..copies });
         }
     }
 
@@ -110,9 +114,14 @@ fn proactive() -> TcpConfig {
 }
 
 /// Everything, chosen by the planner, between two ends that know the path and each other: a response that is
-/// to be there within a round trip needs a window that takes it at once.
+/// to be there within a round trip needs a window that takes it at once, and a request that may arrive twice.
 fn all() -> TcpConfig {
-    TcpConfig { initial_window: 32, handshake_timers: Some(HandshakeTimers::default()), ..planned() }
+    TcpConfig {
+        initial_window: 32,
+        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_copies: Some(HandshakeCopies { with_data: true, ..HandshakeCopies::default() }),
+        ..planned()
+    }
 }
 
 fn planned() -> TcpConfig {
@@ -194,7 +203,10 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
             tcp.loss_detection = loss_detection;
             tcp.mechanisms.reactive = mechanisms.reactive;
         }
-        ("planner", "on") => tcp.mechanisms = planned().mechanisms,
+        ("planner", "on") => {
+            let TcpConfig { mechanisms, handshake_copies, .. } = planned();
+            (tcp.mechanisms, tcp.handshake_copies) = (mechanisms, handshake_copies);
+        }
         ("planner", "off") => tcp.mechanisms.planner = None,
         ("path", value) => {
             let on = value == "on";

@@ -58,7 +58,10 @@ const KEYS: &[(&str, &str)] = &[
     ("syn_retries", "a number"),
     ("path_start", "off, or the largest initial window in segments"),
     ("handshake_timers", "off, or how many early retries"),
-    ("handshake_copies", "off, or the time between SYN or SYN-ACK and copy"),
+    (
+        "handshake_copies",
+        "off, or the time between SYN or SYN-ACK and copy; with :data behind it the SYN's data is copied too",
+    ),
     ("synack_retries", "a number"),
     ("retries", "a number"),
     ("fin_wait_2_timeout", "a time"),
@@ -406,7 +409,11 @@ impl Settings {
                 tcp.handshake_timers = off_or(value, retries)?;
             }
             "handshake_copies" => {
-                tcp.handshake_copies = off_or(value, || Ok(HandshakeCopies { gap: span(key, value)? }))?;
+                tcp.handshake_copies = off_or(value, || {
+                    let (gap, with_data) =
+                        value.strip_suffix(":data").map_or((value, false), |gap| (gap, true));
+                    Ok(HandshakeCopies { gap: span(key, gap)?, with_data })
+                })?;
             }
             "syn_retries" => tcp.syn_retries = number(key, value)?,
             "synack_retries" => tcp.synack_retries = number(key, value)?,

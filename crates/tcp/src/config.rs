@@ -481,11 +481,17 @@ impl Default for HandshakeTimers {
 
 /// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
 /// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that no request is
-/// delivered twice for it. With [`TcpConfig::redundancy_percent`] only as far as the allowance goes.
+/// delivered twice for it. With [`TcpConfig::redundancy_percent`] only as far as the allowance goes, with the
+/// planner only where it pays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandshakeCopies {
     /// How long after the original. 0..=999 ms, default 0.
     pub gap: Duration,
+    /// The copy of a SYN is the SYN again, with its data and its cookie, where the path has taken such a SYN
+    /// before. Both belong to one connection; but one that comes when that is over and forgotten opens another, so
+    /// this is for servers with a [replay window](crate::fast_open::ReplayWindow) or requests that may be carried out
+    /// twice (RFC 7413 section 6.1). Default off.
+    pub with_data: bool,
 }
 
 impl HandshakeTimers {

@@ -52,6 +52,9 @@ struct Stack {
     /// Our TCP in one of the forms that `whatif --arms` knows
     #[arg(long, default_value = "tcp", requires = "device", value_name = "ARM")]
     arm: String,
+    /// What the planner may add, percent of the bytes, if the arm has one
+    #[arg(long, requires = "device", value_name = "PERCENT")]
+    max_overhead: Option<u32>,
     /// Use Fast Open; the kernel's server wants `net.ipv4.tcp_fastopen` with 0x400
     #[arg(long)]
     fast_open: bool,
@@ -138,7 +141,10 @@ impl Stack {
     /// The side that the flags ask for.
     fn open(&self) -> io::Result<Side> {
         let Some(device) = &self.device else { return Ok(Side::Kernel { fast_open: self.fast_open }) };
-        let arm = parse_arm(&self.arm).map_err(io::Error::other)?;
+        let mut arm = parse_arm(&self.arm).map_err(io::Error::other)?;
+        if let Some(percent) = self.max_overhead {
+            arm.allow(percent);
+        }
         let attach = AttachConfig { addresses: self.addr.clone(), ..AttachConfig::new(device.clone()) };
         let (builder, _) = attach.open().map_err(io::Error::other)?;
         let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;

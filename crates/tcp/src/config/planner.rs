@@ -2,8 +2,12 @@
 
 use alloc::string::ToString;
 
-use super::{CopyScope, CorrectiveConfig, FecCode, MechanismConfig, ProactiveConfig, TcpConfig};
+use super::{
+    CopyScope, CorrectiveConfig, FecCode, FecHold, HandshakeCopies, MechanismConfig, ProactiveConfig,
+    TcpConfig,
+};
 use crate::error::ConfigError;
+use crate::mechanism::plan::Form;
 
 /// The planner spends redundancy where it pays: for each flight it chooses between nothing, parity and
 /// copies, so that the flight is expected to be there soonest.
@@ -17,23 +21,22 @@ pub struct PlannerConfig {
     pub burst: u32,
     /// Loss of a path of which nothing is known, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
-    /// What a connection is guessed to carry, bytes; the handshake is protected in proportion.
-    /// 1..=16777216, default 10000.
-    pub expected_bytes: u32,
+    /// Every flight takes this form, whatever it costs: for the laboratory, where forms are compared. Default
+    /// `None`: the planner chooses.
+    pub form: Option<Form>,
 }
 
 impl PlannerConfig {
     /// The defaults.
     pub const DEFAULT: PlannerConfig =
-        PlannerConfig { max_overhead: 5, burst: 600, assumed_loss: 10_000, expected_bytes: 10_000 };
+        PlannerConfig { max_overhead: 5, burst: 600, assumed_loss: 10_000, form: None };
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let PlannerConfig { max_overhead, burst, assumed_loss, expected_bytes } = *self;
+        let PlannerConfig { max_overhead, burst, assumed_loss, form: _ } = *self;
         let bounds = [
             ("max_overhead", max_overhead, 0, 200, "0 to 200 percent"),
             ("planner.burst", burst, 0, 65_535, "0 to 65535 bytes"),
             ("planner.assumed_loss", assumed_loss, 0, 500_000, "0 to 500000 per million"),
-            ("planner.expected_bytes", expected_bytes, 1, 1 << 24, "1 to 16777216 bytes"),
         ];
         match bounds.into_iter().find(|(_, value, least, most, _)| value < least || value > most) {
             Some((key, value, .., range)) => Err(ConfigError { key, value: value.to_string(), range }),
@@ -56,11 +59,17 @@ impl TcpConfig {
             return TcpConfig::default();
         }
         let mechanisms = MechanismConfig {
-            corrective: Some(CorrectiveConfig { code: FecCode::ReedSolomon, ..CorrectiveConfig::default() }),
+            // Parity is right behind the data: what it repairs need not be sent again.
+            corrective: Some(CorrectiveConfig {
+                code: FecCode::ReedSolomon,
+                hold: FecHold::Full,
+                ..CorrectiveConfig::default()
+            }),
             proactive: Some(ProactiveConfig { scope: CopyScope::Named, ..ProactiveConfig::default() }),
             planner: Some(PlannerConfig { max_overhead, ..PlannerConfig::default() }),
             ..MechanismConfig::default()
         };
-        TcpConfig { mechanisms, ..TcpConfig::default() }
+        let handshake_copies = Some(HandshakeCopies::default());
+        TcpConfig { mechanisms, handshake_copies, ..TcpConfig::default() }
     }
 }

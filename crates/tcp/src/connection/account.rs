@@ -15,10 +15,9 @@ impl Connection {
         match choice {
             Choice::Control(control) => self.account_control(*control),
             Choice::Syn => self.account_syn(now),
-            Choice::PlainSyn => self.account_plain_syn(now),
+            Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, now),
-            Choice::HandshakeCopy => self.counters.syn_copies += 1,
             Choice::Copy(range) => self.account_copy(*range, now),
             Choice::Parity(plan) => self.account_parity(plan, now),
             Choice::Companion => {
@@ -60,7 +59,7 @@ impl Connection {
         self.counters.handshake_retransmits += u64::from(again);
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         self.tx.handshake.last_sent = Some(now);
-        let later = if again { Duration::ZERO } else { self.start_copy(now) };
+        let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
         let wait = self.on_syn_sent(data).map_or(self.timer_base(), |wait| wait + later);
         self.tx.rto.arm(now, wait);
     }

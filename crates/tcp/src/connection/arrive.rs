@@ -97,7 +97,7 @@ impl Connection {
         let plain_syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::RST);
         if self.state == State::SynReceived && plain_syn && segment.seq == self.irs {
             if !segment.flags.contains(Flags::ACK) {
-                if !self.take_syn_part(segment, now) && !self.is_second_instance(now) {
+                if !self.take_syn_part(segment, now) {
                     self.on_repeated_syn(segment, now);
                 }
                 return Verdict::Done;

@@ -32,9 +32,6 @@ impl Connection {
                 return None;
             };
             let built = self.build(&choice, now, env, out);
-            if choice == Choice::Syn {
-                self.consider_handshake_copy(out);
-            }
             self.account(&choice, built, out.len(), now);
             // A packet that cannot be built (no room for the header) is gone like a lost one.
             if !out.is_empty() {
@@ -47,8 +44,8 @@ impl Connection {
         match choice {
             Choice::Control(control) => self.build_control(*control, now, env, out),
             Choice::Syn => self.build_syn(now, env, out),
-            Choice::PlainSyn => {
-                self.build_plain_syn(now, env, out);
+            Choice::SynCopy => {
+                self.build_syn_copy(now, env, out);
                 Built { segment_size: None, origin: Origin::Duplicate }
             }
             Choice::AfterSyn(range) => {
@@ -56,7 +53,6 @@ impl Connection {
                 Built { segment_size: None, origin: Origin::New }
             }
             Choice::Data(data) => self.build_data(data, now, env, out),
-            Choice::HandshakeCopy => self.build_handshake_copy(out),
             Choice::Copy(_) => self.build_copy(env, out),
             Choice::Parity(plan) => self.build_parity(plan, now, env, out),
             Choice::Companion => {

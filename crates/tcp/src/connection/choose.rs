@@ -22,14 +22,12 @@ pub(crate) enum Choice {
     Control(Control),
     /// The SYN, or the SYN-ACK.
     Syn,
-    /// A copy of the SYN without data, or of the SYN-ACK.
-    PlainSyn,
+    /// A copy of the SYN or of the SYN-ACK.
+    SynCopy,
     /// Data that follows the SYN before its answer.
     AfterSyn(SeqRange),
     /// Data, a FIN, or both.
     Data(Data),
-    /// The SYN or SYN-ACK once more, as it was.
-    HandshakeCopy,
     /// The next of the copies that wait, of this range.
     Copy(SeqRange),
     /// A parity segment.
@@ -78,14 +76,11 @@ impl Connection {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));
         }
-        if let Some(copy) = self.choose_handshake_copy() {
-            return Some(copy);
-        }
         match self.state {
             State::Closed => return None,
             State::SynSent | State::SynReceived if self.tx.handshake.due => return Some(Choice::Syn),
-            State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::PlainSyn),
-            State::SynSent => return self.choose_plain_copy().or_else(|| self.choose_after_syn()),
+            State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::SynCopy),
+            State::SynSent => return self.choose_syn_copy().or_else(|| self.choose_after_syn()),
             State::SynReceived => return self.choose_early(now, env),
             State::Established
             | State::FinWait1

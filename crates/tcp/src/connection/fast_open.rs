@@ -146,8 +146,9 @@ impl Connection {
     pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.tx.handshake.due = !connect.defer;
-        if self.config.handshake_copies.is_none() {
-            self.tx.handshake.copy = PlainCopy::of(&plan, &connect);
+        let insurance = PlainCopy::of(&plan, &connect);
+        if self.config.handshake_copies.is_none() || (self.plans() && insurance != PlainCopy::Off) {
+            self.tx.handshake.copy = insurance;
         }
         self.fast_open = Some(Box::new(Role::Client(Opening {
             plan,
@@ -519,6 +520,14 @@ impl Connection {
         match self.fast_open.as_deref_mut() {
             Some(Role::Client(opening)) => core::mem::take(&mut opening.reports),
             Some(Role::Server(_)) | None => ArrayVec::new(),
+        }
+    }
+
+    /// Bytes of data that the first SYN carried on a path that has proven to take them.
+    pub(crate) fn proven_syn_data(&self) -> Option<u32> {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) if !opening.plan.untried && !opening.plain => Some(opening.data),
+            Some(Role::Client(_) | Role::Server(_)) | None => None,
         }
     }
 

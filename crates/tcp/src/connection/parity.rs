@@ -310,6 +310,9 @@ impl Connection {
         self.judge_duplicate(news, ack, now);
         if news.repaired && ack.delivered_bytes > 0 {
             let delivered = span_of(ack);
+            if self.parity_tx().is_some_and(|tx| tx.expects_reports()) {
+                self.count_repaired(ack);
+            }
             if let Some(tx) = self.parity_tx() {
                 tx.encoder.on_success();
                 tx.ring.on_repaired(&delivered);
@@ -421,7 +424,9 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         let Some(head) = self.tx.scoreboard.head().copied() else { return };
         let Some(tx) = self.parity_tx() else { return };
-        if !news.reported || ack.delivered_bytes > 0 || head.sacked || head.lost {
+        // No parity covers a FIN that stands alone.
+        let data = head.payload() > 0 && !head.sacked && !head.lost;
+        if !news.reported || ack.delivered_bytes > 0 || !data {
             return;
         }
         let answered = tx

@@ -20,7 +20,8 @@ use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::sender::{HandshakeTimer, initial_window};
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
-use crate::outcome::{Arrived, CongestionState};
+use crate::mechanism::plan::PARITIES_MAX;
+use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
     Handshake, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
 };
@@ -47,6 +48,8 @@ pub(crate) struct OnPath {
     over: bool,
     /// Where the last run of lost segments ended.
     lost_to: Option<SeqNum>,
+    /// Segments that parity repaired, and runs of them, beyond the first of each report.
+    repaired: (u64, u64),
 }
 
 /// A remembered window is in use.
@@ -247,14 +250,30 @@ impl Connection {
     /// and without those that turned out not to have been lost.
     pub(crate) fn losses(&self) -> LossCount {
         let of = &self.counters;
+        let (more, more_runs) = self.path.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was.
         let handshake = u64::from(self.tx.handshake.timeouts + self.tx.handshake.early);
         LossCount {
             sent: of.data_segments_out + handshake + 1,
-            lost: (of.segments_lost + masked).saturating_sub(of.retransmits_spurious) + handshake,
-            runs: of.loss_runs + masked + handshake,
+            lost: (of.segments_lost + masked + more).saturating_sub(of.retransmits_spurious) + handshake,
+            runs: of.loss_runs + masked + more_runs + handshake,
         }
+    }
+
+    /// The peer repaired something with parity: what this acknowledgement covers and none before it had reported was
+    /// missing there. It may also be what came while an acknowledgement was lost, so no more than parity can repair
+    /// is believed.
+    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome) {
+        let covered = |segment: &&Delivered| segment.range.end.le(ack.ack) && !segment.retransmitted;
+        let (mut segments, mut runs, mut end) = (0, 0, None);
+        for segment in ack.delivered.iter().filter(covered).take(PARITIES_MAX as usize) {
+            segments += 1;
+            runs += u64::from(end != Some(segment.range.start));
+            end = Some(segment.range.end);
+        }
+        self.path.repaired.0 += u64::saturating_sub(segments, 1);
+        self.path.repaired.1 += runs.saturating_sub(1);
     }
 
     /// Segments were declared lost: those that follow each other are one run.

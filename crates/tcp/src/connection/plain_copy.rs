@@ -1,4 +1,4 @@
-//! The plain copy of a SYN, and of a SYN-ACK.
+//! Copies of a SYN and of a SYN-ACK.
 //!
 //! **Of a SYN with data**: insurance on a path that has not proven yet that it takes such SYNs.
 //!
@@ -17,8 +17,10 @@
 //! **Of every SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)): insurance against
 //! loss, which costs a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a SYN
 //! has no data and no cookie here either, since it must not deliver a request a second time, but keeps what
-//! was offered for Corrective and Proactive. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
-//! retransmission: nothing falls back, nothing is withdrawn, the timer runs on.
+//! was offered for Corrective and Proactive; only who says that this may be is sent the data twice, and only where
+//! the path has taken data on a SYN before. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
+//! retransmission: nothing falls back, nothing is withdrawn, the timer runs on. With the
+//! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
 use alloc::vec::Vec;
 
@@ -36,9 +38,9 @@ use crate::time::{Duration, Instant};
 /// The copy follows after this time if the round-trip time is not known.
 const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
 
-/// A repeated SYN that comes closer to our own SYN-ACK than this is a copy: the copy of the SYN-ACK has
-/// answered it. No timer is that short.
-const COPIES_MEET: Duration = Duration::from_millis(20);
+/// A repeated SYN that comes closer to our own SYN-ACK than this, or half a round trip, is a copy: the copy of the
+/// SYN-ACK has answered it. No timer is that short.
+const COPIES_MEET: Duration = Duration::from_millis(25);
 /// Bytes of a SYN on the wire, about: what a copy takes from the allowance of redundancy.
 const SYN_LEN: u32 = 60;
 
@@ -119,25 +121,56 @@ impl Connection {
         self.tx.handshake.copy = PlainCopy::Due;
     }
 
-    /// The first SYN or SYN-ACK left; answers by how much later the timer of a SYN begins to run.
-    pub(crate) fn start_copy(&mut self, now: Instant) -> Duration {
-        if self.config.handshake_copies.is_some() && self.tx.redundancy() < SYN_LEN {
+    /// The first SYN or SYN-ACK left with so many bytes of data; answers by how much later the timer of a SYN
+    /// begins to run.
+    pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
+        let insures = self.insures_syn_data();
+        if self.config.handshake_copies.is_some() && !insures && !self.affords_syn_copy(data) {
             self.tx.handshake.copy.cancel();
+        }
+        if let (PlainCopy::After(wait), false) = (&self.tx.handshake.copy, insures) {
+            self.tx.handshake.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
         }
         let later = self.tx.handshake.copy.start(now);
         if self.opens_fast() { later } else { Duration::ZERO }
     }
 
-    pub(crate) fn choose_plain_copy(&self) -> Option<Choice> {
-        (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::PlainSyn)
+    /// True if the copy is there for devices that swallow data on a SYN.
+    fn insures_syn_data(&self) -> bool {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) => PlainCopy::of(&opening.plan, &opening.connect) != PlainCopy::Off,
+            Some(Role::Server(_)) | None => false,
+        }
     }
 
-    /// A SYN as a stack without Fast Open would send it, or the SYN-ACK again.
-    pub(crate) fn build_plain_syn(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
+    /// True if there is a copy's worth of allowance behind a first SYN or SYN-ACK with so many bytes of data, and
+    /// the planner, if there is one, finds it well spent.
+    fn affords_syn_copy(&self, data: u32) -> bool {
+        let again = data > 0 && self.repeats_syn_data();
+        let bytes = if again { SYN_LEN + data } else { SYN_LEN };
+        self.tx.redundancy() >= bytes && self.plans_syn_copy(bytes, data > 0 && !again)
+    }
+
+    /// True if the copy of a SYN has the data and the cookie of the first.
+    fn repeats_syn_data(&self) -> bool {
+        let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
+        permitted && self.proven_syn_data().is_some()
+    }
+
+    pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
+        (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::SynCopy)
+    }
+
+    /// A SYN as a stack without Fast Open would send it, the SYN again where that is permitted, or the SYN-ACK
+    /// again.
+    pub(crate) fn build_syn_copy(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
         if self.state == State::SynReceived {
             return self.build_syn_ack_again(now, env, out);
         }
         let gentle = self.config.handshake_copies.and(self.gentle_spoken());
+        let again = self.repeats_syn_data();
+        let fast_open = if again { self.syn_fast_open_option() } else { None };
+        let data = SeqRange::with_len(self.secrets.iss + 1, self.copied_syn_data());
         let header = TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
@@ -146,9 +179,15 @@ impl Connection {
             flags: Flags::SYN | self.ecn.syn_flags(),
             window: self.rx.window.syn_window(),
             urgent: 0,
-            options: Options { gentle, ..self.syn_options(now) },
+            options: Options { gentle, fast_open, ..self.syn_options(now) },
         };
-        self.emit(&header, Ecn::NotEct, &[], env, out);
+        let (first, second) = self.tx.queue.slices(data);
+        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
+    }
+
+    /// Bytes of data on the copy of the SYN that left.
+    fn copied_syn_data(&self) -> u32 {
+        self.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
     }
 
     /// With every option of the first, which [`Connection::syn_options`] gives to no retransmission.
@@ -169,12 +208,13 @@ impl Connection {
         self.emit(&header, Ecn::NotEct, &[], env, out);
     }
 
-    pub(crate) fn account_plain_syn(&mut self, now: Instant) {
+    pub(crate) fn account_syn_copy(&mut self, now: Instant) {
+        let data = if self.state == State::SynSent { self.copied_syn_data() } else { 0 };
         self.tx.handshake.copy = PlainCopy::Left(now);
-        self.tx.spend_redundancy(SYN_LEN);
+        self.tx.spend_redundancy(SYN_LEN + data);
         self.tx.scoreboard.on_sent(&Sent {
-            range: SeqRange::with_len(self.secrets.iss, 1),
-            segment_size: 1,
+            range: SeqRange::with_len(self.secrets.iss, 1 + data),
+            segment_size: data.max(1),
             origin: Origin::Duplicate,
             syn: true,
             fin: false,
@@ -187,9 +227,10 @@ impl Connection {
     /// of Corrective and Proactive in it, so that one which still offers them is a copy: its answer is the
     /// SYN-ACK as it was, and what was agreed on holds.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
-        let near = self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) <= COPIES_MEET);
-        let copied = self.tx.handshake.copy != PlainCopy::Off;
-        if near && copied && self.tx.handshake.timeouts == 0 {
+        let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
+        let near = self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
+        let answered = self.tx.handshake.copy != PlainCopy::Off || self.plans();
+        if near && answered && self.tx.handshake.timeouts == 0 {
             return;
         }
         if syn.options.gentle.is_some() && self.gentle_spoken().is_some() && self.tx.handshake.sent == 1 {
@@ -215,6 +256,9 @@ impl Connection {
     pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
         let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return false };
         let PlainCopy::Left(left) = self.tx.handshake.copy else { return false };
+        if self.copied_syn_data() > 0 {
+            return false;
+        }
         let since = now.saturating_since(left);
         match (self.echo_rtt(syn_ack, now), opening.plan.srtt) {
             (Some(echoed), _) => echoed <= since + TIMESTAMP_TICK,

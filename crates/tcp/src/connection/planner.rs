@@ -4,20 +4,15 @@
 //! It sets how the encoder groups what follows, which segments the copier names, and how small segments are;
 //! what it costs is all that may be spent until the next one.
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
 use brisk_wire::SeqNum;
 
 use crate::config::PlannerConfig;
-use crate::connection::build::Built;
-use crate::connection::choose::Choice;
-use crate::connection::{Connection, State};
+use crate::connection::Connection;
 use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
-use crate::outcome::{Origin, Room};
+use crate::outcome::Room;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 
 /// Segments that the assumed loss of an unknown path weighs as much as.
 const PRIOR_SEGMENTS: u64 = 5;
@@ -29,8 +24,12 @@ const QUEUE_RISE: Duration = Duration::from_millis(4);
 /// How late an exchange is whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
 /// handshake, and the round trip of the request that then goes without Fast Open.
 const LATE_HANDSHAKE: u32 = 2_500;
-/// A SYN that comes again within this time is the other instance of one that left twice.
-const SAME_SYN: Duration = Duration::from_millis(25);
+/// Mean length of a run of losses, in thousandths, from which on two packets are better sent apart.
+const RUNS: u32 = 1_300;
+/// Longest time between a SYN and its copy.
+const GAP_MAX: Duration = Duration::from_millis(200);
+/// How late it still is if only the data of the SYN was lost, and follows the handshake.
+const LATE_REQUEST: u32 = 1_000;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -40,8 +39,6 @@ pub(crate) struct Planner {
     allowance: u32,
     flight: Option<Planned>,
     kinds: LossKinds,
-    /// The first SYN or SYN-ACK as it was written, while its second instance is to leave.
-    handshake_copy: Option<Box<[u8]>>,
 }
 
 /// A flight that has a plan.
@@ -80,7 +77,7 @@ fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
 
 impl Planner {
     pub(crate) fn new(config: PlannerConfig) -> Self {
-        Planner { config, allowance: 0, flight: None, kinds: LossKinds::default(), handshake_copy: None }
+        Planner { config, allowance: 0, flight: None, kinds: LossKinds::default() }
     }
 }
 
@@ -114,42 +111,26 @@ impl Connection {
     }
 }
 
-/// The handshake, which is protected first: nothing behind it helps if it is lost. Its second instance is the
-/// first to the letter, with the data and options that rode on it: who uses Fast Open has accepted that a
-/// request may arrive twice, and both instances belong to one connection.
+/// The handshake, which is protected first: nothing behind it helps if it is lost.
 impl Connection {
-    /// The SYN or SYN-ACK was written for the first time.
-    pub(crate) fn consider_handshake_copy(&mut self, packet: &[u8]) {
-        if self.tx.handshake.sent > 0 || self.planner.is_none() {
-            return;
-        }
-        let losses = self.expected_losses();
-        let Some(planner) = &mut self.planner else { return };
-        let PlannerConfig { expected_bytes, .. } = planner.config;
-        let bytes = packet.len() as u32;
-        if plan::doubles_handshake(bytes, LATE_HANDSHAKE, expected_bytes, &losses, planner.allowance) {
-            planner.handshake_copy = Some(packet.into());
-        }
-    }
-
-    pub(crate) fn choose_handshake_copy(&self) -> Option<Choice> {
-        let waits = self.planner.as_ref().is_some_and(|planner| planner.handshake_copy.is_some());
-        let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        (waits && opening).then_some(Choice::HandshakeCopy)
-    }
-
-    pub(crate) fn build_handshake_copy(&mut self, out: &mut Vec<u8>) -> Built {
-        let copy = self.planner.as_mut().and_then(|planner| planner.handshake_copy.take());
-        out.extend_from_slice(copy.as_deref().unwrap_or_default());
-        Built { segment_size: None, origin: Origin::Duplicate }
-    }
-
-    /// A SYN that repeats the one which opened this connection may be its second instance: our answer is on
-    /// its way, twice if that pays.
-    pub(crate) fn is_second_instance(&self, now: Instant) -> bool {
+    /// True if redundancy is left to the planner.
+    pub(crate) fn plans(&self) -> bool {
         self.planner.is_some()
-            && self.tx.handshake.timeouts == 0
-            && now.saturating_since(self.opened) <= SAME_SYN
+    }
+
+    /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`, without
+    /// the data that the SYN had. Without the planner that is for others to say.
+    pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
+        let Some(Planner { allowance, .. }) = self.planner.as_deref() else { return true };
+        let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
+        plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
+    }
+
+    /// How long the copy of a SYN or SYN-ACK waits at least: where losses come in runs, until a run is over.
+    pub(crate) fn planned_syn_gap(&self) -> Duration {
+        let runs = self.plans() && self.expected_losses().burst_milli >= RUNS;
+        let srtt = self.known_path().rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
+        if runs { (srtt / 4).min(GAP_MAX) } else { Duration::ZERO }
     }
 }
 
@@ -168,7 +149,10 @@ impl Connection {
         let means = self.means();
         let earned = self.earned_by(&flight);
         let Some(planner) = &mut self.planner else { return };
-        let plan = plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned));
+        let plan = match planner.config.form {
+            Some(form) => form.weigh(&flight, &losses),
+            None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
+        };
         planner.flight = Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), plan });
         self.follow(&plan);
         self.counters.planned += 1;
