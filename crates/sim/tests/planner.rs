@@ -242,11 +242,11 @@ fn no_other_plan_is_much_better() {
     ];
     let few = |form: &Form| match form.protection {
         Protection::Nothing => true,
-        Protection::Parity { parities, pause, .. } => parities <= 4 && !pause,
+        Protection::Parity { parities, pause, .. } => parities <= 3 && !pause,
         Protection::Copies { pause, .. } => !pause,
     };
     for question in questions {
-        for (percent, distance) in beside_the_best(&question, &[25, 100], 60, few) {
+        for (percent, distance) in beside_the_best(&question, &[25, 100], 40, few) {
             assert!(distance <= DISTANCE, "{question:?}, {percent} %: {distance:.3} round trips");
         }
     }
