@@ -256,6 +256,10 @@ fn the_first_loss_of_what_was_sent_on_trust_takes_the_window_back_to_ten() {
     world.close(at_a, at_b);
     let window = world.facts(B).window.expect("B sent");
     assert!(window.cwnd <= 14 * MSS && window.ssthresh == Some(10 * MSS), "{window:?}");
+    // The next one has slow start all the same: a threshold as low as its window would end it before it began.
+    let (_, at_b) = world.open();
+    let ssthresh = world.pair.b.conn_stats(at_b).expect("held").ssthresh;
+    assert!(ssthresh > 20 * MSS, "{ssthresh}");
 }
 
 #[test]
