@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use brisk_lab::arms::{default_arms, parse_arms};
 use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::pages::har;
+use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
 use brisk_link::units::{parse_proportion, parse_size};
@@ -131,6 +132,7 @@ impl Args {
             sizes,
             sizes_text,
             page,
+            setting: Setting::default(),
             n: self.workload.n,
             established: self.workload.established,
             arms,

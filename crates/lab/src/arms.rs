@@ -1,8 +1,5 @@
-//! What is compared: an arm is a set of mechanisms, asked for by name (`tcp`, `all`) or written out
-//! (`fast_open,corrective=f2`).
-//!
-//! The grammar is complete; what it names may not be part of this build yet. Asking for such an arm is an
-//! error that says which arms there are.
+//! What is compared: an arm is a set of mechanisms, asked for by name (`tcp`, `all`), written out
+//! (`fast_open,corrective=f2`), or a name and what is different from it (`tcp2012,proactive=all`).
 
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
@@ -44,16 +41,8 @@ impl Arm {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ArmError {
     /// There is no text between two semicolons, or none at all.
-    #[error("an arm without a name: write them like \"tcp; all\"; arms that exist: {}", existing())]
+    #[error("an arm without a name: write them like \"tcp; all\"; arms: {}", names())]
     Empty,
-    /// The arm is part of the grammar and not of this build.
-    #[error("arm '{arm}' needs {what}, not built yet; arms that exist: {}", existing())]
-    NotBuilt {
-        /// The arm.
-        arm: String,
-        /// The mechanism that is missing.
-        what: &'static str,
-    },
     /// The word is neither an arm nor a mechanism.
     #[error(
         "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner",
@@ -132,30 +121,26 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
     ProactiveConfig { scope, ..ProactiveConfig::default() }
 }
 
-/// Mechanisms, the values of each, and what is missing.
-const MECHANISMS: [(&str, &str, &str); 7] = [
-    ("fast_open", "on or off", "Fast Open"),
-    ("reactive", "off, paper or rack_tlp", "a form of Reactive"),
-    ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8", "the Corrective mechanism"),
-    ("proactive", "off, short or all", "the Proactive mechanism"),
-    ("path", "on or off", "what is known of the path"),
-    ("copy_syn", "on or off", "copies of SYN and SYN-ACK"),
-    ("planner", "on or off", "the planner"),
+/// Mechanisms and the values of each.
+const MECHANISMS: [(&str, &str); 7] = [
+    ("fast_open", "on or off"),
+    ("reactive", "off, paper or rack_tlp"),
+    ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
+    ("proactive", "off, short or all"),
+    ("path", "on or off"),
+    ("copy_syn", "on or off"),
+    ("planner", "on or off"),
 ];
 
-/// The arms that are compared when none are asked for: those of `tcp; tcp+tfo; reactive; corrective;
-/// proactive; all` that exist.
+/// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.
 pub fn default_arms() -> Vec<Arm> {
-    ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"]
-        .into_iter()
-        .filter_map(|name| parse_arm(name).ok())
-        .collect()
+    ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"].into_iter().filter_map(named).collect()
 }
 
 /// Reads arms separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
 ///
 /// # Errors
-/// The first arm that is none, or that this build does not have.
+/// The first arm that is none.
 pub fn parse_arms(text: &str) -> Result<Vec<Arm>, ArmError> {
     text.split(';').map(parse_arm).collect()
 }
@@ -169,25 +154,34 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
     if name.is_empty() {
         return Err(ArmError::Empty);
     }
-    let arm = || name.to_owned();
-    match NAMED.iter().find(|(named, _)| *named == name) {
-        Some((_, Named::Tcp(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: false }),
-        Some((_, Named::FastOpen(tcp))) => return Ok(Arm { name: arm(), tcp: tcp(), fast_open: true }),
-        None => {}
-    }
-    let mut asked = Arm { name: arm(), tcp: TcpConfig::default(), fast_open: false };
-    for word in name.split(',') {
-        mechanism(word.trim(), &mut asked)?;
-    }
+    let mut words = name.split(',').map(str::trim).peekable();
+    let mut asked = match words.peek().and_then(|word| named(word)) {
+        Some(arm) => {
+            words.next();
+            Arm { name: name.to_owned(), ..arm }
+        }
+        None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false },
+    };
+    words.try_for_each(|word| mechanism(word, &mut asked))?;
     Ok(asked)
+}
+
+/// The arm that has this name.
+fn named(name: &str) -> Option<Arm> {
+    let (_, named) = NAMED.iter().find(|(named, _)| *named == name)?;
+    let (tcp, fast_open) = match named {
+        Named::Tcp(tcp) => (tcp(), false),
+        Named::FastOpen(tcp) => (tcp(), true),
+    };
+    Some(Arm { name: name.to_owned(), tcp, fast_open })
 }
 
 /// Reads one `mechanism` or `mechanism=value` into the arm.
 fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
     let Arm { name: arm, tcp, fast_open } = asked;
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
-    let found = MECHANISMS.iter().find(|(mechanism, ..)| *mechanism == key);
-    let Some((mechanism, allowed, what)) = found else {
+    let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);
+    let Some((mechanism, allowed)) = found else {
         return Err(ArmError::Unknown { arm: arm.to_owned(), word: word.to_owned() });
     };
     if !allowed.split([',', ' ']).any(|choice| choice == value) || value == "or" || value.is_empty() {
@@ -235,14 +229,11 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("proactive", "off") => tcp.mechanisms.proactive = None,
         ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
         ("proactive", "all") => tcp.mechanisms.proactive = Some(copies(CopyScope::All)),
-        (_, "off") => {}
-        _ => return Err(ArmError::NotBuilt { arm: arm.to_owned(), what }),
+        _ => {
+            return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
+        }
     }
     Ok(())
-}
-
-fn existing() -> String {
-    names()
 }
 
 fn names() -> String {
@@ -265,6 +256,15 @@ mod tests {
     fn the_default_arms_are_those_that_exist() {
         let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
         assert_eq!(names, ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"]);
+    }
+
+    #[test]
+    fn a_name_may_be_followed_by_what_is_different() {
+        let arm = parse_arm("tcp2012,proactive=all").unwrap();
+        assert_eq!(arm.name, "tcp2012,proactive=all");
+        assert_eq!(arm.tcp.loss_detection, parse_arm("tcp2012").unwrap().tcp.loss_detection);
+        assert!(arm.tcp.mechanisms.proactive.is_some());
+        assert!(parse_arm("proactive=all,tcp2012").is_err(), "the name comes first");
     }
 
     #[test]

@@ -8,17 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
-use brisk_sim::application::Exchange;
-use brisk_sim::fast_open::Acquaintance;
-use brisk_sim::page::{self, LoadSpec, Page};
-use brisk_sim::seeds;
-use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
+use brisk_sim::page::Page;
+use brisk_sim::transaction::{TransactionError, TransactionResult};
 use brisk_sim::world::Arena;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::arms::Arm;
 use crate::plan::store::Row;
+use crate::setting::{Acquaintances, Setting};
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
 
@@ -37,6 +35,8 @@ pub struct Comparison {
     pub sizes_text: String,
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
+    /// What surrounds a transaction. Default: nothing.
+    pub setting: Setting,
     /// Transactions of each arm.
     pub n: u64,
     /// Leave the handshake out.
@@ -50,8 +50,6 @@ pub struct Comparison {
 /// A transaction and its number.
 pub(crate) type Numbered = (u64, TransactionResult);
 
-/// Transactions after which a path is familiar.
-const FAMILIAR: u32 = 300;
 /// Transactions that a core takes at a time.
 const CHUNK: u64 = 32;
 
@@ -202,8 +200,7 @@ pub(crate) fn transactions(
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
     let chunks = comparison.n.div_ceil(CHUNK);
-    let acquaintances = comparison.arms.iter().map(|arm| acquaint(comparison, arm));
-    let acquaintances: Vec<Acquaintance> = acquaintances.collect::<Result<_, TransactionError>>()?;
+    let acquaintances = comparison.acquaintances()?;
     let done: Vec<Vec<Vec<Numbered>>> = (0..chunks)
         .into_par_iter()
         .map(|chunk| {
@@ -221,28 +218,10 @@ pub(crate) fn transactions(
     Ok(by_arm)
 }
 
-/// What both ends know of each other beforehand. The planner needs to know how much the path loses, and an
-/// arm that starts from the path what it carries: they have seen many transactions like those that are
-/// compared, over the path as it is. It is the client of Fast Open that is handed what is known.
-fn acquaint(comparison: &Comparison, arm: &Arm) -> Result<Acquaintance, TransactionError> {
-    if let Some(page) = &comparison.page {
-        return page::acquaintance(&comparison.link, page);
-    }
-    if arm.tcp.mechanisms.planner.is_none() && !arm.knows_path() {
-        return Ok(Acquaintance::over(&comparison.link)?);
-    }
-    let seed = seeds::of_transaction(comparison.seed, u64::MAX);
-    let mut chance = brisk_link::seeds::rng(seed, "size");
-    let exchange = |response| Exchange { request: comparison.request, ..Exchange::of(response) };
-    let exchanges: Vec<Exchange> =
-        (0..FAMILIAR).map(|_| exchange(comparison.sizes.draw(&mut chance))).collect();
-    Ok(Acquaintance::familiar(&comparison.link, seed, &arm.tcp, &exchanges)?)
-}
-
 /// The transactions of these numbers, for each arm; fewer of them once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
-    acquaintances: &[Acquaintance],
+    acquaintances: &Acquaintances,
     numbers: impl Iterator<Item = u64>,
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
@@ -253,44 +232,12 @@ fn run_chunk(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let arms = comparison.arms.iter().zip(acquaintances);
-        for ((arm, acquaintance), results) in arms.zip(&mut by_arm) {
-            results.push((index, run_one(comparison, arm, acquaintance, index, &mut arena)?));
+        for (arm, results) in by_arm.iter_mut().enumerate() {
+            results.push((index, comparison.run_one(arm, acquaintances, index, &mut arena)?));
         }
         progress(comparison.arms.len() as u64);
     }
     Ok(by_arm)
-}
-
-/// One transaction of one arm: a response, or a page.
-fn run_one(
-    comparison: &Comparison,
-    arm: &Arm,
-    acquaintance: &Acquaintance,
-    index: u64,
-    arena: &mut Arena,
-) -> Result<TransactionResult, TransactionError> {
-    let seed = seeds::of_transaction(comparison.seed, index);
-    let fast_open = arm.fast_open.then_some(acquaintance);
-    if let Some(page) = &comparison.page {
-        let spec = LoadSpec {
-            client: arm.tcp.clone(),
-            server: arm.tcp.clone(),
-            fast_open,
-            ..LoadSpec::new(&comparison.link, page)
-        };
-        return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
-    }
-    let response = comparison.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
-    let spec = TransactionSpec {
-        request: comparison.request,
-        established: comparison.established,
-        client: arm.tcp.clone(),
-        server: arm.tcp.clone(),
-        fast_open,
-        ..TransactionSpec::new(&comparison.link, response)
-    };
-    transaction_in(&spec, seed, arena)
 }
 
 /// Sums over the transactions of an arm.
@@ -417,6 +364,7 @@ mod tests {
             sizes: Sizes::Fixed(bytes),
             sizes_text: format!("{bytes}B"),
             page: None,
+            setting: Setting::default(),
             n,
             established: false,
             seed: 7,

@@ -5,6 +5,7 @@
 //! | [`arms`] | what is compared: sets of mechanisms, by name or written out |
 //! | [`sizes`] | how large the responses are: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |
+//! | [`setting`] | what surrounds a transaction: several paths, a second hop, neighbours |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
@@ -19,6 +20,7 @@ pub mod demo;
 pub mod emulate;
 pub mod pages;
 pub mod plan;
+pub mod setting;
 pub mod sizes;
 pub mod statistics;
 

@@ -22,6 +22,19 @@ pub enum Statistic {
     Quantile(f64),
 }
 
+impl Statistic {
+    /// Its value over these; NaN of nothing.
+    pub fn of(self, values: impl Iterator<Item = f64>) -> f64 {
+        match self {
+            Statistic::Mean => {
+                let (total, n) = values.fold((0.0, 0u64), |(total, n), value| (total + value, n + 1));
+                total / n as f64
+            }
+            Statistic::Quantile(q) => Sample::new(values.collect()).quantile(q),
+        }
+    }
+}
+
 /// Draws of the bootstrap for a small sample.
 const RESAMPLES: usize = 1000;
 /// Draws for a large one, at least.

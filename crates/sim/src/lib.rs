@@ -11,6 +11,7 @@
 //! | [`application`] | what runs on a host: request and response, bulk, idle |
 //! | [`mod@transaction`] | one short transfer and what it cost: the unit of every comparison |
 //! | [`page`] | a page of many objects, loaded as a browser does |
+//! | [`neighbours`] | plain bulk flows and others on the same link |
 //! | [`trace`] | what happened and why, as JSON lines |
 //! | [`pcapng`] | what crossed a point of the path, as a packet capture |
 //!
@@ -30,6 +31,7 @@ pub mod application;
 mod content;
 pub mod fast_open;
 pub mod host;
+pub mod neighbours;
 pub mod page;
 pub mod pcapng;
 mod schedule;

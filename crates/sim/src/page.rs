@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
-use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_wire::Instant;
+use rand_core::RngCore;
 use thiserror::Error;
 
 use crate::application::{Browser, Server};
 use crate::fast_open::{self, Acquaintance};
+use crate::host::{AppId, HostId};
 use crate::transaction::{CLIENT, PORT, TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
 
@@ -155,6 +157,21 @@ impl Page {
         self.activities.iter().filter(|activity| matches!(activity.work, Work::Download { .. })).count()
     }
 
+    /// The page with computations that take up to `spread` thousandths less or more, as the seed has it: no
+    /// two loads of a browser compute for the same time.
+    fn varied(&self, spread: u16, seed: u64) -> Page {
+        let mut page = self.clone();
+        let mut rng = brisk_link::seeds::rng(seed, "computation");
+        let spread = u128::from(spread.min(1000));
+        for activity in &mut page.activities {
+            if let Work::Compute(takes) = &mut activity.work {
+                let drawn = u128::from(rng.next_u32()) * 2 * spread / u128::from(u32::MAX);
+                *takes = Duration::from_nanos((takes.as_nanos() * (1000 - spread + drawn) / 1000) as u64);
+            }
+        }
+        page
+    }
+
     /// Bytes of all responses.
     pub fn bytes(&self) -> u64 {
         let response = |activity: &Activity| match activity.work {
@@ -197,6 +214,9 @@ pub struct LoadSpec<'a> {
     pub server: TcpConfig,
     /// Both ends use Fast Open, and the browser has been to every host before ([`acquaintance`]).
     pub fast_open: Option<&'a Acquaintance>,
+    /// How far the computations of a load lie from those of the page: each takes between this share less and
+    /// this share more, drawn anew for every load. In thousandths, 0 to 1000; default 0.
+    pub spread: u16,
     /// When to give up; default 600 s of virtual time.
     pub limit: Duration,
 }
@@ -210,6 +230,7 @@ impl<'a> LoadSpec<'a> {
             client: TcpConfig::default(),
             server: TcpConfig::default(),
             fast_open: None,
+            spread: 0,
             limit: Duration::from_secs(600),
         }
     }
@@ -230,12 +251,14 @@ pub struct LoadResult {
     pub wire_down: u64,
     /// Packets dropped on the path.
     pub dropped: u64,
+    /// What the connections counted, those together that were open at the end.
+    pub counted: TransactionResult,
 }
 
 impl LoadResult {
-    /// The load as one transaction whose payload is the page; what only a single connection has is 0.
+    /// The load as one transaction whose payload is the page.
     pub fn as_transaction(&self, page: &Page) -> TransactionResult {
-        let LoadResult { load, first_object, connections: _, wire_up, wire_down, dropped } = *self;
+        let LoadResult { load, first_object, connections: _, wire_up, wire_down, dropped, counted } = *self;
         TransactionResult {
             completion: load,
             first_byte: first_object,
@@ -243,7 +266,7 @@ impl LoadResult {
             wire_bytes_down: wire_down,
             payload_bytes: load.map_or(0, |_| page.bytes()),
             dropped,
-            ..TransactionResult::default()
+            ..counted
         }
     }
 }
@@ -260,6 +283,7 @@ pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadRes
         acquaintance.recall(world.stack_mut(client));
     }
     let servers: Vec<SocketAddr> = addresses(spec.page).map(|ip| SocketAddr::new(ip, PORT)).collect();
+    let mut serving = Vec::new();
     for (index, address) in servers.iter().copied().enumerate() {
         let stack = StackConfig { fast_open: fast_open::keys(), ..StackConfig::default() };
         let host = world.add_host(Side::B, &format!("server {index}"), &[address.ip()], stack)?;
@@ -268,14 +292,15 @@ pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadRes
             fast_open: spec.fast_open.map(|_| FastOpenListen::default()),
             ..ListenConfig::default()
         };
-        world.add_app(host, Instant::ZERO, Server::new(address, listen));
+        serving.push((host, world.add_app(host, Instant::ZERO, Server::new(address, listen))));
     }
     let connect = ConnectConfig {
         tcp: spec.client.clone(),
         fast_open: spec.fast_open.map(|_| FastOpenConnect::default()),
         ..ConnectConfig::default()
     };
-    let browser = world.add_app(client, Instant::ZERO, Browser::new(spec.page.clone(), servers, connect));
+    let page = spec.page.varied(spec.spread, seed);
+    let browser = world.add_app(client, Instant::ZERO, Browser::new(page, servers, connect));
     let over = |world: &World| world.app::<Browser>(browser).is_some_and(|browser| browser.is_over());
     world.run_while(Instant::ZERO + spec.limit, over);
     let result = match world.app::<Browser>(browser) {
@@ -286,11 +311,29 @@ pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadRes
             wire_up: world.bytes_sent_by(Side::A),
             wire_down: world.bytes_sent_by(Side::B),
             dropped: world.dropped(),
+            counted: counted(&world, client, browser.open(), &serving),
         },
         None => LoadResult::default(),
     };
     *arena = world.into_arena();
     Ok(result)
+}
+
+/// The counters of the connections of the browser and of those of the servers.
+fn counted(
+    world: &World,
+    client: HostId,
+    open: impl Iterator<Item = ConnId>,
+    serving: &[(HostId, AppId)],
+) -> TransactionResult {
+    let mut sum = TransactionResult::default();
+    let mut add =
+        |host, id| world.stack(host).conn_stats(id).iter().for_each(|stats| sum.add(&stats.counters));
+    open.for_each(|id| add(client, id));
+    for (host, app) in serving {
+        world.app::<Server>(*app).iter().flat_map(|app| app.connections()).for_each(|id| add(*host, id));
+    }
+    sum
 }
 
 /// What earlier visits have taught a browser about the hosts of a page.
@@ -376,6 +419,21 @@ mod tests {
             load(&LoadSpec::new(&link, &page), 1, &mut Arena::default()).unwrap().load.unwrap()
         };
         assert!(at(100) < at(1000) - Duration::from_millis(150), "{:?} {:?}", at(100), at(1000));
+    }
+
+    #[test]
+    fn computations_differ_from_load_to_load_as_far_as_is_asked_for() {
+        let page = Page::new("script", vec![download(0, 1_000, vec![]), compute(100, vec![Wait::End(0)])]);
+        let page = page.unwrap();
+        let link = LinkSpec::parse("--rtt 100ms").unwrap();
+        let at = |spread, seed| {
+            let spec = LoadSpec { spread, ..LoadSpec::new(&link, &page) };
+            ms(load(&spec, seed, &mut Arena::default()).unwrap().load)
+        };
+        assert_eq!((at(0, 1), at(0, 2)), (300, 300));
+        let spread: Vec<u128> = (0..20).map(|seed| at(200, seed)).collect();
+        assert!(spread.iter().all(|ms| (280..=320).contains(ms)) && spread.iter().any(|ms| *ms > 305));
+        assert_eq!(spread, (0..20).map(|seed| at(200, seed)).collect::<Vec<_>>());
     }
 
     #[test]

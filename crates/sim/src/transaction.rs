@@ -37,6 +37,8 @@ pub struct TransactionSpec<'a> {
     pub request: u32,
     /// Bytes of the response.
     pub response: u64,
+    /// How long the server thinks before it answers; default none.
+    pub think: Duration,
     /// Begin on a connection that is open and has been silent for a second.
     pub established: bool,
     /// The client's TCP.
@@ -56,6 +58,7 @@ impl<'a> TransactionSpec<'a> {
             link,
             request: 100,
             response,
+            think: Duration::ZERO,
             established: false,
             client: TcpConfig::default(),
             server: TcpConfig::default(),
@@ -104,6 +107,14 @@ pub struct TransactionResult {
     pub payload_bytes: u64,
     /// Packets dropped before the completion.
     pub dropped: u64,
+    /// The server's retransmission timeout at the end, back-off included.
+    pub rto: Option<Duration>,
+    /// The server's smoothed round-trip time at the end.
+    pub srtt: Option<Duration>,
+    /// Bytes that arrived meanwhile for others on the same link ([`crate::neighbours`]).
+    pub neighbour_bytes: u64,
+    /// Which packets of a burst were lost, the first in the lowest bit; 0 for what is no burst.
+    pub lost_at: u64,
 }
 
 /// Why a transaction could not be simulated.
@@ -237,7 +248,11 @@ impl Stage {
                 false => Connections::Fresh,
             },
             greeting: 0,
-            exchanges: vec![Exchange { request: spec.request, ..Exchange::of(spec.response) }],
+            exchanges: vec![Exchange {
+                request: spec.request,
+                think: spec.think,
+                ..Exchange::of(spec.response)
+            }],
         };
         // The server is there first: both begin at zero, in this order.
         let client = world.add_app(client_host, Instant::ZERO, Client::new(plan));
@@ -271,7 +286,10 @@ impl Stage {
             outcome.stats.iter().for_each(|stats| result.add(&stats.counters));
         }
         for id in world.app::<Server>(server).iter().flat_map(|app| app.connections()) {
-            world.stack(server_host).conn_stats(id).iter().for_each(|stats| result.add(&stats.counters));
+            if let Some(stats) = world.stack(server_host).conn_stats(id) {
+                result.add(&stats.counters);
+                (result.rto, result.srtt) = (Some(stats.rto), stats.srtt);
+            }
         }
         // Let the connection close: the server's end is gone once its FIN is acknowledged.
         world.run_while(limit, |world| world.stack(server_host).connections() == 0);
@@ -295,7 +313,7 @@ struct Before {
 }
 
 impl TransactionResult {
-    fn add(&mut self, counters: &Counters) {
+    pub(crate) fn add(&mut self, counters: &Counters) {
         self.retransmits += counters.retransmits + counters.handshake_retransmits;
         self.timeouts += counters.timeouts + counters.handshake_timeouts;
         self.handshake_timeouts += counters.handshake_timeouts;

@@ -21,6 +21,7 @@ use thiserror::Error;
 use crate::arms::Arm;
 use crate::compare::{ArmReport, Comparison, LinkReport, Repaired, Totals, Workload, compare};
 use crate::emulate::Outcome;
+use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
 
@@ -200,6 +201,7 @@ impl Demo {
             sizes: Sizes::Fixed(self.flow + RESPONSE_HEAD),
             sizes_text: self.flow_text.clone(),
             page: None,
+            setting: Setting::default(),
             n: self.simulated,
             established: false,
             seed: self.seed,

@@ -3,6 +3,7 @@
 //! Kinds and sizes follow what page archives report: a third scripts, a quarter images, a tenth style sheets;
 //! sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The document's parser
 //! finds most objects while the document arrives; the others are brought by scripts, after their computation.
+//! Scripts compute one after the other, in the order of the page.
 
 use std::time::Duration;
 
@@ -105,8 +106,11 @@ impl Recipe {
                     log_normal(*compute_ms as f64, 8.0 * *compute_ms as f64, &mut rng)
                 };
                 let work = Work::Compute(Duration::from_micros((ms * 1000.0) as u64));
+                // A page has one thread: a script waits for its file and for the script before it.
+                let before = scripts.last().map(|last| Wait::End(*last));
+                let waits = std::iter::once(Wait::End(index)).chain(before).collect();
                 scripts.push(activities.len());
-                activities.push(Activity { work, waits: vec![Wait::End(index)] });
+                activities.push(Activity { work, waits });
             }
         }
         Page::new(label, activities)

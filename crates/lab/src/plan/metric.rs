@@ -5,14 +5,23 @@
 //! | `ms.STAT` | completion time, milliseconds |
 //! | `rtts.STAT` | completion time / round-trip time of the empty path |
 //! | `gain.STAT` | change of the completion time against the cell's first arm, percent; negative is faster |
+//! | `speedup` | mean completion time of the first arm / that of the arm |
+//! | `tps` | transactions a second in a closed loop of one: 1 / mean completion time |
+//! | `rto.STAT` | the server's retransmission timeout at the end / its round-trip time |
+//! | `slowdown` | mean completion time of transactions that lost a packet / of those that did not |
 //! | `change.COUNT` | change of a sum against the cell's first arm, percent |
 //! | `share.COUNT` | a sum / segments sent, percent |
+//! | `each.COUNT` | a sum / transactions |
+//! | `by_timeout` | timeouts / (timeouts + fast recoveries), percent |
+//! | `neighbours` | bytes for the plain flows on the same link / all bytes that arrived, percent |
+//! | `position.K` | losses of the K-th packet of a burst / losses of the first one, K from 1 |
+//! | `lost_up_to.K` | of the transactions that lost a packet, those that lost at most K, percent |
 //! | `wire` | IP bytes in both directions / payload bytes |
 //! | `hit` | transactions that lost a packet, percent |
 //! | `completed` | transactions that completed, percent |
 //!
 //! STAT is `mean`, `p25`, `p50`, `p90`, `p95`, `p99` or `p99.9`; COUNT is `timeouts`, `retransmits`,
-//! `recoveries`, `undos`, `masked` or `probes`.
+//! `recoveries`, `undos`, `masked`, `probes`, `segments`, `neighbour` (bytes) or `payload` (bytes).
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +30,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::plan::store::Row;
-use crate::statistics::{Sample, Statistic};
+use crate::statistics::Statistic;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
@@ -37,6 +46,24 @@ pub enum Metric {
     Change(Count),
     /// A sum / segments sent, percent.
     Share(Count),
+    /// A sum / transactions.
+    Each(Count),
+    /// Mean of the first arm / mean.
+    Speedup,
+    /// Transactions a second.
+    Tps,
+    /// Retransmission timeout / round-trip time.
+    Rto(Statistic),
+    /// Mean time of transactions that lost a packet / of those that did not.
+    Slowdown,
+    /// Timeouts / (timeouts + fast recoveries), percent.
+    ByTimeout,
+    /// Bytes of the plain flows / all bytes, percent.
+    Neighbours,
+    /// Losses of this packet of a burst / losses of the first one.
+    Position(u32),
+    /// Of the transactions that lost a packet, those that lost at most so many, percent.
+    LostUpTo(u32),
     /// IP bytes / payload bytes.
     Wire,
     /// Transactions that lost a packet, percent.
@@ -60,12 +87,18 @@ pub enum Count {
     Masked,
     /// Tail loss probes.
     Probes,
+    /// Segments sent, acknowledgements included.
+    Segments,
+    /// Bytes that arrived for the plain flows on the same link.
+    Neighbour,
+    /// Bytes of request and response that arrived.
+    Payload,
 }
 
 /// A text names no metric.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "'{0}' is no metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, wire, hit or completed"
+    "'{0}' is no metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, each.timeouts, wire, hit or another of docs/lab.md"
 )]
 pub struct MetricError(String);
 
@@ -79,14 +112,31 @@ const STATISTICS: [(&str, Statistic); 7] = [
     ("p99.9", Statistic::Quantile(0.999)),
 ];
 
-const COUNTS: [(&str, Count); 6] = [
+const COUNTS: [(&str, Count); 9] = [
     ("timeouts", Count::Timeouts),
     ("retransmits", Count::Retransmits),
     ("recoveries", Count::Recoveries),
     ("undos", Count::Undos),
     ("masked", Count::Masked),
     ("probes", Count::Probes),
+    ("segments", Count::Segments),
+    ("neighbour", Count::Neighbour),
+    ("payload", Count::Payload),
 ];
+
+/// Metrics that are one word.
+const WORDS: [(&str, Metric); 8] = [
+    ("wire", Metric::Wire),
+    ("hit", Metric::Hit),
+    ("completed", Metric::Completed),
+    ("speedup", Metric::Speedup),
+    ("tps", Metric::Tps),
+    ("slowdown", Metric::Slowdown),
+    ("by_timeout", Metric::ByTimeout),
+    ("neighbours", Metric::Neighbours),
+];
+/// Packets of the longest burst.
+const MOST_POSITIONS: u32 = 64;
 
 impl FromStr for Metric {
     type Err = MetricError;
@@ -95,18 +145,18 @@ impl FromStr for Metric {
         let unknown = || MetricError(text.to_owned());
         let named = |name: &str| STATISTICS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let count = |name: &str| COUNTS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MOST_POSITIONS).contains(number));
         let metric = match text.split_once('.') {
-            None => match text {
-                "wire" => Some(Metric::Wire),
-                "hit" => Some(Metric::Hit),
-                "completed" => Some(Metric::Completed),
-                _ => None,
-            },
+            None => WORDS.iter().find(|(known, _)| *known == text).map(|(_, metric)| *metric),
             Some(("ms", of)) => named(of).map(Metric::Ms),
             Some(("rtts", of)) => named(of).map(Metric::Rtts),
             Some(("gain", of)) => named(of).map(Metric::Gain),
             Some(("change", of)) => count(of).map(Metric::Change),
             Some(("share", of)) => count(of).map(Metric::Share),
+            Some(("each", of)) => count(of).map(Metric::Each),
+            Some(("rto", of)) => named(of).map(Metric::Rto),
+            Some(("position", of)) => number(of).map(Metric::Position),
+            Some(("lost_up_to", of)) => number(of).map(Metric::LostUpTo),
             Some(_) => None,
         };
         metric.ok_or_else(unknown)
@@ -132,9 +182,14 @@ impl fmt::Display for Metric {
             Metric::Gain(of) => write!(f, "gain.{}", statistic(of)),
             Metric::Change(of) => write!(f, "change.{}", count(of)),
             Metric::Share(of) => write!(f, "share.{}", count(of)),
-            Metric::Wire => f.write_str("wire"),
-            Metric::Hit => f.write_str("hit"),
-            Metric::Completed => f.write_str("completed"),
+            Metric::Each(of) => write!(f, "each.{}", count(of)),
+            Metric::Rto(of) => write!(f, "rto.{}", statistic(of)),
+            Metric::Position(of) => write!(f, "position.{of}"),
+            Metric::LostUpTo(of) => write!(f, "lost_up_to.{of}"),
+            word => {
+                let known = WORDS.iter().find(|(_, metric)| metric == word);
+                f.write_str(known.map_or("?", |(name, _)| name))
+            }
         }
     }
 }
@@ -145,8 +200,17 @@ impl Metric {
         match self {
             Metric::Ms(_) => "ms",
             Metric::Rtts(_) => "RTT",
-            Metric::Gain(_) | Metric::Change(_) | Metric::Share(_) | Metric::Hit | Metric::Completed => "%",
-            Metric::Wire => "",
+            Metric::Tps => "/s",
+            Metric::Wire | Metric::Each(_) | Metric::Speedup | Metric::Slowdown | Metric::Position(_) => "",
+            Metric::Rto(_) => "RTT",
+            Metric::Gain(_)
+            | Metric::Change(_)
+            | Metric::Share(_)
+            | Metric::Hit
+            | Metric::Completed
+            | Metric::ByTimeout
+            | Metric::Neighbours
+            | Metric::LostUpTo(_) => "%",
         }
     }
 
@@ -161,6 +225,37 @@ impl Metric {
             Metric::Share(of) => 100.0 * sum(arm, of.of(), drawn) / sum(arm, |row| row.segments, drawn),
             Metric::Wire => {
                 sum(arm, |row| row.wire_up + row.wire_down, drawn) / sum(arm, |row| row.payload, drawn)
+            }
+            Metric::Each(of) => sum(arm, of.of(), drawn) / drawn.len() as f64,
+            Metric::Speedup => time(base, Statistic::Mean, drawn) / time(arm, Statistic::Mean, drawn),
+            Metric::Tps => 1e6 / time(arm, Statistic::Mean, drawn),
+            Metric::Rto(of) => {
+                let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
+                of.of(drawn.iter().filter_map(|index| ratio(&arm[*index])))
+            }
+            Metric::Slowdown => {
+                let (lossy, clean): (Vec<usize>, Vec<usize>) =
+                    drawn.iter().partition(|index| arm[**index].dropped > 0);
+                time(arm, Statistic::Mean, &lossy) / time(arm, Statistic::Mean, &clean)
+            }
+            Metric::ByTimeout => {
+                let [timeouts, recoveries] =
+                    [Count::Timeouts, Count::Recoveries].map(|count| sum(arm, count.of(), drawn));
+                100.0 * timeouts / (timeouts + recoveries)
+            }
+            Metric::Neighbours => {
+                let [theirs, ours] =
+                    [Count::Neighbour, Count::Payload].map(|count| sum(arm, count.of(), drawn));
+                100.0 * theirs / (theirs + ours)
+            }
+            Metric::Position(k) => {
+                let lost = |at: u32| share(arm, |row| row.lost_at >> at & 1 == 1, drawn);
+                lost(k - 1) / lost(0)
+            }
+            Metric::LostUpTo(k) => {
+                let lossy: Vec<usize> =
+                    drawn.iter().copied().filter(|index| arm[*index].dropped > 0).collect();
+                share(arm, |row| row.dropped <= u64::from(*k), &lossy)
             }
             Metric::Hit => share(arm, |row| row.dropped > 0, drawn),
             Metric::Completed => share(arm, |row| row.completion_us.is_some(), drawn),
@@ -177,27 +272,23 @@ impl Count {
             Count::Undos => |row| row.undos,
             Count::Masked => |row| row.masked_losses,
             Count::Probes => |row| row.probes,
+            Count::Segments => |row| row.segments,
+            Count::Neighbour => |row| row.neighbour,
+            Count::Payload => |row| row.payload,
         }
     }
 }
 
 /// Completion time in microseconds.
 fn time(rows: &[Row], of: Statistic, drawn: &[usize]) -> f64 {
-    let times = drawn.iter().filter_map(|index| rows[*index].completion_us).map(|us| us as f64);
-    match of {
-        Statistic::Mean => {
-            let (total, n) = times.fold((0.0, 0u64), |(total, n), time| (total + time, n + 1));
-            total / n as f64
-        }
-        Statistic::Quantile(q) => Sample::new(times.collect()).quantile(q),
-    }
+    of.of(drawn.iter().filter_map(|index| rows[*index].completion_us).map(|us| us as f64))
 }
 
 fn sum(rows: &[Row], of: fn(&Row) -> u64, drawn: &[usize]) -> f64 {
     drawn.iter().map(|index| of(&rows[*index])).sum::<u64>() as f64
 }
 
-fn share(rows: &[Row], of: fn(&Row) -> bool, drawn: &[usize]) -> f64 {
+fn share(rows: &[Row], of: impl Fn(&Row) -> bool, drawn: &[usize]) -> f64 {
     100.0 * drawn.iter().filter(|index| of(&rows[**index])).count() as f64 / drawn.len() as f64
 }
 
@@ -214,14 +305,43 @@ mod tests {
     fn every_metric_reads_what_it_writes() {
         let of_time = STATISTICS
             .iter()
-            .flat_map(|(name, _)| ["ms", "rtts", "gain"].map(|kind| format!("{kind}.{name}")));
-        let of_counts =
-            COUNTS.iter().flat_map(|(name, _)| ["change", "share"].map(|kind| format!("{kind}.{name}")));
-        for text in of_time.chain(of_counts).chain(["wire", "hit", "completed"].map(str::to_owned)) {
+            .flat_map(|(name, _)| ["ms", "rtts", "gain", "rto"].map(|kind| format!("{kind}.{name}")));
+        let of_counts = COUNTS
+            .iter()
+            .flat_map(|(name, _)| ["change", "share", "each"].map(|kind| format!("{kind}.{name}")));
+        let words = WORDS.iter().map(|(name, _)| (*name).to_owned()).chain(["position.3".to_owned()]);
+        let words = words.chain(["lost_up_to.2".to_owned()]);
+        for text in of_time.chain(of_counts).chain(words) {
             assert_eq!(text.parse::<Metric>().unwrap().to_string(), text);
         }
         let error = "gain.p98".parse::<Metric>().unwrap_err().to_string();
         assert!(error.starts_with("'gain.p98' is no metric: use ms.p99"), "{error}");
+    }
+
+    #[test]
+    fn losses_are_told_by_their_cost_and_their_place() {
+        let row = |ms: u64, lost_at: u64, timeouts, recoveries| Row {
+            completion_us: Some(ms * 1000),
+            dropped: u64::from(lost_at.count_ones()),
+            lost_at,
+            timeouts,
+            recoveries,
+            rto_us: Some(ms * 2000),
+            srtt_us: Some(ms * 1000),
+            payload: 1,
+            neighbour: 3,
+            ..Row::default()
+        };
+        let arm = [row(100, 0, 0, 0), row(500, 0b110, 3, 0), row(300, 0b111, 0, 1), row(100, 0, 0, 0)];
+        let of = |text: &str| text.parse::<Metric>().unwrap().value(&arm, &arm, 1.0, &[0, 1, 2, 3]);
+        assert_eq!(
+            (of("slowdown"), of("by_timeout"), of("rto.p50"), of("neighbours")),
+            (4.0, 75.0, 2.0, 75.0)
+        );
+        assert_eq!(
+            (of("position.3"), of("position.1"), of("lost_up_to.2"), of("tps")),
+            (2.0, 1.0, 50.0, 4.0)
+        );
     }
 
     #[test]
@@ -241,6 +361,7 @@ mod tests {
         assert_eq!(of("change.undos"), 0.0);
         assert_eq!(of("rtts.p50"), 2.0);
         assert_eq!(of("ms.p99"), 296.0);
+        assert_eq!((of("speedup") * 3.0, of("each.timeouts") * 3.0), (4.0, 1.0));
         assert_eq!((of("share.timeouts") * 3.0, of("completed"), of("hit")), (10.0, 100.0, 0.0));
     }
 }

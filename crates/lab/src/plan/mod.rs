@@ -13,14 +13,19 @@
 //! | [`judge`] | expectations against results, with confidence intervals |
 //! | [`page`] | one self-contained HTML file for people |
 
+use std::time::Duration;
+
 use brisk_link::LinkSpec;
+use brisk_link::units::parse_duration;
 use serde::Deserialize;
 use thiserror::Error;
 
+use brisk_sim::neighbours::MAX_FLOWS;
 use brisk_sim::page::Page;
 
 use crate::arms::{Arm, ArmError, parse_arm};
 use crate::pages::synthetic::Recipe;
+use crate::setting::{Backend, Beside, Burst, Setting};
 use crate::sizes::Sizes;
 
 pub mod builtin;
@@ -84,11 +89,55 @@ pub struct Cell {
     /// Begin on a connection that is open and has been silent for a second.
     #[serde(default)]
     pub established: bool,
+    /// Paths, in the grammar of the command line, that are added to the link: each transaction meets one of
+    /// them.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// How long the server thinks before it answers.
+    pub think: Option<String>,
+    /// The initial window of every arm, segments, 1 to 64, instead of the arm's own.
+    pub initial_window: Option<u32>,
+    /// How far the computations of a page differ from load to load, percent.
+    #[serde(default)]
+    pub spread: u16,
+    /// A second hop, over which the server has its responses from.
+    pub backend: Option<BackendText>,
+    /// Plain bulk flows on the same link.
+    pub beside: Option<BesideText>,
+    /// Bursts of so many packets, at least and at most, instead of connections.
+    pub burst: Option<(u32, u32)>,
+    /// Draw the first transaction of each arm, packet by packet.
+    #[serde(default)]
+    pub draw: bool,
     /// What is compared; the first is what gains are measured against.
     pub arms: Vec<String>,
     /// What is expected.
     #[serde(default, rename = "expect")]
     pub expectations: Vec<Expectation>,
+}
+
+/// The hop behind the server, as a plan writes it.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendText {
+    /// The path between the server and its backend.
+    pub link: String,
+    /// The TCP of that hop for each arm of the cell.
+    pub arms: Vec<String>,
+}
+
+/// Plain flows beside those of the arm, as a plan writes it.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BesideText {
+    /// Plain bulk flows.
+    pub plain: u32,
+    /// Flows of the arm, or clients that fetch responses.
+    pub others: u32,
+    /// How long it runs.
+    pub takes: String,
+    /// The pause of a client before each response; none: bulk flows.
+    pub pause: Option<String>,
 }
 
 /// What a cell should show.
@@ -144,6 +193,8 @@ pub struct Workload {
     pub sizes_text: String,
     /// The page, if one is loaded.
     pub page: Option<Page>,
+    /// What surrounds a transaction.
+    pub setting: Setting,
     /// What is compared.
     pub arms: Vec<Arm>,
 }
@@ -173,19 +224,13 @@ impl Plan {
         }
         Ok(plan)
     }
-
-    /// The first arm that this build does not have, with the reason.
-    pub fn missing_arm(&self) -> Option<ArmError> {
-        let mut arms = self.cells.iter().flat_map(|cell| &cell.arms);
-        arms.find_map(|arm| parse_arm(arm).err().filter(|error| matches!(error, ArmError::NotBuilt { .. })))
-    }
 }
 
 impl Cell {
     /// Reads what is written as text.
     ///
     /// # Errors
-    /// What cannot be meant, or an arm that this build does not have.
+    /// What cannot be meant.
     pub fn workload(&self) -> Result<Workload, String> {
         let link = LinkSpec::parse(&self.link).map_err(|error| format!("link: {error}"))?;
         if link.needs_traces() {
@@ -193,9 +238,49 @@ impl Cell {
         }
         let (sizes, sizes_text) = self.sizes()?;
         let page = self.page.as_ref().map(Recipe::page).transpose().map_err(|error| error.to_string())?;
-        let arms = self.arms.iter().map(|arm| parse_arm(arm));
-        let arms = arms.collect::<Result<_, ArmError>>().map_err(|error| error.to_string())?;
-        Ok(Workload { link, sizes, sizes_text, page, arms })
+        Ok(Workload { link, sizes, sizes_text, page, setting: self.setting()?, arms: self.arms(&self.arms)? })
+    }
+
+    /// Reads arms and gives them the cell's initial window.
+    fn arms(&self, names: &[String]) -> Result<Vec<Arm>, String> {
+        let arms = names.iter().map(|arm| parse_arm(arm));
+        let mut arms: Vec<Arm> = arms.collect::<Result<_, ArmError>>().map_err(|error| error.to_string())?;
+        if let Some(window) = self.initial_window {
+            if !(1..=64).contains(&window) {
+                return Err(format!("initial_window = {window}: use 1 to 64 segments"));
+            }
+            arms.iter_mut().for_each(|arm| arm.tcp.initial_window = window);
+        }
+        Ok(arms)
+    }
+
+    fn setting(&self) -> Result<Setting, String> {
+        let path = |path: &String| {
+            let whole = format!("{} {path}", self.link);
+            LinkSpec::parse(&whole).map_err(|error| format!("paths: {error}"))
+        };
+        if self.spread > 100 {
+            return Err(format!("spread = {}: use 0 to 100 percent", self.spread));
+        }
+        if self.draw && (self.page.is_some() || self.beside.is_some() || self.burst.is_some()) {
+            return Err("draw: only a transaction can be drawn".to_owned());
+        }
+        Ok(Setting {
+            paths: self.paths.iter().map(path).collect::<Result<_, String>>()?,
+            think: self.think.as_deref().map_or(Ok(Duration::ZERO), |text| duration("think", text))?,
+            spread: self.spread * 10,
+            backend: self.backend.as_ref().map(|backend| self.backend(backend)).transpose()?,
+            beside: self.beside.as_ref().map(beside).transpose()?,
+            burst: self.burst.map(burst).transpose()?,
+        })
+    }
+
+    fn backend(&self, text: &BackendText) -> Result<Backend, String> {
+        if text.arms.len() != self.arms.len() {
+            return Err(format!("backend: {} arms for the {} of the cell", text.arms.len(), self.arms.len()));
+        }
+        let link = LinkSpec::parse(&text.link).map_err(|error| format!("backend: link: {error}"))?;
+        Ok(Backend { link, arms: self.arms(&text.arms)? })
     }
 
     fn sizes(&self) -> Result<(Sizes, String), String> {
@@ -210,12 +295,16 @@ impl Cell {
                 let sizes = Sizes::parse_csv(&csv).map_err(|error| format!("sizes: {error}"))?;
                 Ok((sizes, "a distribution of sizes".to_owned()))
             }
+            (None, None, None) if self.burst.is_some() => Ok((Sizes::Fixed(0), "bursts".to_owned())),
+            (None, None, None) if self.beside.as_ref().is_some_and(|beside| beside.pause.is_none()) => {
+                Ok((Sizes::Fixed(0), "bulk".to_owned()))
+            }
             (None, None, Some(page)) => Ok((Sizes::Fixed(page.bytes), format!("page {}", page.label))),
             _ => Err("give one of flow, sizes and page".to_owned()),
         }
     }
 
-    /// Checks everything that does not depend on what this build has.
+    /// Checks everything.
     fn check(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(plain) {
@@ -236,11 +325,32 @@ impl Cell {
                 return Err(format!("expect {metric} of '{arm}': the range begins above its end"));
             }
         }
-        match self.workload() {
-            Err(what) if !what.contains("not built yet") => Err(what),
-            _ => Ok(()),
-        }
+        self.workload().map(|_| ())
     }
+}
+
+fn duration(key: &str, text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+}
+
+fn beside(text: &BesideText) -> Result<Beside, String> {
+    let BesideText { plain, others, takes, pause } = text;
+    if [*plain, *others].iter().any(|flows| !(1..=MAX_FLOWS).contains(flows)) {
+        return Err(format!("beside: use 1 to {MAX_FLOWS} flows of each kind"));
+    }
+    let takes = duration("beside: takes", takes)?;
+    if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&takes) {
+        return Err("beside: takes: use 1s to 600s".to_owned());
+    }
+    let pause = pause.as_deref().map(|text| duration("beside: pause", text)).transpose()?;
+    Ok(Beside { plain: *plain, others: *others, takes, pause })
+}
+
+fn burst((least, most): (u32, u32)) -> Result<Burst, String> {
+    if !(1..=most).contains(&least) || most > 64 {
+        return Err(format!("burst = [{least}, {most}]: use 1 to 64 packets, the fewer first"));
+    }
+    Ok(Burst { least, most })
 }
 
 fn usual_n() -> u64 {
@@ -281,7 +391,7 @@ mod tests {
     fn what_cannot_be_meant_is_named_with_its_place() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
-            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `arms`, `expect`"
+            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `arms`, `expect`"
         );
         let cell = |rest: &str| error(&format!("[[cell]]\nname = \"x\"\narms = [\"tcp\"]\n{rest}"));
         assert!(cell("link = \"--rtt never\"\nflow = \"5kB\"\n").starts_with("p, cell 'x': link: "));
@@ -292,6 +402,19 @@ mod tests {
             "p, cell 'x': expect wire of 'all', which is not among its arms"
         );
         assert!(cell(&format!("{expect}arm = \"tcp\"\nrange = [2, 1]\n")).ends_with("begins above its end"));
+        let flow = "link = \"\"\nflow = \"5kB\"\n";
+        for (wrong, said) in [
+            ("paths = [\"--rtt x\"]", "paths: "),
+            ("think = \"soon\"", "think = \"soon\""),
+            ("initial_window = 0", "use 1 to 64 segments"),
+            ("spread = 101", "use 0 to 100 percent"),
+            ("burst = [3, 2]", "the fewer first"),
+            ("beside = { plain = 0, others = 1, takes = \"5s\" }", "use 1 to 100 flows"),
+            ("backend = { link = \"\", arms = [] }", "backend: 0 arms for the 1 of the cell"),
+        ] {
+            let said_of = cell(&format!("{flow}{wrong}\n"));
+            assert!(said_of.contains(said), "{wrong}: {said_of}");
+        }
         let twice = "[[cell]]\nname = \"x\"\nlink = \"\"\nflow = \"1kB\"\narms = [\"tcp\"]\n".repeat(2);
         assert_eq!(error(&twice), "p, cell 'x': there are two of this name");
     }

@@ -124,7 +124,7 @@ pub(crate) fn comparison(
     id: &RunId,
     pages: &[Page],
 ) -> Result<Comparison, PlanError> {
-    let Workload { link, sizes, sizes_text, page, arms } = cell
+    let Workload { link, sizes, sizes_text, page, setting, arms } = cell
         .workload()
         .map_err(|what| PlanError::Cell { plan: plan.name.clone(), cell: cell.name.clone(), what })?;
     let label = cell.page.as_ref().map(|recipe| recipe.label.as_str());
@@ -135,6 +135,7 @@ pub(crate) fn comparison(
         sizes,
         sizes_text,
         page: given.or(page),
+        setting,
         n: id.n,
         established: cell.established,
         seed: id.seed,

@@ -114,6 +114,14 @@ pub struct Row {
     pub repaired_by_parity: u64,
     /// Losses repaired by a copy.
     pub repaired_by_copy: u64,
+    /// The server's retransmission timeout at the end.
+    pub rto_us: Option<u64>,
+    /// The server's smoothed round-trip time at the end.
+    pub srtt_us: Option<u64>,
+    /// Bytes that arrived for the plain flows on the same link.
+    pub neighbour: u64,
+    /// Which packets of a burst were lost, the first in the lowest bit.
+    pub lost_at: u64,
 }
 
 impl Row {
@@ -139,6 +147,10 @@ impl Row {
             repaired_by_probe: result.repaired_by_probe,
             repaired_by_parity: result.repaired_by_parity,
             repaired_by_copy: result.repaired_by_copy,
+            rto_us: us(result.rto),
+            srtt_us: us(result.srtt),
+            neighbour: result.neighbour_bytes,
+            lost_at: result.lost_at,
         }
     }
 }

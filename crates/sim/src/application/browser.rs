@@ -96,6 +96,11 @@ impl Browser {
         self.opened
     }
 
+    /// The connections that are open now.
+    pub fn open(&self) -> impl Iterator<Item = ConnId> {
+        self.connections.keys().copied()
+    }
+
     /// Begins whatever can begin now, until nothing more can.
     fn advance(&mut self, host: &mut HostView<'_>) {
         loop {

@@ -1,0 +1,267 @@
+//! What surrounds a transaction besides its link and its sizes, and one transaction in it.
+
+use std::time::Duration;
+
+use brisk_link::{Link, LinkSpec, Offered};
+use brisk_sim::application::Exchange;
+use brisk_sim::fast_open::Acquaintance;
+use brisk_sim::neighbours::{self, NeighbourSpec};
+use brisk_sim::page::{self, LoadSpec};
+use brisk_sim::seeds;
+use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
+use brisk_sim::world::Arena;
+use brisk_wire::Instant;
+use rand_core::RngCore;
+
+use crate::arms::Arm;
+use crate::compare::Comparison;
+
+/// Transactions after which a path is familiar.
+const FAMILIAR: u32 = 300;
+/// Time between two packets of a burst: those of a server behind a gigabit.
+const SPACING: Duration = Duration::from_micros(12);
+/// Bytes of a packet of a burst.
+const PACKET: usize = 1500;
+
+/// What surrounds a transaction. By default nothing does.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Paths of which each transaction meets one, drawn from its seed; none: always that of the comparison.
+    pub paths: Vec<LinkSpec>,
+    /// How long the server thinks before it answers.
+    pub think: Duration,
+    /// How far the computations of a page differ from load to load, thousandths.
+    pub spread: u16,
+    /// Where the server has its responses from.
+    pub backend: Option<Backend>,
+    /// Flows on the same link, which are what is measured.
+    pub beside: Option<Beside>,
+    /// Bursts of packets instead of connections.
+    pub burst: Option<Burst>,
+}
+
+/// A second hop: the server fetches each response over an open connection before it answers.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    /// The path between the server and its backend.
+    pub link: LinkSpec,
+    /// The TCP of that hop, for each arm of the comparison.
+    pub arms: Vec<Arm>,
+}
+
+/// Flows of the arm beside plain bulk flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beside {
+    /// Plain bulk flows.
+    pub plain: u32,
+    /// Flows, or clients, of the arm.
+    pub others: u32,
+    /// How long it runs.
+    pub takes: Duration,
+    /// The clients of the arm fetch one response after the other, with this pause; `None`: bulk flows.
+    pub pause: Option<Duration>,
+}
+
+/// Bursts that meet a queue which others have filled to a level between nothing and everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Burst {
+    /// Packets of the shortest burst, 1 or more.
+    pub least: u32,
+    /// Packets of the longest one, at most 64.
+    pub most: u32,
+}
+
+/// What the arms have learnt of the paths beforehand: for each arm, for each path.
+pub(crate) type Acquaintances = Vec<Vec<Acquaintance>>;
+
+impl Comparison {
+    /// The paths that a transaction can meet.
+    fn paths(&self) -> &[LinkSpec] {
+        match &self.setting.paths[..] {
+            [] => std::slice::from_ref(&self.link),
+            paths => paths,
+        }
+    }
+
+    /// What both ends of every arm know of each other beforehand.
+    ///
+    /// # Errors
+    /// What keeps a transaction from being simulated.
+    pub(crate) fn acquaintances(&self) -> Result<Acquaintances, TransactionError> {
+        let of_arm = |arm| self.paths().iter().map(|path| self.acquaint(arm, path)).collect();
+        self.arms.iter().map(of_arm).collect()
+    }
+
+    /// The planner needs to know how much the path loses, and an arm that starts from the path what it carries:
+    /// they have seen many transactions like those that are compared, over the path as it is. It is the client of
+    /// Fast Open that is handed what is known.
+    fn acquaint(&self, arm: &Arm, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
+        if let Some(page) = &self.page {
+            return page::acquaintance(path, page);
+        }
+        if arm.tcp.mechanisms.planner.is_none() && !arm.knows_path() {
+            return Ok(Acquaintance::over(path)?);
+        }
+        let seed = seeds::of_transaction(self.seed, u64::MAX);
+        let mut chance = brisk_link::seeds::rng(seed, "size");
+        let exchange = |response| Exchange { request: self.request, ..Exchange::of(response) };
+        let exchanges: Vec<Exchange> =
+            (0..FAMILIAR).map(|_| exchange(self.sizes.draw(&mut chance))).collect();
+        Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
+    }
+
+    /// Transaction `index` of one arm, given by its place.
+    ///
+    /// # Errors
+    /// What keeps it from being simulated.
+    pub(crate) fn run_one(
+        &self,
+        arm: usize,
+        known: &Acquaintances,
+        index: u64,
+        arena: &mut Arena,
+    ) -> Result<TransactionResult, TransactionError> {
+        let seed = seeds::of_transaction(self.seed, index);
+        let paths = self.paths();
+        let path = match paths.len() {
+            1 => 0,
+            more => brisk_link::seeds::rng(seed, "path").next_u32() as usize % more,
+        };
+        let (tcp, link) = (&self.arms[arm].tcp, &paths[path]);
+        let fast_open = self.arms[arm].fast_open.then_some(&known[arm][path]);
+        if let Some(burst) = &self.setting.burst {
+            return Ok(burst.meet(link, seed));
+        }
+        if let Some(page) = &self.page {
+            let spec = LoadSpec {
+                client: tcp.clone(),
+                server: tcp.clone(),
+                fast_open,
+                spread: self.setting.spread,
+                ..LoadSpec::new(link, page)
+            };
+            return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
+        }
+        let response = self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
+        if let Some(beside) = &self.setting.beside {
+            let exchange = |pause| Exchange { request: self.request, pause, ..Exchange::of(response) };
+            let spec = NeighbourSpec {
+                link,
+                plain: beside.plain,
+                others: beside.others,
+                tcp: tcp.clone(),
+                short: beside.pause.map(exchange),
+                takes: beside.takes,
+            };
+            return neighbours::run(&spec, seed, arena);
+        }
+        let fetched = match &self.setting.backend {
+            None => TransactionResult::default(),
+            Some(backend) => backend.fetch(arm, self.request, response, seed, arena)?,
+        };
+        if self.setting.backend.is_some() && fetched.completion.is_none() {
+            return Ok(fetched);
+        }
+        let spec = TransactionSpec {
+            request: self.request,
+            think: self.setting.think + fetched.completion.unwrap_or_default(),
+            established: self.established,
+            client: tcp.clone(),
+            server: tcp.clone(),
+            fast_open,
+            ..TransactionSpec::new(link, response)
+        };
+        let answered = transaction_in(&spec, seed, arena)?;
+        Ok(both_hops(answered, &fetched))
+    }
+}
+
+impl Backend {
+    fn fetch(
+        &self,
+        arm: usize,
+        request: u32,
+        response: u64,
+        seed: u64,
+        arena: &mut Arena,
+    ) -> Result<TransactionResult, TransactionError> {
+        let tcp = &self.arms[arm].tcp;
+        let spec = TransactionSpec {
+            request,
+            established: true,
+            client: tcp.clone(),
+            server: tcp.clone(),
+            ..TransactionSpec::new(&self.link, response)
+        };
+        transaction_in(&spec, seeds::derive(seed, "backend"), arena)
+    }
+}
+
+/// The transaction of the client with what the hop behind cost; its payload counts once.
+fn both_hops(answered: TransactionResult, fetched: &TransactionResult) -> TransactionResult {
+    TransactionResult {
+        retransmits: answered.retransmits + fetched.retransmits,
+        timeouts: answered.timeouts + fetched.timeouts,
+        recoveries: answered.recoveries + fetched.recoveries,
+        undos: answered.undos + fetched.undos,
+        masked_losses: answered.masked_losses + fetched.masked_losses,
+        segments: answered.segments + fetched.segments,
+        probes: answered.probes + fetched.probes,
+        repaired_by_probe: answered.repaired_by_probe + fetched.repaired_by_probe,
+        repaired_by_parity: answered.repaired_by_parity + fetched.repaired_by_parity,
+        repaired_by_copy: answered.repaired_by_copy + fetched.repaired_by_copy,
+        wire_bytes_up: answered.wire_bytes_up + fetched.wire_bytes_up,
+        wire_bytes_down: answered.wire_bytes_down + fetched.wire_bytes_down,
+        dropped: answered.dropped + fetched.dropped,
+        ..answered
+    }
+}
+
+impl Burst {
+    /// Sends a burst into the queue of the way down; which of its packets were lost is in `lost_at`.
+    fn meet(&self, link: &LinkSpec, seed: u64) -> TransactionResult {
+        let mut rng = brisk_link::seeds::rng(seed, "burst");
+        let mut below = |n: u32| rng.next_u32() % n.max(1);
+        let packets = self.least + below(self.most.saturating_sub(self.least) + 1);
+        let mut path: Link<Vec<u8>> = Link::new(link, seed);
+        // Others have filled the queue, packet by packet, to any level with the same probability.
+        let room = (0..)
+            .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
+            .take(MOST_ROOM as usize)
+            .count();
+        let mut path: Link<Vec<u8>> = Link::new(link, seed);
+        for _ in 0..below(room as u32 + 1) {
+            path.down.offer(vec![0; PACKET], Instant::ZERO);
+        }
+        let mut result = TransactionResult { segments: u64::from(packets), ..TransactionResult::default() };
+        for position in 0..packets {
+            let now = Instant::ZERO + SPACING * position;
+            while path.down.poll(now).is_some() {}
+            if !matches!(path.down.offer(vec![0; PACKET], now), Offered::Queued) {
+                result.lost_at |= 1 << position;
+                result.dropped += 1;
+            }
+        }
+        result
+    }
+}
+
+/// Packets that a queue holds at most in [`Burst::meet`].
+const MOST_ROOM: u32 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_that_meets_a_full_queue_loses_its_end() {
+        let link = LinkSpec::parse("--rtt 100ms --rate 4mbit --queue 20p").unwrap();
+        let burst = Burst { least: 10, most: 10 };
+        let met: Vec<TransactionResult> = (0..200).map(|seed| burst.meet(&link, seed)).collect();
+        assert!(met.iter().all(|burst| burst.segments == 10));
+        let lossy: Vec<u64> = met.iter().map(|burst| burst.lost_at).filter(|lost| *lost != 0).collect();
+        assert!(lossy.len() > 50, "about half of the levels leave no room for ten: {}", lossy.len());
+        assert!(lossy.iter().all(|lost| lost >> 9 == 1), "the last packet is lost if any is");
+        assert!(met.iter().all(|burst| u64::from(burst.lost_at.count_ones()) == burst.dropped));
+    }
+}

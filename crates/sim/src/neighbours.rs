@@ -1,0 +1,169 @@
+//! Flows of one kind beside plain bulk transfers on the same link: what do the plain ones keep?
+//!
+//! Plain senders at side B send as much as goes to receivers at side A. Beside them run either as many bulk
+//! transfers of the TCP under test, or clients that fetch short responses with it, one after the other. All begin
+//! within the first 200 ms, as the seed has it; what arrived is counted at the end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_wire::Instant;
+use rand_core::RngCore;
+
+use crate::application::{Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Server, Sink};
+use crate::host::{AppId, HostId};
+use crate::transaction::{CLIENT, PORT, SERVER, TransactionError, TransactionResult};
+use crate::world::{Arena, Side, World};
+
+/// Where the plain flows end and begin.
+const PLAIN: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 2, 0, 2))];
+/// All flows begin within this time, ms.
+const ONSET: u32 = 200;
+/// Most flows of a kind.
+pub const MAX_FLOWS: u32 = 100;
+
+/// What shares the link.
+#[derive(Clone, Debug)]
+pub struct NeighbourSpec<'a> {
+    /// The path.
+    pub link: &'a LinkSpec,
+    /// Plain bulk flows with the default TCP, at most [`MAX_FLOWS`].
+    pub plain: u32,
+    /// Flows, or clients, of the TCP under test, at most [`MAX_FLOWS`].
+    pub others: u32,
+    /// Their TCP, at both ends.
+    pub tcp: TcpConfig,
+    /// What their clients fetch, and the pause before each; `None`: bulk transfers.
+    pub short: Option<Exchange>,
+    /// How long it runs.
+    pub takes: Duration,
+}
+
+/// Runs the flows: payload and times are those of the TCP under test, `neighbour_bytes` what the plain flows
+/// received. The completion of short fetches is their mean, that of bulk transfers the time that it ran.
+///
+/// # Errors
+/// As [`crate::transaction()`].
+pub fn run(
+    spec: &NeighbourSpec<'_>,
+    seed: u64,
+    arena: &mut Arena,
+) -> Result<TransactionResult, TransactionError> {
+    let mut world = World::in_arena(std::slice::from_ref(spec.link), seed, std::mem::take(arena));
+    let mut rng = brisk_link::seeds::rng(seed, "onset");
+    let mut onset = || Instant::from_millis(u64::from(rng.next_u32() % ONSET));
+    let end = Instant::ZERO + spec.takes;
+    let plain = pair(&mut world, "plain", PLAIN)?;
+    let tested = pair(&mut world, "tested", [CLIENT, SERVER])?;
+
+    let received = bulk(&mut world, plain, PLAIN[0], &TcpConfig::default());
+    for _ in 0..spec.plain.min(MAX_FLOWS) {
+        world.add_app(plain[1], onset(), sender(PLAIN[0], &TcpConfig::default(), end));
+    }
+    let mut clients = Vec::new();
+    let mut sink = None;
+    match spec.short {
+        None => {
+            sink = Some(bulk(&mut world, tested, CLIENT, &spec.tcp));
+            for _ in 0..spec.others.min(MAX_FLOWS) {
+                world.add_app(tested[1], onset(), sender(CLIENT, &spec.tcp, end));
+            }
+        }
+        Some(exchange) => {
+            let address = SocketAddr::new(SERVER, PORT);
+            let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
+            world.add_app(tested[1], Instant::ZERO, Server::new(address, listen));
+            // More than fit into the time: none of them is the last.
+            let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
+            let most = (spec.takes.as_millis() / least) as usize + 1;
+            for _ in 0..spec.others.min(MAX_FLOWS) {
+                let plan = ClientPlan {
+                    server: address,
+                    connect: ConnectConfig { tcp: spec.tcp.clone(), ..ConnectConfig::default() },
+                    connections: Connections::Fresh,
+                    greeting: 0,
+                    exchanges: vec![exchange; most],
+                };
+                clients.push(world.add_app(tested[0], onset(), Client::new(plan)));
+            }
+        }
+    }
+    world.run_until(end);
+
+    let bytes = |sink: AppId| {
+        world.app::<Sink>(sink).iter().flat_map(|sink| sink.flows()).map(|flow| flow.received).sum::<u64>()
+    };
+    let outcomes =
+        || clients.iter().filter_map(|id| world.app::<Client>(*id)).flat_map(|client| client.outcomes());
+    let times: Vec<Duration> =
+        outcomes().filter_map(|outcome| outcome.finished.map(|at| at - outcome.started)).collect();
+    let response = spec.short.map_or(0, |exchange| exchange.response);
+    let mean = times.iter().sum::<Duration>().checked_div(times.len() as u32);
+    let result = TransactionResult {
+        completion: if sink.is_some() { Some(spec.takes) } else { mean },
+        payload_bytes: sink.map_or(0, bytes) + times.len() as u64 * response,
+        neighbour_bytes: bytes(received),
+        wire_bytes_up: world.bytes_sent_by(Side::A),
+        wire_bytes_down: world.bytes_sent_by(Side::B),
+        dropped: world.dropped(),
+        ..TransactionResult::default()
+    };
+    *arena = world.into_arena();
+    Ok(result)
+}
+
+/// A host at each side.
+fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2], TransactionError> {
+    let a = world.add_host(Side::A, &format!("{name} A"), &[a], StackConfig::default())?;
+    let b = world.add_host(Side::B, &format!("{name} B"), &[b], StackConfig::default())?;
+    Ok([a, b])
+}
+
+/// Something at side A that takes all that comes.
+fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig) -> AppId {
+    let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
+    world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
+}
+
+fn sender(to: IpAddr, tcp: &TcpConfig, end: Instant) -> BulkSender {
+    let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
+    BulkSender::new(SocketAddr::new(to, PORT), connect, Amount::Until(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(link: &LinkSpec) -> NeighbourSpec<'_> {
+        NeighbourSpec {
+            link,
+            plain: 2,
+            others: 2,
+            tcp: TcpConfig::default(),
+            short: None,
+            takes: Duration::from_secs(20),
+        }
+    }
+
+    #[test]
+    fn flows_of_the_same_kind_share_evenly_and_fill_the_link() {
+        let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
+        let result = run(&spec(&link), 1, &mut Arena::default()).unwrap();
+        let (ours, theirs) = (result.payload_bytes as f64, result.neighbour_bytes as f64);
+        assert!((ours + theirs) * 8.0 / 20.0 > 8.5e6, "{ours} {theirs}");
+        assert!((0.3..0.7).contains(&(theirs / (ours + theirs))), "{ours} {theirs}");
+    }
+
+    #[test]
+    fn short_fetches_take_what_they_ask_for_and_leave_the_rest() {
+        let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
+        let short = Some(Exchange { pause: Duration::from_millis(500), ..Exchange::of(10_000) });
+        let result = run(&NeighbourSpec { short, ..spec(&link) }, 1, &mut Arena::default()).unwrap();
+        let fetches = result.payload_bytes / 10_000;
+        assert!((40..=80).contains(&fetches), "{fetches} of about 70 that two clients can do");
+        assert!(result.neighbour_bytes * 8 / 20 > 7_000_000, "{}", result.neighbour_bytes);
+        assert!(result.completion.is_some_and(|mean| mean > Duration::from_millis(80)));
+    }
+}
