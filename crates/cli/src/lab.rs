@@ -1,12 +1,14 @@
 //! `brisk lab`: the experiments of both papers and our own, each a plan with the paper's figures beside.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use brisk_lab::pages;
 use brisk_lab::plan::judge::{PlanReport, judge};
 use brisk_lab::plan::run::{RunError, RunOptions, remaining, run as run_plan};
 use brisk_lab::plan::store::{Shard, Store, StoreError, merge};
-use brisk_lab::plan::{Plan, builtin, page};
+use brisk_lab::plan::{Plan, builtin, markdown, page};
 use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -15,6 +17,8 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
 
+mod draw;
+
 const EXAMPLES: &str = "\
 Examples:
   brisk lab list
@@ -22,6 +26,10 @@ Examples:
   brisk lab run --all --out results && brisk lab report results -o report.html
   brisk lab run --all --shard 1/4 --out shard1    (on each of four machines)
   brisk lab merge shard1 shard2 shard3 shard4 --out results";
+
+/// Bytes of the largest plan, and of the largest file of pages.
+const LARGEST_PLAN: u64 = 1 << 20;
+const LARGEST_PAGES: u64 = 64 << 20;
 
 /// The flags of `lab`.
 #[derive(Debug, clap::Args)]
@@ -43,8 +51,15 @@ enum Command {
     #[command(after_help = "Example:\n  brisk lab merge shard1 shard2 --out results")]
     Merge(Merge),
     /// Write one self-contained HTML file over results
-    #[command(after_help = "Example:\n  brisk lab report results -o report.html")]
+    #[command(
+        after_help = "Examples:\n  brisk lab report results -o report.html\n  brisk lab report results --markdown docs/reproduction.md"
+    )]
     Report(Report),
+    /// Run one transaction of a plan again and record it: diagram, capture, events
+    #[command(
+        after_help = "Example:\n  brisk lab draw ga-fig7 --arm corrective -o fig7.svg --pcap fig7.pcapng --events fig7.jsonl"
+    )]
+    Draw(draw::Draw),
 }
 
 #[derive(Debug, clap::Args)]
@@ -96,6 +111,12 @@ struct Report {
     /// The HTML file; figures.csv and figures.json are written beside it
     #[arg(short, long, value_name = "FILE", default_value = "brisk-report.html")]
     output: PathBuf,
+    /// The same as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// The machine in words, for the Markdown
+    #[arg(long, value_name = "TEXT", requires = "markdown")]
+    machine: Option<String>,
 }
 
 /// Does what was asked for.
@@ -108,6 +129,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             merged.iter().try_for_each(|store| show(store, false))
         }
         Command::Report(report) => report.write(),
+        Command::Draw(draw) => draw.run(),
     }
 }
 
@@ -170,7 +192,7 @@ impl Run {
     fn read_pages(&self) -> Result<(Vec<Page>, String), Failure> {
         let Some(file) = &self.pages else { return Ok((Vec::new(), String::new())) };
         let name = file.display();
-        let text = std::fs::read_to_string(file)
+        let text = read_text(file, LARGEST_PAGES)
             .map_err(|error| Failure::failed(format!("--pages {name}: {error}")))?;
         let label = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let pages =
@@ -192,8 +214,8 @@ impl Run {
 
 fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
     let (name, text) = if name.ends_with(".toml") {
-        let text =
-            std::fs::read_to_string(name).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+        let text = read_text(Path::new(name), LARGEST_PLAN)
+            .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
         let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
         (stem.unwrap_or_default(), text)
     } else {
@@ -204,6 +226,16 @@ fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
     };
     let plan = Plan::parse(&name, &text).map_err(Failure::usage)?;
     Ok((plan, text))
+}
+
+/// The text of a file that is no larger than it can sensibly be, whatever its name promises.
+fn read_text(file: &Path, most: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(std::io::Error::other(format!("more than {} MiB", most >> 20)));
+    }
+    Ok(text)
 }
 
 /// A digest of this program, so that results of another build are not taken for its own.
@@ -245,11 +277,16 @@ impl Report {
             all.dedup();
             all.join(", ")
         };
-        let made_by = format!(
-            "brisk {}, seed {}, in virtual time",
-            of(|store| store.id.version.clone()),
-            of(|store| store.id.seed.to_string())
-        );
+        let (version, seed) = (of(|store| store.id.version.clone()), of(|store| store.id.seed.to_string()));
+        let made_by = format!("brisk {version}, seed {seed}, in virtual time");
+        if let Some(file) = &self.markdown {
+            let command = format!(
+                "brisk lab run --all --seed {seed} --out results\nbrisk lab report results --markdown {}",
+                file.display()
+            );
+            let made = markdown::Made { command, version, seed, machine: self.machine.clone() };
+            self.put(file, markdown::page(&reports, &made).as_bytes())?;
+        }
         self.put(&self.output, page::page(&reports, &made_by).as_bytes())?;
         let json = serde_json::to_vec_pretty(&reports).map_err(|error| Failure::failed(error.to_string()))?;
         self.put(&self.output.with_file_name("figures.json"), &json)?;

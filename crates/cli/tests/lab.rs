@@ -1,7 +1,8 @@
 //! `brisk lab`: what it prints, keeps and refuses.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -70,7 +71,11 @@ fn shards_give_the_same_report_as_the_whole_run() {
 fn the_report_is_one_file_that_refers_to_nothing_outside() {
     let place = place("report");
     stdout(&lab(&place, &["run", "small.toml", "--quick"]));
-    let said = stdout(&lab(&place, &["report"]));
+    let said = stdout(&lab(&place, &["report", "--markdown", "r.md", "--machine", "two cores"]));
+    let markdown = std::fs::read_to_string(place.join("r.md")).unwrap();
+    assert!(
+        markdown.contains("on two cores") && markdown.contains("| lossy | tcp+tfo | `gain.p50` | -50.0 |")
+    );
     assert!(said.contains("brisk-report.html: 1 plans, 0 figures outside"), "{said}");
     let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
     assert!(html.contains("A plan of this test") && html.contains("<svg") && html.contains("gain.p50"));
@@ -93,8 +98,19 @@ fn what_cannot_be_meant_is_one_line() {
     let place = place("refused");
     std::fs::write(place.join("bad.toml"), "title = \"x\"\ntitel = 1\n").unwrap();
     std::fs::write(place.join("pages.jsonl"), "{\"label\":\"x\"}\n").unwrap();
+    std::fs::write(place.join("empty.toml"), "").unwrap();
+    std::fs::write(place.join("binary.toml"), [0xff, 0x00, 0xfe]).unwrap();
+    std::fs::write(place.join("huge.toml"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    std::fs::write(place.join("empty.jsonl"), "").unwrap();
     for (words, status, expected) in [
-        (&["run", "nonsense"][..], 2, "no plan 'nonsense': `brisk lab list` shows them"),
+        (&["run", "empty.toml"][..], 2, "empty, line 1: missing field"),
+        (&["run", "binary.toml"], 1, "binary.toml: stream did not contain valid UTF-8"),
+        (&["run", "huge.toml"], 1, "huge.toml: more than 1 MiB"),
+        (&["run", "small.toml", "--pages", "empty.jsonl"], 2, "--pages empty.jsonl: "),
+        (&["draw", "small.toml", "--cell", "nowhere"], 2, "plan small has no such cell; it has: lossy, page"),
+        (&["draw", "small.toml", "--arm", "all"], 2, "cell lossy has no such arm; it has: tcp, tcp+tfo"),
+        (&["draw", "small.toml", "--cell", "page"], 1, "only single transactions can be recorded"),
+        (&["run", "nonsense"], 2, "no plan 'nonsense': `brisk lab list` shows them"),
         (&["run", "bad.toml"], 2, "bad, line 2: unknown field `titel`"),
         (&["run", "missing.toml"], 1, "missing.toml: No such file"),
         (&["run", "small.toml", "--shard", "3/2"], 2, "'3/2' is no shard"),
@@ -110,6 +126,7 @@ fn what_cannot_be_meant_is_one_line() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected), "{words:?}: {said}");
         assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
     }
     std::fs::remove_dir_all(place).unwrap();
 }
@@ -118,10 +135,99 @@ fn what_cannot_be_meant_is_one_line() {
 fn every_plan_is_listed_on_a_line_with_its_title() {
     let place = place("list");
     let listed = stdout(&lab(&place, &["list"]));
-    for name in
-        ["tfo-fig1", "tfo-table1", "ga-table3", "ga-table5a", "ga-fig10", "ga-table6", "negative-controls"]
-    {
+    for name in [
+        "tfo-fig1",
+        "tfo-table1",
+        "tfo-fig6",
+        "tfo-tps",
+        "tfo-fallback",
+        "ga-table1",
+        "ga-fig1",
+        "ga-fig2",
+        "ga-fig3",
+        "ga-fig4",
+        "ga-table2",
+        "ga-table3",
+        "ga-table4",
+        "ga-table5a",
+        "ga-table5b",
+        "ga-table5c",
+        "ga-redundant-syn",
+        "ga-fig7",
+        "ga-fig8",
+        "ga-fig9",
+        "ga-fig10",
+        "ga-table6",
+        "ga-fig11",
+        "ga-overhead",
+        "bar",
+        "fairness",
+        "coexistence",
+        "negative-controls",
+        "today",
+    ] {
         assert!(listed.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {listed}");
     }
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+/// Ctrl-C while the second cell runs: the first one is kept, and the same command finishes the rest.
+#[test]
+fn an_interrupted_run_goes_on_where_it_ended() {
+    let place = place("interrupted");
+    let plan =
+        PLAN.replace("n = 40", "n = 60").replace("objects = 8", "objects = 150").replace("60000", "1500000");
+    std::fs::write(place.join("small.toml"), plan).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_brisk"))
+        .current_dir(&place)
+        .args(["lab", "run", "small.toml", "--jobs", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let first = place.join("brisk-results/small/lossy/1-tcp+tfo.csv");
+    while !first.exists() && run.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let kept = std::fs::metadata(&first).unwrap().modified().unwrap();
+    let pid = run.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("interrupted; the same command goes on where this one ended"), "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("lossy"), "what is complete is shown");
+    assert!(!place.join("brisk-results/small/page/0-tcp.csv").exists());
+    // The page of the plan is small enough to be finished now.
+    stdout(&lab(&place, &["run", "small.toml"]));
+    assert!(place.join("brisk-results/small/page/0-tcp.csv").exists());
+    assert_eq!(std::fs::metadata(&first).unwrap().modified().unwrap(), kept, "it was not run again");
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn any_transaction_of_a_plan_can_be_drawn_and_captured() {
+    let place = place("draw");
+    let words = [
+        "draw",
+        "small.toml",
+        "--arm",
+        "tcp+tfo",
+        "-n",
+        "3",
+        "-o",
+        "d.svg",
+        "--pcap",
+        "d.pcapng",
+        "--events",
+        "d.jsonl",
+    ];
+    let said = stdout(&lab(&place, &words));
+    assert_eq!(said, "d.svg: transaction 3 of small, lossy with tcp+tfo\n");
+    assert!(std::fs::read_to_string(place.join("d.svg")).unwrap().starts_with("<svg xmlns"));
+    assert!(std::fs::read(place.join("d.pcapng")).unwrap().starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]));
+    let events = std::fs::read_to_string(place.join("d.jsonl")).unwrap();
+    assert!(
+        events.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && events.contains("\"sent\"")
+    );
     std::fs::remove_dir_all(place).unwrap();
 }

@@ -8,6 +8,7 @@
 //! | [`setting`] | what surrounds a transaction: several paths, a second hop, neighbours |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
+//! | [`ladder`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
 //! | [`emulate`] | a link in real time between two devices |
@@ -18,6 +19,7 @@ pub mod arms;
 pub mod compare;
 pub mod demo;
 pub mod emulate;
+pub mod ladder;
 pub mod pages;
 pub mod plan;
 pub mod setting;

@@ -8,13 +8,17 @@ use brisk_sim::fast_open::Acquaintance;
 use brisk_sim::neighbours::{self, NeighbourSpec};
 use brisk_sim::page::{self, LoadSpec};
 use brisk_sim::seeds;
-use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
+use brisk_sim::transaction::{
+    Records, TransactionError, TransactionResult, TransactionSpec, transaction_in, transaction_recorded,
+};
 use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
+use thiserror::Error;
 
 use crate::arms::Arm;
 use crate::compare::Comparison;
+use crate::ladder;
 
 /// Transactions after which a path is familiar.
 const FAMILIAR: u32 = 300;
@@ -121,13 +125,8 @@ impl Comparison {
         index: u64,
         arena: &mut Arena,
     ) -> Result<TransactionResult, TransactionError> {
-        let seed = seeds::of_transaction(self.seed, index);
-        let paths = self.paths();
-        let path = match paths.len() {
-            1 => 0,
-            more => brisk_link::seeds::rng(seed, "path").next_u32() as usize % more,
-        };
-        let (tcp, link) = (&self.arms[arm].tcp, &paths[path]);
+        let (path, seed) = self.place(index);
+        let (tcp, link) = (&self.arms[arm].tcp, &self.paths()[path]);
         let fast_open = self.arms[arm].fast_open.then_some(&known[arm][path]);
         if let Some(burst) = &self.setting.burst {
             return Ok(burst.meet(link, seed));
@@ -162,18 +161,73 @@ impl Comparison {
         if self.setting.backend.is_some() && fetched.completion.is_none() {
             return Ok(fetched);
         }
-        let spec = TransactionSpec {
-            request: self.request,
-            think: self.setting.think + fetched.completion.unwrap_or_default(),
-            established: self.established,
-            client: tcp.clone(),
-            server: tcp.clone(),
-            fast_open,
-            ..TransactionSpec::new(link, response)
-        };
+        let think = self.setting.think + fetched.completion.unwrap_or_default();
+        let spec = TransactionSpec { think, fast_open, ..self.spec(arm, link, response) };
         let answered = transaction_in(&spec, seed, arena)?;
         Ok(both_hops(answered, &fetched))
     }
+
+    /// A transaction of an arm over a link.
+    fn spec<'a>(&self, arm: usize, link: &'a LinkSpec, response: u64) -> TransactionSpec<'a> {
+        TransactionSpec {
+            request: self.request,
+            think: self.setting.think,
+            established: self.established,
+            client: self.arms[arm].tcp.clone(),
+            server: self.arms[arm].tcp.clone(),
+            ..TransactionSpec::new(link, response)
+        }
+    }
+
+    /// Path and seed of a transaction: of several paths each transaction meets one.
+    fn place(&self, index: u64) -> (usize, u64) {
+        let seed = seeds::of_transaction(self.seed, index);
+        match self.paths().len() {
+            1 => (0, seed),
+            more => (brisk_link::seeds::rng(seed, "path").next_u32() as usize % more, seed),
+        }
+    }
+
+    /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
+    ///
+    /// # Errors
+    /// What keeps it from being simulated, or the records from being written. Pages, neighbours, bursts and second
+    /// hops cannot be recorded; [`RecordError::Kind`] says so.
+    pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
+        let Setting { backend, beside, burst, .. } = &self.setting;
+        if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
+            return Err(RecordError::Kind);
+        }
+        let (path, seed) = self.place(index);
+        let link = &self.paths()[path];
+        let known = self.acquaint(&self.arms[arm], link)?;
+        let fast_open = self.arms[arm].fast_open.then_some(&known);
+        let response = self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
+        let spec = TransactionSpec { fast_open, ..self.spec(arm, link, response) };
+        Ok(transaction_recorded(&spec, seed, records)?)
+    }
+
+    /// The diagram of transaction `index` of one arm.
+    ///
+    /// # Errors
+    /// As [`Comparison::record`].
+    pub fn draw(&self, arm: usize, index: u64) -> Result<String, RecordError> {
+        let buffer = ladder::Buffer::default();
+        let records = Records { capture: Some(Box::new(buffer.clone())), trace: None };
+        self.record(arm, index, records)?;
+        Ok(ladder::svg(&buffer.bytes(), &format!("transaction {index} with {}", self.arms[arm].name)))
+    }
+}
+
+/// Why a transaction cannot be recorded.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// It is not one connection over one path.
+    #[error("only single transactions can be recorded: no pages, neighbours, bursts or second hops")]
+    Kind,
+    /// It cannot be simulated, or the records cannot be written.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
 }
 
 impl Backend {

@@ -47,6 +47,12 @@ impl Acquaintance {
         Acquaintance::with(&[SERVER], link)
     }
 
+    /// What a client's stack has learnt by now; of the servers nothing is kept.
+    pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
+        let client = client.export_fast_open_cache(now) + &client.export_paths(now);
+        Acquaintance { client, server: String::new() }
+    }
+
     /// Makes the acquaintance of several servers, over this path.
     ///
     /// # Errors
@@ -133,14 +139,27 @@ fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientP
     }
 }
 
-/// The delay and the devices of a path, and nothing that depends on chance or load.
-fn quiet(link: &LinkSpec) -> LinkSpec {
-    let quiet = |direction: &DirectionSpec| DirectionSpec {
+/// The path without what chance does to it: a browser that loads a page over it learns how long its queue is.
+pub(crate) fn lossless(link: &LinkSpec) -> LinkSpec {
+    let lossless = |direction: &DirectionSpec| DirectionSpec {
+        rate: direction.rate.clone(),
+        queue: direction.queue,
+        ..quiet_direction(direction)
+    };
+    LinkSpec { down: lossless(&link.down), up: lossless(&link.up), seed: link.seed }
+}
+
+fn quiet_direction(direction: &DirectionSpec) -> DirectionSpec {
+    DirectionSpec {
         delay: direction.delay,
         middleboxes: direction.middleboxes.clone(),
         ..DirectionSpec::default()
-    };
-    LinkSpec { down: quiet(&link.down), up: quiet(&link.up), seed: link.seed }
+    }
+}
+
+/// The delay and the devices of a path, and nothing that depends on chance or load.
+fn quiet(link: &LinkSpec) -> LinkSpec {
+    LinkSpec { down: quiet_direction(&link.down), up: quiet_direction(&link.up), seed: link.seed }
 }
 
 #[cfg(test)]

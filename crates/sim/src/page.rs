@@ -26,6 +26,8 @@ pub const MAX_ACTIVITIES: usize = 20_000;
 /// Most hosts of a page.
 pub const MAX_HOSTS: usize = 1_000;
 
+/// Seed of the visit that an acquaintance is made on; nothing on its path depends on chance.
+const VISIT_SEED: u64 = 1;
 /// Address of the first host of a page; the others follow.
 const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 
@@ -276,6 +278,32 @@ impl LoadResult {
 /// # Errors
 /// As [`crate::transaction()`]; a load that does not end is a result.
 pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadResult, TransactionError> {
+    let Loaded { world, client, browser, serving } = play(spec, seed, arena)?;
+    let result = match world.app::<Browser>(browser) {
+        Some(browser) => LoadResult {
+            load: browser.load_time(),
+            first_object: browser.first_object(),
+            connections: browser.connections(),
+            wire_up: world.bytes_sent_by(Side::A),
+            wire_down: world.bytes_sent_by(Side::B),
+            dropped: world.dropped(),
+            counted: counted(&world, client, browser.open(), &serving),
+        },
+        None => LoadResult::default(),
+    };
+    *arena = world.into_arena();
+    Ok(result)
+}
+
+/// A world in which a page has been loaded.
+struct Loaded {
+    world: World,
+    client: HostId,
+    browser: AppId,
+    serving: Vec<(HostId, AppId)>,
+}
+
+fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, TransactionError> {
     let link = std::slice::from_ref(spec.link);
     let mut world = World::in_arena(link, seed, std::mem::take(arena));
     let client = world.add_host(Side::A, "browser", &[CLIENT], StackConfig::default())?;
@@ -303,20 +331,7 @@ pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadRes
     let browser = world.add_app(client, Instant::ZERO, Browser::new(page, servers, connect));
     let over = |world: &World| world.app::<Browser>(browser).is_some_and(|browser| browser.is_over());
     world.run_while(Instant::ZERO + spec.limit, over);
-    let result = match world.app::<Browser>(browser) {
-        Some(browser) => LoadResult {
-            load: browser.load_time(),
-            first_object: browser.first_object(),
-            connections: browser.connections(),
-            wire_up: world.bytes_sent_by(Side::A),
-            wire_down: world.bytes_sent_by(Side::B),
-            dropped: world.dropped(),
-            counted: counted(&world, client, browser.open(), &serving),
-        },
-        None => LoadResult::default(),
-    };
-    *arena = world.into_arena();
-    Ok(result)
+    Ok(Loaded { world, client, browser, serving })
 }
 
 /// The counters of the connections of the browser and of those of the servers.
@@ -336,13 +351,18 @@ fn counted(
     sum
 }
 
-/// What earlier visits have taught a browser about the hosts of a page.
+/// What earlier visits have taught a browser about the hosts of a page: the cookies, and the round-trip times of
+/// a load of the same page over the path without its losses, queues included.
 ///
 /// # Errors
 /// As [`load`].
 pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, TransactionError> {
     let servers: Vec<IpAddr> = addresses(page).collect();
-    Ok(Acquaintance::with(&servers, link)?)
+    let cookies = Acquaintance::with(&servers, link)?;
+    let lossless = fast_open::lossless(link);
+    let visit = LoadSpec { fast_open: Some(&cookies), ..LoadSpec::new(&lossless, page) };
+    let Loaded { world, client, .. } = play(&visit, VISIT_SEED, &mut Arena::default())?;
+    Ok(Acquaintance::of_client(world.stack(client), world.now()))
 }
 
 /// The addresses of the hosts of a page.

@@ -44,6 +44,9 @@ pub struct CellReport {
     /// Completion times of each arm in ms, for plots.
     #[serde(skip)]
     pub times: Vec<Vec<f64>>,
+    /// A diagram of the first transaction of each arm, SVG; empty if the plan wants none.
+    #[serde(skip)]
+    pub drawings: Vec<String>,
 }
 
 /// An expectation and what came out.
@@ -112,6 +115,7 @@ fn judge_cell(plan: &Plan, cell: &Cell, store: &Store, arms: &[Vec<Row>]) -> Res
         report,
         expected: expected.collect(),
         times: times.map(|times| times.map(|us| us as f64 / 1000.0).collect()).collect(),
+        drawings: store.drawings(cell),
     })
 }
 

@@ -21,7 +21,7 @@
 //! | `completed` | transactions that completed, percent |
 //!
 //! STAT is `mean`, `p25`, `p50`, `p90`, `p95`, `p99` or `p99.9`; COUNT is `timeouts`, `retransmits`,
-//! `recoveries`, `undos`, `masked`, `probes`, `segments`, `neighbour` (bytes) or `payload` (bytes).
+//! `recoveries`, `undos`, `masked`, `probes`, `by_probe` (losses that a probe repaired), `segments`, `neighbour` (bytes) or `payload` (bytes).
 
 use std::fmt;
 use std::str::FromStr;
@@ -87,6 +87,8 @@ pub enum Count {
     Masked,
     /// Tail loss probes.
     Probes,
+    /// Losses repaired by a probe.
+    ByProbe,
     /// Segments sent, acknowledgements included.
     Segments,
     /// Bytes that arrived for the plain flows on the same link.
@@ -112,13 +114,14 @@ const STATISTICS: [(&str, Statistic); 7] = [
     ("p99.9", Statistic::Quantile(0.999)),
 ];
 
-const COUNTS: [(&str, Count); 9] = [
+const COUNTS: [(&str, Count); 10] = [
     ("timeouts", Count::Timeouts),
     ("retransmits", Count::Retransmits),
     ("recoveries", Count::Recoveries),
     ("undos", Count::Undos),
     ("masked", Count::Masked),
     ("probes", Count::Probes),
+    ("by_probe", Count::ByProbe),
     ("segments", Count::Segments),
     ("neighbour", Count::Neighbour),
     ("payload", Count::Payload),
@@ -272,6 +275,7 @@ impl Count {
             Count::Undos => |row| row.undos,
             Count::Masked => |row| row.masked_losses,
             Count::Probes => |row| row.probes,
+            Count::ByProbe => |row| row.repaired_by_probe,
             Count::Segments => |row| row.segments,
             Count::Neighbour => |row| row.neighbour,
             Count::Payload => |row| row.payload,

@@ -12,6 +12,7 @@
 //! | [`run`] | running the cells that are not in the store yet |
 //! | [`judge`] | expectations against results, with confidence intervals |
 //! | [`page`] | one self-contained HTML file for people |
+//! | [`markdown`] | the same for a repository |
 
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use crate::sizes::Sizes;
 
 pub mod builtin;
 pub mod judge;
+pub mod markdown;
 pub mod metric;
 pub mod page;
 pub mod run;

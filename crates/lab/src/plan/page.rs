@@ -90,6 +90,10 @@ fn cell_part(cell: &CellReport) -> Markup {
         @if !cell.expected.is_empty() { (findings(&cell.expected)) }
         (arms(cell))
         (plot(cell))
+        @for (arm, drawing) in cell.report.arms.iter().zip(&cell.drawings) {
+            h4 { "the first transaction with " (arm.name) }
+            div.scroll.drawing { (PreEscaped(drawing)) }
+        }
     }
 }
 

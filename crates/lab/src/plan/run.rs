@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::compare::{Comparison, transactions};
 use crate::plan::store::{Row, RunId, Shard, Store, StoreError};
 use crate::plan::{Cell, Plan, PlanError, Workload};
+use crate::setting::RecordError;
 
 /// How a plan is run.
 #[derive(Clone, Debug)]
@@ -39,6 +40,9 @@ pub enum RunError {
     /// A transaction could not be simulated.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
+    /// A transaction could not be drawn.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// It was interrupted; what is complete has been kept.
     #[error("interrupted; the same command goes on where this one ended")]
     Interrupted,
@@ -90,10 +94,22 @@ pub fn run(
     for cell in &plan.cells {
         if store.read(cell)?.is_none() {
             let arms = run_cell(plan, cell, store, pages, progress, stop)?;
+            draw(plan, cell, store)?;
             store.write(cell, &arms)?;
         }
     }
     Ok(())
+}
+
+/// Draws the first transaction of each arm, if the cell wants it.
+fn draw(plan: &Plan, cell: &Cell, store: &Store) -> Result<(), RunError> {
+    if !cell.draw {
+        return Ok(());
+    }
+    let comparison = comparison(plan, cell, &store.id, &[])?;
+    let drawings = (0..cell.arms.len()).map(|arm| comparison.draw(arm, 0));
+    let drawings = drawings.collect::<Result<Vec<String>, RecordError>>()?;
+    Ok(store.write_drawings(cell, &drawings)?)
 }
 
 fn run_cell(
@@ -118,12 +134,7 @@ fn run_cell(
 ///
 /// # Errors
 /// What the cell asks for and cannot be.
-pub(crate) fn comparison(
-    plan: &Plan,
-    cell: &Cell,
-    id: &RunId,
-    pages: &[Page],
-) -> Result<Comparison, PlanError> {
+pub fn comparison(plan: &Plan, cell: &Cell, id: &RunId, pages: &[Page]) -> Result<Comparison, PlanError> {
     let Workload { link, sizes, sizes_text, page, setting, arms } = cell
         .workload()
         .map_err(|what| PlanError::Cell { plan: plan.name.clone(), cell: cell.name.clone(), what })?;

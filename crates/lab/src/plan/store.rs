@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/PLAN/run.json                which plan, seed, number, shard and build
 //! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
+//! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan wants it
 //! ```
 //!
 //! A file appears when it is complete, so that a run can be interrupted and resumed. Transaction `i` of a
@@ -294,6 +295,21 @@ impl Store {
         Ok(())
     }
 
+    /// Keeps a diagram for each arm of a cell.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn write_drawings(&self, cell: &Cell, drawings: &[String]) -> Result<(), StoreError> {
+        let files = self.files(cell).into_iter().map(|file| file.with_extension("svg"));
+        files.zip(drawings).try_for_each(|(file, drawing)| write_whole(&file, drawing.as_bytes()))
+    }
+
+    /// The diagrams of a cell, arm by arm; none if it has none.
+    pub fn drawings(&self, cell: &Cell) -> Vec<String> {
+        let read = |file: PathBuf| fs::read_to_string(file.with_extension("svg")).ok();
+        self.files(cell).into_iter().map(read).collect::<Option<_>>().unwrap_or_default()
+    }
+
     fn files(&self, cell: &Cell) -> Vec<PathBuf> {
         let name = |(index, arm): (usize, &String)| {
             let plain = |c: char| if c.is_ascii_alphanumeric() || c == '+' || c == '=' { c } else { '-' };
@@ -345,6 +361,8 @@ fn merge_plan(shards: &[Store], to: &Path) -> Result<Store, StoreError> {
         }
         arms.iter_mut().for_each(|rows| rows.sort_by_key(|row| row.index));
         merged.write(cell, &arms)?;
+        // Every shard has drawn the same transaction.
+        merged.write_drawings(cell, &first.drawings(cell))?;
     }
     Ok(merged)
 }

@@ -1,0 +1,107 @@
+//! The same report as [`super::page`] as Markdown, for a repository: every figure with its reason.
+
+use crate::plan::judge::{Finding, PlanReport, Verdict, short};
+
+/// How the results came about, for the head of the page.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The command that writes the page again.
+    pub command: String,
+    /// Version of the program.
+    pub version: String,
+    /// Seed of everything.
+    pub seed: String,
+    /// The machine in words; virtual time gives the same figures on every other one.
+    pub machine: Option<String>,
+}
+
+/// The page over some plans.
+pub fn page(plans: &[PlanReport], made: &Made) -> String {
+    let findings = || plans.iter().flat_map(|plan| &plan.cells).flat_map(|cell| &cell.expected);
+    let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
+    let Made { command, version, seed, machine } = made;
+    let mut text = format!(
+        "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\\
+         with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\\
+         {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\\
+         it (`OUTSIDE`). The expected range was written down before; where it leaves the paper's figure out, the last column\n\\
+         says why, and where it says that a cell tests the reason, that cell is in the same table.\n",
+        machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
+        findings().count(),
+        count(Verdict::Within),
+        count(Verdict::Unsure),
+        count(Verdict::Outside),
+    )
+    .replace("\\\n", "\n");
+    for plan in plans {
+        section(plan, &mut text);
+    }
+    text
+}
+
+fn section(plan: &PlanReport, text: &mut String) {
+    let PlanReport { plan: name, title, source, about, cells } = plan;
+    text.push_str(&format!("\n## {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim()));
+    for cell in cells {
+        let link =
+            if cell.report.link.spec.is_empty() { "no delay, no limit" } else { &cell.report.link.spec };
+        let workload = &cell.report.workload;
+        let connection = if workload.established { ", open connection" } else { "" };
+        text.push_str(&format!(
+            "- {}: `{link}`, {}{connection}, {} transactions an arm\n",
+            cell.cell, workload.flow, workload.n
+        ));
+    }
+    text.push_str("\n| cell | arm | figure | paper | brisk | 95 % | difference | expected | | why |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    for cell in cells {
+        cell.expected.iter().for_each(|finding| text.push_str(&row(&cell.cell, finding)));
+    }
+}
+
+fn row(cell: &str, finding: &Finding) -> String {
+    let Finding { arm, metric, unit, paper, brisk, ci95: [low, high], range: [from, to], verdict, why } =
+        finding;
+    format!(
+        "| {cell} | {arm} | `{metric}` | {} | {} | {} to {} | {} | {} to {} | {} | {} |\n",
+        paper.map_or("-".to_owned(), short),
+        format!("{} {unit}", short(*brisk)).trim_end(),
+        short(*low),
+        short(*high),
+        paper.map_or("-".to_owned(), |paper| short(brisk - paper)),
+        short(*from),
+        short(*to),
+        verdict.sign(),
+        why.replace('|', "/"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_as_many_columns_as_the_heading() {
+        let finding = Finding {
+            arm: "tcp+tfo".to_owned(),
+            metric: "gain.p50".to_owned(),
+            unit: "%",
+            paper: Some(-50.0),
+            brisk: -49.5,
+            ci95: [-50.0, -49.0],
+            range: [-51.0, -49.0],
+            verdict: Verdict::Within,
+            why: "a | b".to_owned(),
+        };
+        let row = row("cell", &finding);
+        assert_eq!(
+            row,
+            "| cell | tcp+tfo | `gain.p50` | -50.0 | -49.5 % | -50.0 to -49.0 | 0.50 | -51.0 to -49.0 | ok | a / b |\n"
+        );
+        let mut text = String::new();
+        let plan = ["p", "t", "s", "a"].map(str::to_owned);
+        let [plan, title, source, about] = plan;
+        section(&PlanReport { plan, title, source, about, cells: Vec::new() }, &mut text);
+        let heading = text.lines().find(|line| line.starts_with("| cell")).unwrap();
+        assert_eq!(heading.matches('|').count(), row.matches('|').count());
+    }
+}
