@@ -145,7 +145,7 @@ fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     let mut happens: BTreeMap<u64, [u32; 2]> = BTreeMap::new();
     for Crossing { from_server, sent, arrived, .. } in crossings {
         happens.entry(*sent).or_default()[usize::from(*from_server)] += 1;
-        for at in arrived {
+        if let Some(at) = arrived {
             happens.entry(*at).or_default()[usize::from(!from_server)] += 1;
         }
     }
