@@ -14,9 +14,9 @@ use brisk_wire::{ChecksumCheck, Flags, Gentle, Packet, Segment, SeqNum};
 use maud::{Markup, PreEscaped, html};
 
 /// Where the lines of client and server are, and the width of the drawing.
-const CLIENT_X: f64 = 190.0;
-const SERVER_X: f64 = 510.0;
-const WIDTH: f64 = 700.0;
+const CLIENT_X: f64 = 270.0;
+const SERVER_X: f64 = 560.0;
+const WIDTH: f64 = 830.0;
 /// Least distance of two labels, and the most that a silence gets.
 const STEP: f64 = 15.0;
 const SILENCE: f64 = 44.0;
@@ -79,7 +79,10 @@ pub fn svg(capture: &[u8], title: &str) -> String {
     let height = heights.last().map_or(0.0, |(_, y)| *y) + 40.0;
     let y = |us: u64| heights.iter().rev().find(|(at, _)| *at <= us).map_or(0.0, |(_, y)| *y);
     let mut slots = Slots::default();
-    let drawn: Vec<Markup> = crossings.iter().map(|crossing| arrow(crossing, &y, &mut slots)).collect();
+    let flight = crossings.iter().filter_map(|crossing| Some(crossing.arrived? - crossing.sent)).min();
+    let flight = flight.unwrap_or_default();
+    let drawn: Vec<Markup> =
+        crossings.iter().map(|crossing| arrow(crossing, flight, &y, &mut slots)).collect();
     let height = height.max(slots.lowest() + 20.0);
     let markup = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-label=(title) {
@@ -110,16 +113,17 @@ impl Slots {
     }
 }
 
-fn arrow(crossing: &Crossing, y: &impl Fn(u64) -> f64, slots: &mut Slots) -> Markup {
+/// An arrow with its label; `flight` is how long a packet takes, in microseconds.
+fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut Slots) -> Markup {
     let Crossing { from_server, sent, arrived, label, extra } = crossing;
     let (from, to) = if *from_server { (SERVER_X, CLIENT_X) } else { (CLIENT_X, SERVER_X) };
     let start = slots.take(*from_server, y(*sent));
     let away = if *from_server { -1.0 } else { 1.0 };
-    // A lost one ends two thirds of the way, as steep as those of its time.
+    // A lost one ends two thirds of the way, as steep as if it had arrived.
     let (x, end) = match arrived {
         // Packets of the same instant are drawn below each other at both ends.
         Some(at) => (to, y(*at) + start - y(*sent)),
-        None => (from + (to - from) * 0.66, start + 26.0),
+        None => (from + (to - from) * 0.66, start + (y(sent + flight) - y(*sent)) * 0.66),
     };
     let class = match (arrived, extra) {
         (None, _) => "p lost",
