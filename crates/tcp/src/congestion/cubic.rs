@@ -643,6 +643,15 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_that_is_known_of_the_path_holds_and_is_two_segments_at_least() {
+        let mut cubic = Cubic::new(1_000, 10_000, true);
+        cubic.set_ssthresh(15_000);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (10_000, 15_000));
+        cubic.set_ssthresh(100);
+        assert_eq!(cubic.ssthresh(), 2_000);
+    }
+
+    #[test]
     fn extreme_inputs_do_not_panic() {
         let mut flow = Flow::new(Cubic::new(0, 0, true));
         flow.ack(u32::MAX, Duration::ZERO);

@@ -846,6 +846,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_out_of_its_range_is_refused_by_name() {
+        let refused = |change: fn(&mut ClientMemory)| {
+            let mut memory = ClientMemory::default();
+            change(&mut memory);
+            memory.validate().err().map(|error| error.key)
+        };
+        assert_eq!(refused(|_| ()), None);
+        assert_eq!(refused(|memory| memory.entries = 1_000_001), Some("fast_open.entries"));
+        for limit in [0, 11] {
+            let mut memory = ClientMemory { syn_fail_limit: limit, ..ClientMemory::default() };
+            assert_eq!(memory.validate().err().map(|error| error.key), Some("syn_fail_limit"));
+            memory = ClientMemory { soft_limit: limit, ..ClientMemory::default() };
+            assert_eq!(memory.validate().err().map(|error| error.key), Some("soft_limit"));
+        }
+        assert_eq!(refused(|memory| memory.disable_base = Duration::ZERO), Some("disable_base"));
+        assert_eq!(refused(|memory| memory.black_hole_base = Duration::MAX), Some("black_hole_base"));
+        assert_eq!(refused(|memory| memory.black_hole_base = Duration::ZERO), None);
+        assert_eq!(refused(|memory| memory.black_hole_destinations = 9), Some("black_hole_destinations"));
+    }
+
+    #[test]
     fn a_cache_without_entries_remembers_nothing() {
         let memory = ClientMemory { entries: 0, ..ClientMemory::default() };
         let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(1)), asker("198.51.100.9:80"));
