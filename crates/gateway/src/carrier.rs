@@ -22,6 +22,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The longest pause between two trials.
 const AGAIN_MOST: Duration = Duration::from_secs(60);
 
+/// Trials in a row have failed for so long when the pause has grown to this: about 15 s.
+const CERTAIN: Duration = Duration::from_secs(8);
+
 /// Whether a path carries our TCP.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
@@ -44,16 +47,17 @@ impl Memory {
         self.get().is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// Ours did not come through. Answers whether that was a trial, and not the first time.
+    /// Ours did not come through. Answers whether that is certain enough to give up connections that began over it: a path,
+    /// or a machine, that was busy for a moment must not cost them.
     pub(crate) fn lost(&self, now: Instant) -> bool {
-        let again = self.is_due(now);
+        let trial = self.is_due(now);
         let pause = self.get().map_or(AGAIN, |lost| match lost.again_at <= now {
             true => (2 * lost.pause).min(AGAIN_MOST),
             // Others have seen the same at the same time.
             false => lost.pause,
         });
         self.set(Some(Lost { again_at: now + pause, pause }));
-        again
+        trial && pause >= CERTAIN
     }
 
     /// Ours comes through.
@@ -227,7 +231,7 @@ mod tests {
         let (memory, mut now) = (Memory::default(), Instant::now());
         assert!(!memory.over_kernel() && !memory.is_due(now));
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
-            assert_eq!(memory.lost(now), pause > 1);
+            assert_eq!(memory.lost(now), pause >= CERTAIN.as_secs());
             // Somebody else who sees the same does not count as another trial.
             assert!(!memory.lost(now));
             let pause = Duration::from_secs(pause);
