@@ -83,8 +83,8 @@ fn copies_leave_little_to_retransmit() {
             server: tcp.clone(),
             ..TransactionSpec::new(&link, 20_000)
         };
-        let runs: Vec<_> = (0..100).map(|seed| transaction(&spec, seed).unwrap()).collect();
-        let mean = runs.iter().map(|run| run.completion.unwrap()).sum::<Duration>() / 100;
+        let runs: Vec<_> = (0..300).map(|seed| transaction(&spec, seed).unwrap()).collect();
+        let mean = runs.iter().map(|run| run.completion.unwrap()).sum::<Duration>() / 300;
         (
             mean,
             runs.iter().map(|run| run.retransmits).sum::<u64>(),
@@ -94,7 +94,7 @@ fn copies_leave_little_to_retransmit() {
     let (plain, copies) = (play(&TcpConfig::default()), play(&proactive(CopyScope::All)));
     assert!(copies.0 < plain.0 * 9 / 10, "mean {:?}, without {:?}", copies.0, plain.0);
     assert!(copies.1 * 10 < plain.1, "retransmissions {}, without {}", copies.1, plain.1);
-    assert!(copies.2 > 15, "masked losses {}", copies.2);
+    assert!(copies.2 > 50, "masked losses {}", copies.2);
 }
 
 /// What came of bulk and short flows beside each other.
@@ -158,6 +158,7 @@ fn crowd(short: Option<&TcpConfig>, seconds: u64) -> Crowd {
 
 /// Short flows with the planner in a crowd: what they take from the bulk is what they add, and no more.
 #[test]
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test proactive bulk_loses -- --ignored --nocapture"]
 fn bulk_loses_what_short_flows_add() {
     let seconds = 10;
     let (alone, plain, planned) = (
