@@ -115,9 +115,10 @@ impl Connection {
     /// there have been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". An
     /// answer that echoes an earlier one shows that the timer was too short, and nothing was lost.
     pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let HandshakeTimer { timeouts, early, last_sent, .. } = self.tx.handshake;
-        // The plain SYN that followed one with data answers what devices do, not congestion.
-        let repeated = (timeouts + early).saturating_sub(self.syns_before_plain());
+        let HandshakeTimer { timeouts, last_sent, .. } = self.tx.handshake;
+        // The plain SYN that followed one with data answers what devices do, not congestion; early retries are
+        // guesses and count as little.
+        let repeated = timeouts.saturating_sub(self.syns_before_plain());
         let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
             return;

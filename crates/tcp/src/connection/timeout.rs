@@ -179,10 +179,7 @@ impl Connection {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
         if !self.opens_fast() && self.early_handshake_timeout() {
-            // The first of them is a guess, and one lost packet at most (RFC 6928 section 2).
-            if self.tx.handshake.early > 1 {
-                self.reduce_for_lost_syn_ack(now);
-            }
+            self.reduce_for_lost_syn_ack(now);
             self.tx.handshake.due = true;
             return self.tx.rto.on_expire_linear();
         }
