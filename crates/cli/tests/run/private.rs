@@ -44,7 +44,9 @@ for _ in $(seq 100); do curl -s -o /dev/null http://192.0.2.1:8000/ && break; sl
 for _ in $(seq 100); do grep -q started "$2/log" && break; sleep 0.05; done
 "$1" run --peer 127.0.0.1:7443 --key-file "$3" -- sh -c \
     'ip -o addr show | grep -c 192.0.2.1; curl -sS -m 10 http://192.0.2.1:8000/hello.txt; exit 7' || echo status $?
-grep -c 'event=access.*bytes_down=[1-9]' "$2/log"
+carried='event=access.*bytes_down=[1-9]'
+for _ in $(seq 200); do grep -q "$carried" "$2/log" && break; sleep 0.05; done
+grep -c "$carried" "$2/log"
 "#;
 
 #[test]
