@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use brisk_lab::arms::{default_arms, parse_arms};
 use brisk_lab::compare::{Comparison, compare};
+use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
 use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
@@ -11,6 +12,8 @@ use brisk_link::LinkSpec;
 use brisk_link::units::{parse_proportion, parse_size};
 use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
+
+mod own;
 
 use crate::Common;
 use crate::failure::Failure;
@@ -22,7 +25,9 @@ const EXAMPLES: &str = "\
 Examples:
   brisk whatif --rtt 100ms --rate 20mbit --loss 2% --flow 30kB
   brisk whatif --rtt 200ms --loss after:1%,50% --flow 5kB -n 10000 --json
-  brisk whatif --rtt 80ms --loss 1% --sizes sizes.csv --established";
+  brisk whatif --rtt 80ms --loss 1% --sizes sizes.csv --established
+  brisk whatif --rtt 80ms --loss 1% --access-log /var/log/nginx/access.log
+  tcpdump -i eth0 -s 128 -w own.pcap tcp port 80, and then: brisk whatif --pcap own.pcap";
 
 /// The link when no flag describes one.
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
@@ -55,7 +60,7 @@ pub(crate) struct Args {
 #[command(next_help_heading = "Workload")]
 struct Workload {
     /// Bytes of each response
-    #[arg(long, value_name = "SIZE", default_value = "30kB", conflicts_with_all = ["sizes", "har", "pcap"], env = "BRISK_FLOW")]
+    #[arg(long, value_name = "SIZE", default_value = "30kB", conflicts_with_all = ["sizes", "har", "access_log", "pcap"], env = "BRISK_FLOW")]
     flow: String,
     /// Draw the sizes of the responses from a CSV of "bytes,cumulative share"
     #[arg(long, value_name = "FILE", env = "BRISK_SIZES")]
@@ -63,8 +68,12 @@ struct Workload {
     /// Load the page that this HAR file recorded: each transaction is a whole page
     #[arg(long, value_name = "FILE")]
     har: Option<PathBuf>,
-    /// Take the responses from a packet capture; not built yet
-    #[arg(long, value_name = "FILE")]
+    /// Draw the sizes of the responses from the access log of a web server (common or combined format)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har"])]
+    access_log: Option<PathBuf>,
+    /// Take everything from a packet capture (pcap, pcapng): sizes, round-trip times, losses and their runs; flags of
+    /// the link go before what the capture says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har", "access_log", "request", "established", "arms"])]
     pcap: Option<PathBuf>,
     /// Bytes of each request, at least 16
     #[arg(long, value_name = "SIZE", default_value = "100B", env = "BRISK_REQUEST")]
@@ -79,6 +88,9 @@ struct Workload {
 
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    if let Some(file) = &args.workload.pcap {
+        return own::run(&args, file, common);
+    }
     let comparison = args.comparison()?;
     let stop = interrupt::stop_flag()?;
     let bar = match common.quiet {
@@ -103,9 +115,8 @@ fn style() -> ProgressStyle {
 }
 
 impl Args {
-    fn comparison(&self) -> Result<Comparison, Failure> {
-        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
-        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+    /// Percent of additional bytes that are allowed.
+    fn max_overhead(&self) -> Result<u32, Failure> {
         let max_overhead = parse_proportion(&self.max_overhead)
             .map_err(|error| Failure::usage(format!("--max-overhead {}: {error}", self.max_overhead)))?
             .ppb()
@@ -113,6 +124,13 @@ impl Args {
         if max_overhead > 200 {
             return Err(Failure::usage(format!("--max-overhead {}: use 0% to 200%", self.max_overhead)));
         }
+        Ok(max_overhead)
+    }
+
+    fn comparison(&self) -> Result<Comparison, Failure> {
+        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
+        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+        let max_overhead = self.max_overhead()?;
         let mut arms = match &self.arms {
             Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
             None => default_arms(),
@@ -152,11 +170,11 @@ impl Workload {
             );
             return Ok((Sizes::Fixed(page.bytes()), text));
         }
-        if let Some(file) = &self.pcap {
-            return Err(Failure::usage(format!(
-                "--pcap {}: is not built yet; use --flow, --sizes or --har",
-                file.display()
-            )));
+        if let Some(file) = &self.access_log {
+            let log = read_log(file)?;
+            let text =
+                format!("{} responses of {} ({} lines without)", log.responses, file.display(), log.skipped);
+            return Ok((log.sizes, text));
         }
         if let Some(file) = &self.sizes {
             return Ok((read_sizes(file)?, format!("sizes from {}", file.display())));
@@ -172,6 +190,13 @@ fn read_har(file: &Path) -> Result<Page, Failure> {
         .map_err(|error| Failure::failed(format!("--har {}: {error}", file.display())))?;
     let label = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     har::read(&text, &label).map_err(|error| Failure::usage(format!("--har {}: {error}", file.display())))
+}
+
+fn read_log(file: &Path) -> Result<access_log::Log, Failure> {
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::failed(format!("--access-log {}: {error}", file.display()));
+    let input = std::fs::File::open(file).map_err(|error| failed(&error))?;
+    access_log::read(input).map_err(|error| failed(&error))
 }
 
 fn read_sizes(file: &Path) -> Result<Sizes, Failure> {

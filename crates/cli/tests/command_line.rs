@@ -61,7 +61,6 @@ fn a_wrong_value_is_usage_and_says_what_to_do() {
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
         (["whatif", "--arms", "tcp;nonsense"], "arms: tcp, tcp+tfo"),
         (["whatif", "--arms", "corrective=f3"], "corrective cannot be 'f3'"),
-        (["whatif", "--pcap", "own.pcap"], "is not built yet"),
         (["whatif", "--flow", "30kg"], "not a unit of size"),
         (["demo", "--middlebox", "drop-syn-data"], "use brisk whatif"),
         (["emulate", "--rtt", "10ms"], "--between RED,BLUE"),

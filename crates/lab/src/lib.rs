@@ -11,6 +11,7 @@
 //! | [`ladder`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
+//! | [`own`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod compare;
 pub mod demo;
 pub mod emulate;
 pub mod ladder;
+pub mod own;
 pub mod pages;
 pub mod plan;
 pub mod setting;

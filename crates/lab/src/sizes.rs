@@ -74,6 +74,22 @@ impl Sizes {
         }
     }
 
+    /// The distribution of a sample: each of its sizes as often as it occurs. `None` of nothing.
+    pub fn of_sample(mut sizes: Vec<u64>) -> Option<Sizes> {
+        sizes.sort_unstable();
+        let count = sizes.len() as f64;
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (index, bytes) in sizes.iter().enumerate() {
+            let (bytes, below, here) = (*bytes as f64, index as f64 / count, (index + 1) as f64 / count);
+            match points.last_mut() {
+                Some((last, share)) if *last == bytes => *share = here,
+                // Two points with the same share at either side: nothing lies between two sizes.
+                _ => points.extend([(bytes, below), (bytes, here)]),
+            }
+        }
+        (!points.is_empty()).then_some(Sizes::Distribution(points))
+    }
+
     /// The size of one response in bytes, at least 1.
     pub fn draw(&self, rng: &mut impl RngCore) -> u64 {
         match self {
@@ -128,6 +144,18 @@ mod tests {
         assert_eq!(error("h\nh2"), SizesError::Line { line: 2, text: "h2".to_owned() });
         assert_eq!(error("h\n"), SizesError::Empty);
         assert_eq!(error("1,0.5"), SizesError::Open("0.5".to_owned()));
+    }
+
+    #[test]
+    fn a_sample_is_drawn_as_often_as_it_occurs_and_nothing_between() {
+        assert_eq!(Sizes::of_sample(vec![]), None);
+        let sizes = Sizes::of_sample(vec![700, 100, 100, 700, 9]).unwrap();
+        let mut rng = brisk_link::seeds::rng(2, "sizes");
+        let drawn: Vec<u64> = (0..10_000).map(|_| sizes.draw(&mut rng)).collect();
+        for (size, expected) in [(9, 2_000), (100, 4_000), (700, 4_000)] {
+            let found = drawn.iter().filter(|drawn| **drawn == size).count();
+            assert!(found.abs_diff(expected) < 200, "{size}: {found}");
+        }
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn find(expectation: &Expectation, arm: &[Row], base: &[Row], rtt_us: f64, seed:
 
 /// The percentile bootstrap over transactions: an arm and the first one are drawn together, because they met
 /// the same losses.
-fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
+pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let mut rng = brisk_link::seeds::rng(seed, "judge");
     let n = arm.len().min(base.len());
     let mut values: Vec<f64> = (0..RESAMPLES)

@@ -1,0 +1,220 @@
+//! Blocks of a capture file. Memory is bounded by [`LONGEST_BLOCK`], whatever the file says of itself.
+
+use std::io::Read;
+
+use pcap_parser::traits::PcapNGPacketBlock;
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use thiserror::Error;
+
+/// Bytes of the longest block that is read; a packet of 64 KiB and its options fit several times.
+pub const LONGEST_BLOCK: usize = 1 << 20;
+/// Interfaces of a section that are told apart.
+const MOST_INTERFACES: usize = 4096;
+
+/// Why there is nothing to say about a capture.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(#[from] std::io::Error),
+    /// It begins with neither of the two formats.
+    #[error("is neither pcap nor pcapng; compressed captures have to be unpacked first")]
+    Format,
+    /// The format is right and there is no packet in it.
+    #[error("holds no packet")]
+    Empty,
+    /// There are packets, none of which is TCP.
+    #[error("holds {packets} packets and no TCP segment among them; see the capture filter")]
+    NoTcp {
+        /// Packets in the file.
+        packets: u64,
+    },
+}
+
+/// One packet as the file has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Nanoseconds since the epoch.
+    pub at: u64,
+    /// Number of the interface, over all sections.
+    pub interface: u32,
+    /// How the bytes begin.
+    pub linktype: Linktype,
+    /// What was kept of it.
+    pub bytes: &'a [u8],
+    /// Bytes it had on the wire.
+    pub original: u32,
+}
+
+/// How far the reading came.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reading {
+    /// Packets read.
+    pub packets: u64,
+    /// What stopped it before the end, if anything did.
+    pub stopped: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Interface {
+    linktype: Linktype,
+    /// Ticks a second.
+    resolution: u64,
+    /// Seconds to add.
+    offset: i64,
+}
+
+/// What blocks leave behind for those that follow.
+#[derive(Default)]
+struct State {
+    /// Interfaces of this section.
+    interfaces: Vec<Interface>,
+    /// Interfaces of the sections before.
+    earlier: u32,
+    /// Link type and ticks a second of a file in the old format.
+    legacy: Option<(Linktype, u64)>,
+    last: u64,
+}
+
+/// Hands every packet of a capture to `frame`. What follows damage is left out and told in [`Reading::stopped`].
+///
+/// # Errors
+/// [`CaptureError::Read`] and [`CaptureError::Format`], if not even the beginning can be read.
+pub fn read(input: impl Read + Send, frame: &mut dyn FnMut(Frame<'_>)) -> Result<Reading, CaptureError> {
+    let mut input = Watched { input, failed: None };
+    let mut reading = Reading::default();
+    {
+        let mut blocks = create_reader(LONGEST_BLOCK, &mut input).map_err(|error| match error {
+            PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
+            PcapError::Eof => CaptureError::Empty,
+            _ => CaptureError::Format,
+        })?;
+        let mut state = State::default();
+        let mut refilled_at = None;
+        loop {
+            match blocks.next() {
+                Ok((len, block)) => {
+                    if let Some(packet) = state.take(&block) {
+                        reading.packets += 1;
+                        frame(packet);
+                    }
+                    drop(block);
+                    blocks.consume(len);
+                }
+                Err(PcapError::Eof) => break,
+                Err(PcapError::Incomplete(_)) => {
+                    let here = (blocks.consumed(), blocks.data().len());
+                    // A block longer than the buffer, or the end of the file in the middle of one.
+                    if refilled_at == Some(here) || blocks.refill().is_err() {
+                        reading.stopped = Some("the file ends, or its next block is too long,".to_owned());
+                        break;
+                    }
+                    refilled_at = Some(here);
+                }
+                Err(PcapError::UnexpectedEof) => {
+                    reading.stopped = Some("the file ends in the middle of a packet".to_owned());
+                    break;
+                }
+                Err(_) => {
+                    reading.stopped = Some("the file is damaged".to_owned());
+                    break;
+                }
+            }
+        }
+    }
+    match (input.failed, reading.packets) {
+        (Some(error), 0) => Err(error.into()),
+        (Some(error), _) => Ok(Reading { stopped: Some(format!("reading fails ({error})")), ..reading }),
+        (None, _) => Ok(reading),
+    }
+}
+
+impl State {
+    fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<Frame<'a>> {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                let ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                self.legacy = Some((header.network, ticks));
+                None
+            }
+            PcapBlockOwned::Legacy(packet) => {
+                let (linktype, ticks) = self.legacy?;
+                let ns = u64::from(packet.ts_usec) * (1_000_000_000 / ticks);
+                let bytes = packet.data.get(..packet.caplen as usize).unwrap_or(packet.data);
+                let at = u64::from(packet.ts_sec).saturating_mul(1_000_000_000).saturating_add(ns);
+                Some(Frame { at, interface: 0, linktype, bytes, original: packet.origlen })
+            }
+            PcapBlockOwned::NG(block) => self.take_ng(block),
+        }
+    }
+
+    fn take_ng<'a>(&mut self, block: &'a Block<'a>) -> Option<Frame<'a>> {
+        match block {
+            Block::SectionHeader(_) => {
+                self.earlier = self.earlier.saturating_add(self.interfaces.len() as u32);
+                self.interfaces.clear();
+                None
+            }
+            Block::InterfaceDescription(described) => {
+                if self.interfaces.len() < MOST_INTERFACES {
+                    self.interfaces.push(Interface {
+                        linktype: described.linktype,
+                        resolution: described.ts_resolution().filter(|ticks| *ticks > 0).unwrap_or(1_000_000),
+                        offset: described.ts_offset(),
+                    });
+                }
+                None
+            }
+            Block::EnhancedPacket(packet) => {
+                let interface = self.interfaces.get(packet.if_id as usize)?;
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                self.last = interface.nanoseconds(ticks);
+                Some(Frame {
+                    at: self.last,
+                    interface: self.earlier.saturating_add(packet.if_id),
+                    linktype: interface.linktype,
+                    bytes: packet.packet_data(),
+                    original: packet.origlen,
+                })
+            }
+            Block::SimplePacket(packet) => {
+                // It has no time; that of the packet before keeps the order.
+                let interface = self.interfaces.first()?;
+                Some(Frame {
+                    at: self.last,
+                    interface: self.earlier,
+                    linktype: interface.linktype,
+                    bytes: packet.packet_data(),
+                    original: packet.origlen,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Interface {
+    fn nanoseconds(&self, ticks: u64) -> u64 {
+        let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.resolution);
+        let offset = i128::from(self.offset) * 1_000_000_000;
+        u64::try_from((ns as i128).saturating_add(offset).max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// Remembers the error that the parser only calls one.
+struct Watched<R> {
+    input: R,
+    failed: Option<std::io::Error>,
+}
+
+impl<R: Read> Read for &mut Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self.input.read(buffer) {
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
+                self.failed = Some(error);
+                Ok(0)
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What of a packet matters: addresses, sequence numbers, lengths, three options.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpOptionElement, TransportSlice};
+use pcap_parser::Linktype;
+
+use crate::reader::Frame;
+
+/// Link types of the tcpdump registry that are not constants of the parser.
+const LINUX_SLL2: Linktype = Linktype(276);
+const SLL_HEADER: usize = 16;
+const SLL2_HEADER: usize = 20;
+
+/// A TCP segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Nanoseconds since the epoch.
+    pub at: u64,
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// To whom.
+    pub destination: SocketAddr,
+    /// The IPv4 identification; IPv6 has none.
+    pub ip_id: Option<u16>,
+    /// Sequence number of the first byte, or of SYN.
+    pub seq: u32,
+    /// The acknowledgement, if the flag is set.
+    pub ack: Option<u32>,
+    /// SYN.
+    pub syn: bool,
+    /// FIN.
+    pub fin: bool,
+    /// RST.
+    pub rst: bool,
+    /// Bytes of payload on the wire, also if the capture has fewer.
+    pub len: u32,
+    /// The MSS option of a SYN.
+    pub mss: Option<u16>,
+    /// TSval of the timestamp option.
+    pub ts: Option<u32>,
+    /// First and second SACK block.
+    pub sack: [Option<(u32, u32)>; 2],
+}
+
+/// What a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// TCP, and as much of it as is needed.
+    Tcp(Segment),
+    /// TCP whose header the capture cut off, or that is damaged or a fragment.
+    Unreadable,
+    /// Something else.
+    Other,
+}
+
+/// Takes a packet apart.
+pub fn parse(frame: &Frame<'_>) -> Kind {
+    let Some(packet) = slice(frame) else { return Kind::Other };
+    let (source, destination, ip_id, is_tcp) = match &packet.net {
+        Some(LaxNetSlice::Ipv4(ip)) => {
+            let header = ip.header();
+            let addresses = (IpAddr::V4(header.source_addr()), IpAddr::V4(header.destination_addr()));
+            (addresses.0, addresses.1, Some(header.identification()), header.protocol().0 == 6)
+        }
+        Some(LaxNetSlice::Ipv6(ip)) => {
+            let header = ip.header();
+            let addresses = (IpAddr::V6(header.source_addr()), IpAddr::V6(header.destination_addr()));
+            (addresses.0, addresses.1, None, header.next_header().0 == 6)
+        }
+        _ => return Kind::Other,
+    };
+    let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
+        return if is_tcp { Kind::Unreadable } else { Kind::Other };
+    };
+    // What the capture cut off is payload, since the headers are whole.
+    let cut = frame.original.saturating_sub(frame.bytes.len() as u32);
+    let mut segment = Segment {
+        at: frame.at,
+        source: SocketAddr::new(source, tcp.source_port()),
+        destination: SocketAddr::new(destination, tcp.destination_port()),
+        ip_id,
+        seq: tcp.sequence_number(),
+        ack: tcp.ack().then(|| tcp.acknowledgment_number()),
+        syn: tcp.syn(),
+        fin: tcp.fin(),
+        rst: tcp.rst(),
+        len: (tcp.payload().len() as u32).saturating_add(cut).min(1 << 20),
+        mss: None,
+        ts: None,
+        sack: [None; 2],
+    };
+    for option in tcp.options_iterator().map_while(Result::ok) {
+        match option {
+            TcpOptionElement::MaximumSegmentSize(mss) => segment.mss = Some(mss),
+            TcpOptionElement::Timestamp(value, _) => segment.ts = Some(value),
+            TcpOptionElement::SelectiveAcknowledgement(first, others) => {
+                segment.sack = [Some(first), others[0]];
+            }
+            _ => {}
+        }
+    }
+    Kind::Tcp(segment)
+}
+
+fn slice<'a>(frame: &Frame<'a>) -> Option<LaxSlicedPacket<'a>> {
+    let ether_type = |at: usize| {
+        let bytes = frame.bytes.get(at..at + 2)?;
+        Some(EtherType(u16::from_be_bytes([bytes[0], bytes[1]])))
+    };
+    match frame.linktype {
+        Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(frame.bytes).ok(),
+        Linktype::LINUX_SLL => {
+            Some(LaxSlicedPacket::from_ether_type(ether_type(14)?, frame.bytes.get(SLL_HEADER..)?))
+        }
+        LINUX_SLL2 => Some(LaxSlicedPacket::from_ether_type(ether_type(0)?, frame.bytes.get(SLL2_HEADER..)?)),
+        Linktype::NULL | Linktype::LOOP => LaxSlicedPacket::from_ip(frame.bytes.get(4..)?).ok(),
+        // Raw IP, under the names that systems have for it.
+        Linktype(12 | 101 | 228 | 229) => LaxSlicedPacket::from_ip(frame.bytes).ok(),
+        _ => None,
+    }
+}

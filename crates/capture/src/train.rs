@@ -1,0 +1,256 @@
+//! Packets of one direction in the order in which they were sent, and which of them were lost.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+/// A longer pause, ns, ends a burst: what is lost behind it is not a continuation of what was lost before it.
+pub const BURST_GAP: u64 = 2_000_000;
+/// Packets about which something may still be learnt.
+const MOST_OPEN: usize = 4096;
+/// After this time, ns, a packet's fate is settled.
+const SETTLED_AFTER: u64 = 20_000_000_000;
+
+/// Losses and their runs. Probabilities are those of the link grammar's `after:` model: of a packet that begins
+/// a burst or follows one that arrived, and of one that follows a lost one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Losses {
+    /// Packets sent.
+    pub packets: u64,
+    /// Of these, lost.
+    pub lost: u64,
+    /// Packets that followed a lost one in the same burst.
+    pub after_lost: u64,
+    /// Of these, lost.
+    pub lost_after_lost: u64,
+}
+
+impl Losses {
+    /// Share of packets lost, 0 to 1.
+    pub fn rate(&self) -> f64 {
+        share(self.lost, self.packets)
+    }
+
+    /// Probability of loss behind a lost packet of the same burst; the rate if no packet followed one.
+    pub fn continues(&self) -> f64 {
+        if self.after_lost == 0 { self.rate() } else { share(self.lost_after_lost, self.after_lost) }
+    }
+
+    /// Probability of loss of every other packet.
+    pub fn begins(&self) -> f64 {
+        share(self.lost.saturating_sub(self.lost_after_lost), self.packets.saturating_sub(self.after_lost))
+    }
+
+    /// Mean length of a run of losses in packets, as it is where no end of a burst cuts it short.
+    pub fn burst(&self) -> f64 {
+        1.0 / (1.0 - self.continues()).max(0.001)
+    }
+
+    /// 95 % interval of the rate: normal approximation, with the variance that runs of losses add (the factor of
+    /// a two-state chain, (1 + q) / (1 - q)); for nothing lost, up to three losses (rule of three).
+    pub fn rate_interval(&self) -> [f64; 2] {
+        if self.lost == 0 {
+            return [0.0, (3.0 / self.packets.max(3) as f64).min(1.0)];
+        }
+        let q = self.continues().min(0.99);
+        let spread = 1.96 * ((1.0 + q) / (1.0 - q) / self.lost as f64).sqrt();
+        let rate = self.rate();
+        [(rate * (1.0 - spread)).max(0.0), (rate * (1.0 + spread)).min(1.0)]
+    }
+
+    /// 95 % interval of the mean run: Wilson's score interval of [`Losses::continues`].
+    pub fn burst_interval(&self) -> [f64; 2] {
+        let n = self.after_lost as f64;
+        if self.after_lost == 0 {
+            return [1.0, f64::INFINITY];
+        }
+        let (z2, q) = (1.96f64.powi(2), self.continues());
+        let centre = (q + z2 / (2.0 * n)) / (1.0 + z2 / n);
+        let half = 1.96 / (1.0 + z2 / n) * (q * (1.0 - q) / n + z2 / (4.0 * n * n)).sqrt();
+        [centre - half, centre + half].map(|q| 1.0 / (1.0 - q.clamp(0.0, 0.999)))
+    }
+
+    /// Both together, of independent packets.
+    pub fn add(&mut self, other: &Losses) {
+        self.packets += other.packets;
+        self.lost += other.lost;
+        self.after_lost += other.after_lost;
+        self.lost_after_lost += other.lost_after_lost;
+    }
+
+    /// The same packets on two parts of a path, one after the other.
+    pub fn then(&self, further: &Losses) -> Losses {
+        Losses { packets: self.packets.max(further.packets), ..self.sum(further) }
+    }
+
+    fn sum(&self, other: &Losses) -> Losses {
+        let mut sum = *self;
+        sum.add(other);
+        sum
+    }
+}
+
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+/// A packet of the train.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: u64,
+    /// Sequence numbers, unwrapped; empty for what has no data or was never seen.
+    start: u64,
+    end: u64,
+    lost: bool,
+    /// A receiver has said that it has it, twice even.
+    arrived: bool,
+}
+
+/// The train. Settled packets leave it for the sums.
+#[derive(Clone, Debug, Default)]
+pub struct Train {
+    open: VecDeque<Mark>,
+    /// Number of the first that is open.
+    first: u64,
+    last: Option<(u64, bool)>,
+    settled: Losses,
+}
+
+impl Train {
+    /// A packet was seen. Its number is the answer.
+    pub fn seen(&mut self, at: u64, start: u64, end: u64) -> u64 {
+        self.push(Mark { at, start, end, lost: false, arrived: false })
+    }
+
+    /// A packet must have been there and was not seen: lost, unless it turns up.
+    pub fn missing(&mut self, at: u64) -> u64 {
+        self.push(Mark { at, start: 0, end: 0, lost: true, arrived: false })
+    }
+
+    fn push(&mut self, mark: Mark) -> u64 {
+        while let Some(oldest) = self.open.front() {
+            let old = mark.at.saturating_sub(oldest.at) > SETTLED_AFTER;
+            if !old && self.open.len() < MOST_OPEN {
+                break;
+            }
+            self.settle();
+        }
+        self.open.push_back(mark);
+        self.first + self.open.len() as u64 - 1
+    }
+
+    /// What was missing has turned up: it was late and not lost.
+    pub fn found(&mut self, number: u64) {
+        let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(mark) = index.and_then(|index| self.open.get_mut(index)) {
+            mark.lost = false;
+        }
+    }
+
+    /// These bytes are sent again: whatever carried them before is lost.
+    pub fn sent_again(&mut self, start: u64, end: u64) {
+        for mark in self.open.iter_mut().filter(|mark| mark.start < end && start < mark.end) {
+            mark.lost = !mark.arrived;
+        }
+    }
+
+    /// The receiver says that it has these bytes twice: the last loss of them was none.
+    pub fn had_arrived(&mut self, start: u64, end: u64) {
+        let overlaps = |mark: &&mut Mark| mark.lost && mark.start < end && start < mark.end;
+        if let Some(mark) = self.open.iter_mut().rev().find(overlaps) {
+            mark.lost = false;
+            mark.arrived = true;
+        }
+    }
+
+    /// Time of the last packet.
+    pub fn last_at(&self) -> Option<u64> {
+        self.open.back().map(|mark| mark.at)
+    }
+
+    /// Packets that are open.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    fn settle(&mut self) {
+        let Some(mark) = self.open.pop_front() else { return };
+        self.first += 1;
+        let after_lost = self.last.is_some_and(|(at, lost)| lost && mark.at.saturating_sub(at) <= BURST_GAP);
+        self.settled.packets += 1;
+        self.settled.lost += u64::from(mark.lost);
+        self.settled.after_lost += u64::from(after_lost);
+        self.settled.lost_after_lost += u64::from(after_lost && mark.lost);
+        self.last = Some((mark.at, mark.lost));
+    }
+
+    /// Settles everything and gives the sums.
+    pub fn finish(mut self) -> Losses {
+        while !self.open.is_empty() {
+            self.settle();
+        }
+        self.settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn runs_end_with_the_burst() {
+        let mut train = Train::default();
+        // A burst of four whose second and third are lost, then one whose only packet is.
+        for (at, start) in [(0, 0), (0, 10), (0, 20), (0, 30), (100 * MS, 40)] {
+            train.seen(at, start, start + 10);
+        }
+        train.seen(200 * MS, 50, 60);
+        train.sent_again(10, 30);
+        train.sent_again(40, 50);
+        let losses = train.finish();
+        assert_eq!(losses, Losses { packets: 6, lost: 3, after_lost: 2, lost_after_lost: 1 });
+        assert_eq!((losses.continues(), losses.begins(), losses.burst()), (0.5, 0.5, 2.0));
+    }
+
+    #[test]
+    fn what_had_arrived_or_turns_up_is_not_lost() {
+        let mut train = Train::default();
+        train.seen(0, 0, 10);
+        let late = train.missing(0);
+        train.seen(MS, 0, 10);
+        train.sent_again(0, 10);
+        train.had_arrived(0, 10);
+        train.found(late);
+        assert_eq!(train.clone().finish().lost, 1, "one of the two copies is the one that was sent again");
+        train.had_arrived(0, 10);
+        assert_eq!(train.finish().lost, 0);
+    }
+
+    #[test]
+    fn a_train_does_not_grow_without_end() {
+        let mut train = Train::default();
+        for i in 0..10_000 {
+            train.seen(i, i, i + 1);
+        }
+        assert_eq!(train.open(), MOST_OPEN);
+        train.seen(100 * SETTLED_AFTER, 0, 1);
+        assert_eq!(train.open(), 1);
+        assert_eq!(train.finish().packets, 10_001);
+    }
+
+    #[test]
+    fn intervals_hold_the_estimate_and_widen_with_runs() {
+        let single = Losses { packets: 50_000, lost: 1000, after_lost: 1000, lost_after_lost: 20 };
+        let runs = Losses { lost_after_lost: 500, ..single };
+        let width = |[low, high]: [f64; 2]| high - low;
+        assert!(width(runs.rate_interval()) > 1.5 * width(single.rate_interval()));
+        for losses in [single, runs] {
+            let ([low, high], [short, long]) = (losses.rate_interval(), losses.burst_interval());
+            assert!(low < losses.rate() && losses.rate() < high);
+            assert!(short < losses.burst() && losses.burst() < long);
+        }
+        assert_eq!(Losses { packets: 300, ..Losses::default() }.rate_interval(), [0.0, 0.01]);
+    }
+}

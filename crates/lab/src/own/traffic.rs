@@ -1,0 +1,266 @@
+//! A capture as a workload: exchanges in groups of like round-trip times, over links that lose what was lost.
+
+use brisk_capture::train::BURST_GAP;
+use brisk_capture::{Analysis, Exchange, Losses, Side};
+use brisk_link::{LinkSpec, SpecError};
+use serde::Serialize;
+
+use crate::sizes::Sizes;
+use crate::statistics::{Interval, Sample};
+
+/// Round-trip times this much apart (90th percentile / 10th) are simulated in groups.
+const SPREAD: f64 = 1.3;
+/// Groups of like round-trip times.
+const GROUPS: usize = 3;
+/// Packets of a direction below which its losses are taken to be those of the other.
+const ENOUGH_PACKETS: u64 = 1000;
+/// Requests that the simulated server can be sent.
+const REQUEST: (u64, u64) = (16, 65_536);
+
+/// Exchanges that are simulated alike.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// Round-trip time in microseconds.
+    pub round_trip_us: u64,
+    /// They begin with a handshake.
+    pub fresh: bool,
+    /// Response sizes.
+    pub sizes: Sizes,
+    /// Bytes of a request: the median.
+    pub request: u32,
+    /// Share of all exchanges.
+    pub share: f64,
+}
+
+/// How much is lost: as estimated, and at the ends of what the capture allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Case {
+    /// The lower end of the 95 % interval of the loss rate.
+    Low,
+    /// The estimate.
+    Estimate,
+    /// The upper end.
+    High,
+}
+
+/// A workload from a capture.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Traffic {
+    /// The exchanges.
+    pub groups: Vec<Group>,
+    /// From the servers.
+    pub down: Losses,
+    /// From the clients.
+    pub up: Losses,
+}
+
+/// Figures of the capture for people and for JSON. Times in ms, sizes in bytes, rates as shares.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Facts {
+    /// Packets in the file.
+    pub packets: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Exchanges, and those that begin with a handshake.
+    pub exchanges: [u64; 2],
+    /// Where it was captured.
+    pub side: Side,
+    /// 10th, 50th and 90th percentile of the round-trip time.
+    pub rtt_ms: [f64; 3],
+    /// From the servers.
+    pub down: LossFacts,
+    /// From the clients.
+    pub up: LossFacts,
+    /// 10th, 50th and 90th percentile of the responses.
+    pub response_bytes: [f64; 3],
+    /// Mean time of an exchange at the capture point.
+    pub mean_ms: f64,
+    /// What the estimate rests on, and what it does not know.
+    pub rests_on: Vec<String>,
+}
+
+/// Losses of a direction.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct LossFacts {
+    /// Packets judged.
+    pub packets: u64,
+    /// Of these, lost.
+    pub lost: u64,
+    /// Share lost.
+    pub rate: f64,
+    /// Its 95 % interval.
+    pub rate_ci95: Interval,
+    /// Mean run of losses in packets.
+    pub burst: f64,
+    /// Its 95 % interval; null where nothing followed a loss.
+    pub burst_ci95: Interval,
+}
+
+impl From<Losses> for LossFacts {
+    fn from(losses: Losses) -> LossFacts {
+        LossFacts {
+            packets: losses.packets,
+            lost: losses.lost,
+            rate: losses.rate(),
+            rate_ci95: losses.rate_interval(),
+            burst: losses.burst(),
+            burst_ci95: losses.burst_interval(),
+        }
+    }
+}
+
+impl Traffic {
+    /// The workload of a capture; `None` if there is no exchange in it, or no round-trip time.
+    pub fn of(analysis: &Analysis) -> Option<Traffic> {
+        let usual = analysis.round_trip(0.5)?;
+        let spread = analysis.round_trip(0.9)? as f64 / analysis.round_trip(0.1)?.max(1) as f64;
+        let mut exchanges: Vec<(u64, &Exchange)> =
+            analysis.exchanges.iter().map(|e| (e.round_trip.unwrap_or(usual), e)).collect();
+        exchanges.sort_by_key(|(round_trip, exchange)| (*round_trip, exchange.response));
+        let parts = if spread > SPREAD { GROUPS } else { 1 };
+        let mut groups = Vec::new();
+        for part in exchanges.chunks(exchanges.len().div_ceil(parts).max(1)) {
+            let round_trip_us = part[part.len() / 2].0 / 1000;
+            for fresh in [true, false] {
+                let alike: Vec<&Exchange> =
+                    part.iter().map(|(_, exchange)| *exchange).filter(|e| e.fresh == fresh).collect();
+                let Some(sizes) = Sizes::of_sample(alike.iter().map(|e| e.response).collect()) else {
+                    continue;
+                };
+                let mut requests: Vec<u64> = alike.iter().map(|e| e.request).collect();
+                requests.sort_unstable();
+                let request = requests[requests.len() / 2].clamp(REQUEST.0, REQUEST.1) as u32;
+                let share = alike.len() as f64 / exchanges.len() as f64;
+                groups.push(Group { round_trip_us, fresh, sizes, request, share });
+            }
+        }
+        let own = |own: Losses, other: Losses| if own.packets < ENOUGH_PACKETS { other } else { own };
+        let (down, up) = (own(analysis.down, analysis.up), own(analysis.up, analysis.down));
+        (!groups.is_empty()).then_some(Traffic { groups, down, up })
+    }
+
+    /// The link of a group. `given` are settings on top, in the link grammar's words.
+    ///
+    /// # Errors
+    /// What the grammar refuses; a link from a capture alone it takes.
+    pub fn link(&self, group: &Group, case: Case) -> Result<LinkSpec, SpecError> {
+        let mut link = LinkSpec::default();
+        link.set("rtt", &format!("{}us", group.round_trip_us))?;
+        link.set("loss", &format!("{}/{}", loss_model(&self.down, case), loss_model(&self.up, case)))?;
+        Ok(link)
+    }
+}
+
+/// The losses as a model of the link grammar: the probability of a run as measured, the rate as the case has it.
+fn loss_model(losses: &Losses, case: Case) -> String {
+    let [low, high] = losses.rate_interval();
+    let scale = match case {
+        _ if losses.lost == 0 => return if case == Case::High { percent(high) } else { "none".to_owned() },
+        Case::Low => low / losses.rate(),
+        Case::Estimate => 1.0,
+        Case::High => high / losses.rate(),
+    };
+    let (begins, continues) = (losses.begins() * scale, losses.continues());
+    format!("after:{},{},{}us", percent(begins.min(1.0)), percent(continues), BURST_GAP / 1000)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.5}%", share * 100.0)
+}
+
+impl Facts {
+    /// The figures of a capture.
+    pub fn of(analysis: &Analysis, traffic: &Traffic) -> Facts {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let rtt = |quantile| analysis.round_trip(quantile).map_or(f64::NAN, ms);
+        let responses = Sample::new(analysis.exchanges.iter().map(|e| e.response as f64).collect());
+        let took = Sample::new(analysis.exchanges.iter().map(|e| ms(e.took)).collect());
+        let fresh = analysis.exchanges.iter().filter(|e| e.fresh).count() as f64;
+        let share = fresh / analysis.exchanges.len().max(1) as f64;
+        Facts {
+            packets: analysis.packets,
+            connections: analysis.connections,
+            exchanges: [analysis.exchanges_seen, (share * analysis.exchanges_seen as f64).round() as u64],
+            side: analysis.side,
+            rtt_ms: [rtt(0.1), rtt(0.5), rtt(0.9)],
+            down: analysis.down.into(),
+            up: analysis.up.into(),
+            response_bytes: [0.1, 0.5, 0.9].map(|q| responses.quantile(q)),
+            mean_ms: took.mean(),
+            rests_on: rests_on(analysis, traffic),
+        }
+    }
+
+    /// The figures for a terminal of 80 columns.
+    pub fn to_text(&self) -> String {
+        let side = match self.side {
+            Side::Client => "at the clients",
+            Side::Server => "at the servers",
+            Side::Between => "between clients and servers",
+            Side::Unknown => "at an unknown place",
+        };
+        let [low, usual, high] = self.rtt_ms;
+        let [small, middle, large] = self.response_bytes;
+        let mut text =
+            format!("{} packets, {} connections, captured {side}\n", self.packets, self.connections);
+        text += &format!("round trip  {usual:.2} ms (p10 {low:.2}, p90 {high:.2})\n");
+        for (name, losses) in [("loss down", &self.down), ("loss up", &self.up)] {
+            let [from, to] = losses.rate_ci95.map(|share| share * 100.0);
+            text += &format!("{name:11} {:.2} % ({from:.2}..{to:.2}), ", losses.rate * 100.0);
+            let [short, long] = losses.burst_ci95;
+            text += &match losses.lost {
+                0 => format!("none of {} packets\n", losses.packets),
+                lost => format!(
+                    "runs of {:.2} ({short:.2}..{long:.2}), {lost} of {}\n",
+                    losses.burst, losses.packets
+                ),
+            };
+        }
+        text += &format!(
+            "exchanges   {}, {} with a handshake; {small:.0}, {middle:.0}, {large:.0} bytes (p10, p50, p90)\n",
+            self.exchanges[0], self.exchanges[1]
+        );
+        text + &format!("took        {:.1} ms on average at the capture point\n", self.mean_ms)
+    }
+}
+
+/// What the estimate rests on, a line each.
+fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(stopped) = &analysis.stopped {
+        lines.push(format!("{stopped}; the {} packets before that count", analysis.packets));
+    }
+    let handshakes = analysis.opened - analysis.opened_with_repeats;
+    lines.push(format!(
+        "round-trip time: {handshakes} handshakes without a repeat; where there is none, times to acknowledgements"
+    ));
+    lines.push(match (analysis.side, analysis.by_identification) {
+        (Side::Client | Side::Between, true) => {
+            "losses before the capture point: gaps in the IP identification, acknowledgements included"
+                .to_owned()
+        }
+        (Side::Client | Side::Between, false) => {
+            "losses before the capture point: gaps in sequence numbers, so lost tails are missed".to_owned()
+        }
+        _ => "losses: data that was sent again and not acknowledged twice (DSACK)".to_owned(),
+    });
+    for (name, own, used) in [("up", analysis.up, traffic.up), ("down", analysis.down, traffic.down)] {
+        if own != used {
+            lines.push(format!(
+                "losses {name}: only {} packets could be judged, so those of the other direction are used",
+                own.packets
+            ));
+        }
+    }
+    if analysis.unseen_bytes > 0 {
+        lines.push(format!("the capture lacks {} bytes that were acknowledged", analysis.unseen_bytes));
+    }
+    if analysis.unreadable > 0 {
+        lines.push(format!("{} TCP headers are cut off or damaged and left out", analysis.unreadable));
+    }
+    lines.push(
+        "not known: the bottleneck's rate (give --rate), and the servers' thinking, which is left out"
+            .to_owned(),
+    );
+    lines
+}

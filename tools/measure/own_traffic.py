@@ -1,0 +1,66 @@
+"""The table of tools/measure/own-traffic.
+
+usage: own_traffic.py DIRECTORY RTT LOSS BYTES
+"""
+import json
+import random
+import sys
+
+RESAMPLES = 1000
+
+
+def times(path):
+    return [1000 * float(line) for line in open(path) if float(line) > 0]
+
+
+def gain(off, on):
+    """Change of the mean in percent, with its 95 % interval (bootstrap over both samples)."""
+    chance = random.Random(1)
+    mean = lambda sample: sum(sample) / len(sample)
+    drawn = sorted(
+        100 * (mean(chance.choices(on, k=len(on))) / mean(chance.choices(off, k=len(off))) - 1) for _ in range(RESAMPLES)
+    )
+    return 100 * (mean(on) / mean(off) - 1), drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)]
+
+
+def row(what, expected, found, interval, tolerance):
+    off = 100 * (found / expected - 1)
+    verdict = "ok" if abs(off) <= tolerance else "OUTSIDE"
+    print(f"  {what:28}{expected:10.3f}{found:10.3f}  {interval:18}{off:+7.1f} %  (+-{tolerance} %) {verdict}")
+
+
+directory, rtt, loss, size = sys.argv[1:]
+if loss.startswith("after:"):
+    begins, continues = (float(part.rstrip("%")) / 100 for part in loss.removeprefix("after:").split(",")[:2])
+    burst = 1 / (1 - continues)
+else:
+    rate = float(loss.rstrip("%")) / 100
+    burst = 1 / (1 - rate)
+# What the link has counted over the whole run: way, packets, bytes, lost.
+counted = {}
+for line in open(f"{directory}/link.txt"):
+    words = line.split()
+    if words and words[0] in ("up", "down"):
+        counted[words[0]] = int(words[3]) / int(words[1])
+sample = {name: times(f"{directory}/{name}") for name in ("off", "reactive", "fast-open")}
+print(f"\n{rtt}, loss {loss}, {size} bytes; {', '.join(f'{name} n={len(values)}' for name, values in sample.items())}")
+for side in ("left", "right"):
+    answer = json.load(open(f"{directory}/{side}.json"))
+    capture = answer["capture"]
+    print(f"captured at the {capture['side']}s{'':10}{'link':>14}{'capture':>10}  95 %")
+    row("round trip, ms", float(rtt.removesuffix("ms")), capture["rtt_ms"][1], "", 5)
+    for way in ("down", "up"):
+        facts = capture[way]
+        low, high = (100 * end for end in facts["rate_ci95"])
+        row(f"loss {way}, %", 100 * counted[way], 100 * facts["rate"], f"{low:.2f}..{high:.2f}", 10)
+        low, high = (end if end is not None else float("inf") for end in facts["burst_ci95"])
+        row(f"burst {way}, packets", burst, facts["burst"], f"{low:.2f}..{high:.2f}", 20)
+    for name, before, after in (("Reactive", "off", "reactive"), ("Fast Open", "reactive", "fast-open")):
+        estimate = next(entry for entry in answer["estimate"]["gains"] if entry["mechanism"] == name)
+        measured, low, high = gain(sample[before], sample[after])
+        from_, to = estimate["mean_ci95"]
+        verdict = "ok" if from_ <= measured <= to else "overlap" if low <= to and high >= from_ else "OUTSIDE"
+        print(
+            f"  {name + ', mean':28}measured {measured:+6.1f} % ({low:+.1f}..{high:+.1f})"
+            f"   estimated {estimate['mean']:+6.1f} % ({from_:+.1f}..{to:+.1f})  {verdict}"
+        )
