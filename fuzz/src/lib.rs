@@ -11,6 +11,7 @@
 //! | [`link`] | text of the link grammar | what reads prints as text that reads as itself; the link runs |
 //! | [`script`] | text of a packet script | reading and running it end, with a verdict or an error |
 //! | [`parity`] | parity segments at the decoder of Corrective | a repair brings what was missing, and the true bytes |
+//! | [`capture`] | a packet capture | reading ends, with figures that fit together or one line of error |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
@@ -28,6 +29,7 @@
 //! ```
 
 pub mod barrage;
+pub mod capture;
 pub mod configs;
 pub mod connection;
 pub mod decisions;
@@ -53,12 +55,13 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
     Target { name: "script", run: script::run },
     Target { name: "parity", run: parity::run },
+    Target { name: "capture", run: capture::run },
     Target { name: "connection", run: connection::run },
     Target { name: "pair", run: pair::run },
 ];

@@ -19,6 +19,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "link" => link(),
         "script" => script(),
         "parity" => named(parity()),
+        "capture" => named(capture()),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -42,6 +43,44 @@ fn syn() -> TcpHeader {
     tcp.options.sack_permitted = true;
     tcp.options.timestamps = Some(Timestamps { value: 7, echo: 0 });
     tcp
+}
+
+/// A handshake, a request, and a response of two segments of which the first comes again.
+fn capture() -> Vec<(&'static str, Vec<u8>)> {
+    let client = |seq: u32, ack: u32, flags| TcpHeader { seq: SeqNum(seq), ack: SeqNum(ack), flags, ..syn() };
+    let server =
+        |seq: u32, ack: u32, flags| TcpHeader { src_port: 80, dst_port: 5000, ..client(seq, ack, flags) };
+    let back = |tcp: &TcpHeader, payload: &[u8]| {
+        let ip = IpMeta::new([198, 51, 100, 9].into(), [192, 0, 2, 1].into());
+        let mut out = Vec::new();
+        emit(&ip, tcp, &[payload], ChecksumFill::Full, &mut out).expect("a small packet");
+        out
+    };
+    let packets = [
+        packet(false, &client(10, 0, Flags::SYN), b""),
+        back(&server(90, 11, Flags::SYN | Flags::ACK), b""),
+        packet(false, &client(11, 91, Flags::ACK), b"GET /"),
+        back(&server(91, 16, Flags::ACK), b"hundred"),
+        back(&server(98, 16, Flags::ACK), b"bytes"),
+        back(&server(91, 16, Flags::ACK), b"hundred"),
+        packet(false, &client(16, 103, Flags::ACK), b""),
+    ];
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    // Formats: draft-ietf-opsawg-pcap and -pcapng; raw IP is link type 101.
+    let mut old = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 101]);
+    let mut new = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 101, 0, 20]);
+    for (number, packet) in packets.iter().enumerate() {
+        let (at, len) = (number as u32 * 20_000, packet.len() as u32);
+        old.extend(words(&[1_700_000_000, at, len, len]));
+        old.extend(packet);
+        let block = 32 + len.next_multiple_of(4);
+        new.extend(words(&[6, block, 0, 0, at, len, len]));
+        new.extend(packet);
+        new.resize(new.len().next_multiple_of(4), 0);
+        new.extend(words(&[block]));
+    }
+    let cut = old[..old.len() - 30].to_vec();
+    vec![("pcap", old), ("pcapng", new), ("cut", cut)]
 }
 
 fn segment() -> Vec<(&'static str, Vec<u8>)> {

@@ -105,6 +105,11 @@ fn any_parity_segment_repairs_what_was_missing_or_nothing() {
 }
 
 #[test]
+fn any_capture_is_read_or_an_error() {
+    fuzz("capture", 20_000);
+}
+
+#[test]
 fn a_stack_withstands_any_peer_and_any_program() {
     fuzz("connection", 60_000);
 }

@@ -36,12 +36,12 @@ if loss.startswith("after:"):
 else:
     rate = float(loss.rstrip("%")) / 100
     burst = 1 / (1 - rate)
-# What the link has counted over the whole run: way, packets, bytes, lost.
+# What the link has counted over the whole run: way, packets delivered, Mbit/s, packets lost.
 counted = {}
 for line in open(f"{directory}/link.txt"):
     words = line.split()
     if words and words[0] in ("up", "down"):
-        counted[words[0]] = int(words[3]) / int(words[1])
+        counted[words[0]] = int(words[3]) / (int(words[1]) + int(words[3]))
 sample = {name: times(f"{directory}/{name}") for name in ("off", "reactive", "fast-open")}
 print(f"\n{rtt}, loss {loss}, {size} bytes; {', '.join(f'{name} n={len(values)}' for name, values in sample.items())}")
 for side in ("left", "right"):
