@@ -291,8 +291,8 @@ impl Table {
             opened_with_data: sums.with_data,
             side,
             round_trips,
-            down: sums.before[1].then(&sums.beyond[1]),
-            up: sums.before[0].then(&sums.beyond[0]),
+            down: path(&sums.before[1], &sums.beyond[1], side == Side::Server, side == Side::Client),
+            up: path(&sums.before[0], &sums.beyond[0], side == Side::Client, side == Side::Server),
             by_identification: sums.by_identification > sums.by_sequence,
             unseen_bytes: sums.unseen,
             exchanges_seen: sums.exchanges.seen,
@@ -309,6 +309,16 @@ fn client_of(segment: &Segment) -> SocketAddr {
         (true, Some(_)) => segment.destination,
         _ if segment.source.port() >= segment.destination.port() => segment.source,
         _ => segment.destination,
+    }
+}
+
+/// The losses of a direction. A capture at the sender sees nothing get lost before it, and one at the receiver nothing
+/// behind it, unless it does: then both parts count.
+fn path(before: &Losses, beyond: &Losses, at_sender: bool, at_receiver: bool) -> Losses {
+    match (at_sender && before.lost == 0, at_receiver && beyond.lost == 0) {
+        (true, _) => *beyond,
+        (_, true) => *before,
+        _ => before.then(beyond),
     }
 }
 

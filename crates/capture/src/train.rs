@@ -78,15 +78,15 @@ impl Losses {
         self.lost_after_lost += other.lost_after_lost;
     }
 
-    /// The same packets on two parts of a path, one after the other.
+    /// The losses of two parts of a path, one after the other, of which this one was witnessed by other packets
+    /// than the `further` one: as many packets as the part that lost more, and losses at the rate of both.
     pub fn then(&self, further: &Losses) -> Losses {
-        Losses { packets: self.packets.max(further.packets), ..self.sum(further) }
-    }
-
-    fn sum(&self, other: &Losses) -> Losses {
-        let mut sum = *self;
-        sum.add(other);
-        sum
+        let (most, least) = if self.lost >= further.lost { (self, further) } else { (further, self) };
+        if least.lost == 0 {
+            return *most;
+        }
+        let rate = 1.0 - (1.0 - self.rate()) * (1.0 - further.rate());
+        Losses { lost: (rate * most.packets as f64).round() as u64, ..*most }
     }
 }
 
@@ -226,6 +226,15 @@ mod tests {
         assert_eq!(train.clone().finish().lost, 1, "one of the two copies is the one that was sent again");
         train.had_arrived(0, 10);
         assert_eq!(train.finish().lost, 0);
+    }
+
+    #[test]
+    fn two_parts_of_a_path_lose_what_both_do() {
+        let few = Losses { packets: 100, lost: 10, after_lost: 5, lost_after_lost: 1 };
+        let many = Losses { packets: 1000, lost: 100, ..few };
+        assert_eq!(few.then(&many), Losses { lost: 190, ..many });
+        let none = Losses { packets: 5000, ..Losses::default() };
+        assert_eq!((none.then(&few), few.then(&none)), (few, few));
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn a_capture_that_is_cut_off_or_damaged_keeps_what_was_before() {
     let cut = analysed(&bytes[..bytes.len() * 2 / 3 + 1]);
     assert!(cut.stopped.is_some() && cut.packets < whole.packets && cut.exchanges_seen >= 2, "{cut:?}");
     let mut damaged = bytes.clone();
-    let at = bytes.len() / 2 & !3;
+    let at = (bytes.len() / 2) & !3;
     damaged[at..at + 64].fill(0xff);
     let damaged = analysed(&damaged);
     assert!(damaged.packets < whole.packets && damaged.exchanges_seen >= 1, "{damaged:?}");

@@ -108,8 +108,18 @@ fn the_environment_is_judged_as_the_flags_are() {
 fn files_that_are_not_there_are_named() {
     refused(&["serve", "/nonexistent", "--device", "udp:127.0.0.1:0"], FAILED, &["/nonexistent"]);
     refused(&["whatif", "--sizes", "/nonexistent"], FAILED, &["--sizes /nonexistent"]);
+    refused(&["whatif", "--pcap", "/nonexistent"], FAILED, &["--pcap /nonexistent"]);
+    refused(&["whatif", "--access-log", "/nonexistent"], FAILED, &["--access-log /nonexistent"]);
     let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "-o", "/nonexistent/copy"];
     refused(&words, FAILED, &["/nonexistent/copy"]);
+}
+
+#[test]
+fn what_is_no_capture_and_no_log_is_told() {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    refused(&["whatif", "--pcap", manifest], FAILED, &["neither pcap nor pcapng"]);
+    refused(&["whatif", "--pcap", env!("CARGO_MANIFEST_DIR")], FAILED, &["cannot be read"]);
+    refused(&["whatif", "--access-log", manifest], FAILED, &["no line of it is like"]);
 }
 
 #[test]

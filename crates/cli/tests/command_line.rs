@@ -72,6 +72,25 @@ fn a_wrong_value_is_usage_and_says_what_to_do() {
 }
 
 #[test]
+fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
+    let capture = |name| format!("{}/../../fuzz/corpus/capture/{name}", env!("CARGO_MANIFEST_DIR"));
+    let output = brisk(&["whatif", "--pcap", &capture("pcapng"), "-n", "20", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    let (capture_, estimate) = (&json["capture"], &json["estimate"]);
+    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; 5 bytes asked for, 12 answered, one segment sent twice.
+    assert_eq!((capture_["rtt_ms"][1].as_f64(), capture_["down"]["lost"].as_u64()), (Some(40.0), Some(1)));
+    assert_eq!(
+        (&capture_["exchanges"], capture_["response_bytes"][1].as_f64()),
+        (&serde_json::json!([1, 1]), Some(12.0))
+    );
+    assert_eq!(estimate["gains"].as_array().map(Vec::len), Some(5));
+    let output = brisk(&["whatif", "--pcap", &capture("cut"), "-n", "20", "--loss", "none"]);
+    let text = stdout(&output);
+    assert!(text.contains("It rests on:") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the file ends"), "{output:?}");
+}
+
+#[test]
 fn what_fails_at_work_has_status_1() {
     for arguments in
         [["whatif", "--sizes", "/nonexistent.csv"], ["emulate", "--between", "no-such-a,no-such-b"]]
