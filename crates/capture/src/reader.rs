@@ -82,50 +82,56 @@ struct State {
 /// [`CaptureError::Read`] and [`CaptureError::Format`], if not even the beginning can be read.
 pub fn read(input: impl Read + Send, frame: &mut dyn FnMut(Frame<'_>)) -> Result<Reading, CaptureError> {
     let mut input = Watched { input, failed: None };
+    let reading = read_blocks(&mut input, frame);
+    match (input.failed, reading) {
+        (None, reading) => reading,
+        (Some(error), Ok(reading)) if reading.packets > 0 => {
+            Ok(Reading { stopped: Some(format!("reading fails ({error})")), ..reading })
+        }
+        (Some(error), _) => Err(error.into()),
+    }
+}
+
+fn read_blocks(
+    input: &mut Watched<impl Read + Send>,
+    frame: &mut dyn FnMut(Frame<'_>),
+) -> Result<Reading, CaptureError> {
     let mut reading = Reading::default();
-    {
-        let mut blocks = create_reader(LONGEST_BLOCK, &mut input).map_err(|error| match error {
-            PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
-            PcapError::Eof => CaptureError::Empty,
-            _ => CaptureError::Format,
-        })?;
-        let mut state = State::default();
-        let mut refilled_at = None;
-        loop {
-            match blocks.next() {
-                Ok((len, block)) => {
-                    if let Some(packet) = state.take(&block) {
-                        reading.packets += 1;
-                        frame(packet);
-                    }
-                    drop(block);
-                    blocks.consume(len);
+    let mut blocks = create_reader(LONGEST_BLOCK, input).map_err(|error| match error {
+        PcapError::Eof => CaptureError::Empty,
+        _ => CaptureError::Format,
+    })?;
+    let mut state = State::default();
+    let mut refilled_at = None;
+    loop {
+        match blocks.next() {
+            Ok((len, block)) => {
+                if let Some(packet) = state.take(&block) {
+                    reading.packets += 1;
+                    frame(packet);
                 }
-                Err(PcapError::Eof) => break,
-                Err(PcapError::Incomplete(_)) => {
-                    let here = (blocks.consumed(), blocks.data().len());
-                    // A block longer than the buffer, or the end of the file in the middle of one.
-                    if refilled_at == Some(here) || blocks.refill().is_err() {
-                        reading.stopped = Some("the file ends, or its next block is too long,".to_owned());
-                        break;
-                    }
-                    refilled_at = Some(here);
+                drop(block);
+                blocks.consume(len);
+            }
+            Err(PcapError::Eof) => return Ok(reading),
+            Err(PcapError::Incomplete(_)) => {
+                let here = (blocks.consumed(), blocks.data().len());
+                // A block longer than the buffer, or the end of the file in the middle of one.
+                if refilled_at == Some(here) || blocks.refill().is_err() {
+                    reading.stopped = Some("the file ends, or its next block is too long,".to_owned());
+                    return Ok(reading);
                 }
-                Err(PcapError::UnexpectedEof) => {
-                    reading.stopped = Some("the file ends in the middle of a packet".to_owned());
-                    break;
-                }
-                Err(_) => {
-                    reading.stopped = Some("the file is damaged".to_owned());
-                    break;
-                }
+                refilled_at = Some(here);
+            }
+            Err(PcapError::UnexpectedEof) => {
+                reading.stopped = Some("the file ends in the middle of a packet".to_owned());
+                return Ok(reading);
+            }
+            Err(_) => {
+                reading.stopped = Some("the file is damaged".to_owned());
+                return Ok(reading);
             }
         }
-    }
-    match (input.failed, reading.packets) {
-        (Some(error), 0) => Err(error.into()),
-        (Some(error), _) => Ok(Reading { stopped: Some(format!("reading fails ({error})")), ..reading }),
-        (None, _) => Ok(reading),
     }
 }
 
