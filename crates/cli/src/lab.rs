@@ -280,8 +280,10 @@ impl Report {
         let (version, seed) = (of(|store| store.id.version.clone()), of(|store| store.id.seed.to_string()));
         let made_by = format!("brisk {version}, seed {seed}, in virtual time");
         if let Some(file) = &self.markdown {
+            let is_quick = |store: &Store| store.plan().is_ok_and(|plan| plan.quick_n == store.id.n);
+            let quick = if stores.iter().all(is_quick) { " --quick" } else { "" };
             let command = format!(
-                "brisk lab run --all --seed {seed} --out results\nbrisk lab report results --markdown {}",
+                "brisk lab run --all{quick} --seed {seed} --out results\nbrisk lab report results --markdown {}",
                 file.display()
             );
             let made = markdown::Made { command, version, seed, machine: self.machine.clone() };
