@@ -26,7 +26,7 @@ pub(super) struct Draw {
     #[arg(long, value_name = "NAME")]
     arm: Option<String>,
     /// Which transaction, counted from 0 as in the results
-    #[arg(short, long = "number", value_name = "N", default_value_t = 0)]
+    #[arg(short = 'n', long = "number", value_name = "N", default_value_t = 0)]
     index: u64,
     /// Seed of everything, as when the plan was run
     #[arg(long, value_name = "N", default_value_t = 1, env = "BRISK_SEED")]
