@@ -8,7 +8,7 @@ use brisk_link::LinkSpec;
 use brisk_sim::TransactionSpec;
 use brisk_sim::pcapng::{Heading, PcapngWriter};
 use brisk_sim::transaction::{Records, transaction_recorded};
-use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
+use brisk_tcp::config::{CorrectiveConfig, FecCode, FecHold, TcpConfig};
 use brisk_wire::gentle::{A_PAR, COPY, ENC, FIN_END, R_ACK, R_FAIL, R_SUCC, S_PAR, STOP};
 use brisk_wire::{ChecksumFill, Flags, Gentle, Instant, IpMeta, Options, SeqNum, TcpHeader, emit};
 
@@ -175,8 +175,9 @@ fn the_dissector_reads_what_the_simulator_recorded() {
     }
     let mut tcp = TcpConfig { initial_window: 32, ..TcpConfig::default() };
     let code = FecCode::ReedSolomon;
+    let hold = Some(FecHold::Reordering);
     tcp.mechanisms.corrective =
-        Some(CorrectiveConfig { code, blocks: 32, parities: 3, ..CorrectiveConfig::default() });
+        Some(CorrectiveConfig { code, blocks: 32, parities: 3, hold, ..CorrectiveConfig::default() });
     let link = LinkSpec::parse("--rtt 100ms --loss down:list:3,8,22").expect("a link");
     let spec = TransactionSpec {
         established: true,

@@ -3,7 +3,7 @@
 
 use brisk_link::LinkSpec;
 use brisk_sim::{TransactionResult, TransactionSpec, transaction};
-use brisk_tcp::config::{CorrectiveConfig, FecCode, FecHold, TcpConfig};
+use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
 
 const RTT: f64 = 0.1;
 /// Responses per arm: the 99th percentile is the fifth longest.
@@ -15,10 +15,10 @@ fn plain() -> TcpConfig {
 }
 
 /// The same with Reed-Solomon parities for up to 32 blocks.
-fn reed_solomon(parities: u8, hold: FecHold) -> TcpConfig {
+fn reed_solomon(parities: u8) -> TcpConfig {
     let mut tcp = plain();
     let code = FecCode::ReedSolomon;
-    let corrective = CorrectiveConfig { code, blocks: 32, parities, hold, ..CorrectiveConfig::default() };
+    let corrective = CorrectiveConfig { code, blocks: 32, parities, ..CorrectiveConfig::default() };
     tcp.mechanisms.corrective = Some(corrective);
     tcp
 }
@@ -63,7 +63,7 @@ fn print(name: &str, summary: &Summary) {
 #[test]
 fn three_losses_in_one_flight_are_repaired_without_a_retransmission() {
     // Down: 1 is the SYN-ACK, 2 to 22 the response.
-    let result = response(&reed_solomon(3, FecHold::Full), "down:list:3,8,22", 1);
+    let result = response(&reed_solomon(3), "down:list:3,8,22", 1);
     assert_eq!(
         (result.dropped, result.retransmits, result.probes, result.timeouts),
         (3, 0, 0, 0),
@@ -73,7 +73,7 @@ fn three_losses_in_one_flight_are_repaired_without_a_retransmission() {
     let completion = result.completion.expect("it completes").as_secs_f64() / RTT;
     assert!(completion < 1.45, "{completion}");
     // With one parity less one segment is sent again; then the parities that waited repair the others.
-    let result = response(&reed_solomon(2, FecHold::Full), "down:list:3,8,22", 1);
+    let result = response(&reed_solomon(2), "down:list:3,8,22", 1);
     assert_eq!((result.retransmits, result.repaired_by_parity), (1, 2), "{result:?}");
 }
 
@@ -82,7 +82,7 @@ fn a_response_of_one_flight_completes_in_time_in_99_of_100_cases() {
     let run = |tcp: TcpConfig| -> Vec<TransactionResult> {
         (0..RUNS).map(|seed| response(&tcp, "2%", seed)).collect()
     };
-    let all = run(reed_solomon(3, FecHold::Full));
+    let all = run(reed_solomon(3));
     let agreed: Vec<TransactionResult> =
         all.iter().filter(|result| result.handshake_timeouts == 0).copied().collect();
     let (agreed, all, plain) = (summary(&agreed), summary(&all), summary(&run(plain())));

@@ -177,6 +177,7 @@ fn parity_value(field: &str, counters: &ParityCounters) -> Option<i128> {
         "unsent_delivered" => counters.unsent_delivered,
         "unsent_too_big" => counters.unsent_too_big,
         "unsent_state" => counters.unsent_state,
+        "unsent_queue" => counters.unsent_queue,
         "repairs_reported" => counters.repairs_reported,
         "failures_reported" => counters.failures_reported,
         "late_originals" => counters.late_originals,

@@ -29,8 +29,13 @@ pub struct CorrectiveConfig {
     pub in_recovery: bool,
     /// Which losses are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
     pub rule: Option<FecRule>,
-    /// How long loss detection waits for what parity may still repair. Default `Reordering`.
-    pub hold: FecHold,
+    /// How long loss detection waits for what parity may still repair; `None`: `Full` with
+    /// [`FecCode::ReedSolomon`] and no planner, since several losses are repaired together then, else
+    /// `Reordering`. Default `None`.
+    pub hold: Option<FecHold>,
+    /// Send parity also while a queue stands on the path, where it delays the data of everybody who shares
+    /// it. With a planner this is the planner's affair. Default off.
+    pub into_queue: bool,
     /// Take a reduction back when a DSACK shows that the original had only been overtaken. Default off.
     pub reorder_undo: bool,
     /// A parity segment waits until the congestion window has room for it. Default off.
@@ -58,7 +63,8 @@ impl Default for CorrectiveConfig {
             due: FecDue::LastPacket,
             in_recovery: false,
             rule: None,
-            hold: FecHold::Reordering,
+            hold: None,
+            into_queue: false,
             reorder_undo: false,
             charge_cwnd: false,
             left_margin: 0,
@@ -73,7 +79,8 @@ impl CorrectiveConfig {
         CorrectiveConfig {
             profile: FecProfile::F1,
             due: FecDue::FirstPacket,
-            hold: FecHold::Off,
+            hold: Some(FecHold::Off),
+            into_queue: true,
             rule: Some(FecRule::Contiguous),
             tail_ack: false,
             ..CorrectiveConfig::default()

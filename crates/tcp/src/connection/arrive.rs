@@ -360,6 +360,7 @@ impl Connection {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
             self.plan_with_rtt(rtt);
+            self.watch_queue(rtt, now);
             let srtt = self.tx.rtt.srtt().unwrap_or(rtt);
             self.probe(Probe::RttSample { rtt, srtt });
         }

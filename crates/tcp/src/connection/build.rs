@@ -9,7 +9,7 @@ use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
-use crate::mechanism::corrective::code::{checksum, parity, placed};
+use crate::mechanism::corrective::code::{parity, placed};
 use crate::mechanism::{Offer, ParityPlan};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -154,7 +154,7 @@ impl Connection {
         let bytes = placed(range.start, self.tx.queue.slices(range));
         let mut payload = vec![0; plan.layout.payload_len()];
         parity(&plan.layout, plan.row, bytes.into_iter(), &mut payload);
-        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, bytes.into_iter());
+        let crc32c = self.parity_checksum(plan);
         header.options.gentle = Some(self.parity_option(plan, crc32c, header.options.gentle));
         self.emit(&header, Ecn::NotEct, &[&payload], env, out);
         Built { segment_size: None, origin: Origin::Parity }

@@ -7,10 +7,12 @@ use brisk_wire::{Gentle, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::choose::{Choice, Data};
+use crate::connection::planner::is_queued;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
-use crate::mechanism::corrective::code::Code;
+use crate::mechanism::corrective::code::{Code, checksum, placed};
 use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent};
+use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::Ring;
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::News;
@@ -35,6 +37,9 @@ const ACK_HOLES_MAX: u32 = 3;
 pub(crate) struct ParityTx {
     encoder: Encoder,
     ring: Ring,
+    queue: QueueWatch,
+    /// The range of the last group of which a parity was built, and its checksum.
+    checksum: Option<(SeqRange, u32)>,
     config: CorrectiveConfig,
     profile: Profile,
     /// An acknowledgement is to follow the parity that has just left.
@@ -49,6 +54,8 @@ impl ParityTx {
         ParityTx {
             encoder: Encoder::new(agreed.profile, code, &config),
             ring: Ring::default(),
+            queue: QueueWatch::default(),
+            checksum: None,
             config,
             profile: agreed.profile,
             companion: false,
@@ -60,6 +67,14 @@ impl ParityTx {
     /// True if parity left that may have repaired something.
     pub(crate) fn expects_reports(&self) -> bool {
         !self.ring.is_empty()
+    }
+
+    /// How long loss detection waits for what parity may still repair. A planner reckons with the shorter hold.
+    fn hold(&self, planned: bool) -> FecHold {
+        self.config.hold.unwrap_or(match self.encoder.plan().code {
+            Code::ReedSolomon if !planned => FecHold::Full,
+            Code::Xor | Code::XorInterleaved | Code::ReedSolomon => FecHold::Reordering,
+        })
     }
 
     /// Payload that data segments give up.
@@ -163,6 +178,7 @@ impl Connection {
             fin: (self.tx.queue.fin_queued() && !self.tx.fin_unsent()).then(|| self.tx.queue.end()),
             in_recovery: self.tx.recovery.in_recovery(),
             window_shut: self.tx.window.snd_wnd() == 0,
+            queue_stands: self.is_queue_to_be_spared(now),
         };
         let confirmed = self.gentle.active.as_ref()?.confirmed;
         let early = self.state == State::SynReceived;
@@ -173,6 +189,29 @@ impl Connection {
             return None;
         }
         tx.encoder.poll(&outlook, |range| board.is_sacked(&range), rtt, now)
+    }
+
+    /// A round-trip sample was taken.
+    pub(crate) fn watch_queue(&mut self, rtt: Duration, now: Instant) {
+        let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
+        if let Some(tx) = self.parity_tx() {
+            tx.queue.on_sample(rtt, una, nxt, now);
+        }
+    }
+
+    /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
+    fn is_queue_to_be_spared(&self, now: Instant) -> bool {
+        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else {
+            return false;
+        };
+        let Some(srtt) = self.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.planner.is_none())
+        else {
+            return false;
+        };
+        // On a connection that began in a queue only others know the empty path.
+        let known = self.known_path().rtt.map(|rtt| rtt.min_rtt);
+        let min_rtt = self.tx.rtt.min_rtt().into_iter().chain(known).min();
+        tx.queue.least(srtt, now).is_some_and(|least| is_queued(least, min_rtt))
     }
 
     /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
@@ -192,6 +231,22 @@ impl Connection {
         self.count_unsent(Unsent::State);
         self.parity_tx()?.encoder.sent();
         None
+    }
+
+    /// The checksum of what a parity covers, computed once for all parities of a group: they leave one after
+    /// the other.
+    pub(crate) fn parity_checksum(&mut self, plan: &ParityPlan) -> u32 {
+        let range = plan.layout.range();
+        let known = self.parity_tx().and_then(|tx| tx.checksum).filter(|_| plan.row > 0);
+        if let Some((_, crc32c)) = known.filter(|(of, _)| *of == range) {
+            return crc32c;
+        }
+        let bytes = placed(range.start, self.tx.queue.slices(range));
+        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, bytes.into_iter());
+        if let Some(tx) = self.parity_tx() {
+            tx.checksum = Some((range, crc32c));
+        }
+        crc32c
     }
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
@@ -249,6 +304,7 @@ impl Connection {
             Unsent::Delivered => counters.unsent_delivered += 1,
             Unsent::TooBig => counters.unsent_too_big += 1,
             Unsent::State => counters.unsent_state += 1,
+            Unsent::Queue => counters.unsent_queue += 1,
         }
     }
 }
@@ -283,8 +339,9 @@ impl Connection {
     pub(crate) fn refresh_holds(&mut self) {
         let rtt = self.parity_rtt();
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return };
-        let mut holds = Holds { full: tx.config.hold == FecHold::Full, ..Holds::default() };
-        if tx.config.hold != FecHold::Off {
+        let hold = tx.hold(self.planner.is_some());
+        let mut holds = Holds { full: hold == FecHold::Full, ..Holds::default() };
+        if hold != FecHold::Off {
             let suspects = self.tx.scoreboard.records().filter(|record| !record.sacked && !record.lost);
             for record in suspects.filter(|record| record.transmissions == 1) {
                 let payload = SeqRange::with_len(record.range.start, record.payload());

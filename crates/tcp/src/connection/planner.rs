@@ -71,7 +71,8 @@ impl LossKinds {
     }
 }
 
-fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
+/// True if so long a round trip speaks of a queue on a path whose round trip is otherwise `min_rtt`.
+pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
     min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
 }
 

@@ -124,6 +124,8 @@ pub struct ParityCounters {
     /// Groups that got none because losses were being repaired, the peer's window was shut, or the
     /// allowance was used up.
     pub unsent_state: u64,
+    /// Groups that got none because a queue stood on the path.
+    pub unsent_queue: u64,
     /// Episodes of repairs that the peer reported.
     pub repairs_reported: u64,
     /// Failures that the peer reported.

@@ -76,6 +76,8 @@ pub(crate) enum Unsent {
     TooBig,
     /// Losses are being repaired, the peer's window is shut, or this path does not suit parity.
     State,
+    /// A queue stands on the path, and parity is not to join it.
+    Queue,
 }
 
 /// What the sender knows when parity is due.
@@ -91,6 +93,8 @@ pub(crate) struct Outlook {
     pub(crate) in_recovery: bool,
     /// SND.WND is zero.
     pub(crate) window_shut: bool,
+    /// A queue stands on the path, and parity is not to join it.
+    pub(crate) queue_stands: bool,
 }
 
 /// See the [module](self).
@@ -355,6 +359,9 @@ impl Encoder {
         if (outlook.in_recovery && !self.in_recovery) || outlook.window_shut {
             return Err(Unsent::State);
         }
+        if outlook.queue_stands {
+            return Err(Unsent::Queue);
+        }
         if group.block > outlook.limit {
             return Err(Unsent::TooBig);
         }
@@ -411,4 +418,48 @@ impl Encoder {
 
 fn most_blocks(plan: &GroupPlan) -> u32 {
     plan.blocks.min(plan.code.blocks_max())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Option<Duration> = Some(Duration::from_millis(100));
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn outlook(una: SeqNum) -> Outlook {
+        Outlook { una, limit: 1432, fin: None, in_recovery: false, window_shut: false, queue_stands: false }
+    }
+
+    /// Three segments of 1000 bytes from `una` on, sent at time 0.
+    fn three_segments(una: SeqNum) -> Encoder {
+        let mut encoder = Encoder::new(Profile::F2, Code::Xor, &CorrectiveConfig::default());
+        encoder.on_sent(SeqRange::with_len(una, 3000), 1000, false, RTT, at(0));
+        encoder
+    }
+
+    /// Vector C24, the sender.
+    #[test]
+    fn parity_has_its_place_also_where_sequence_numbers_wrap() {
+        let una = SeqNum(0xffff_fc18);
+        let mut encoder = three_segments(una);
+        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(24)), None);
+        let plan = encoder.poll(&outlook(una), |_| false, RTT, at(25)).and_then(Result::ok).expect("parity");
+        let range = plan.layout.range();
+        assert_eq!(plan.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
+        assert_eq!((range, range.start.since(plan.seq)), (SeqRange::with_len(una, 3000), 1000));
+        assert!(range.contains(SeqNum(0)));
+    }
+
+    #[test]
+    fn a_group_whose_time_comes_in_a_standing_queue_goes_without() {
+        let una = SeqNum(1);
+        let mut encoder = three_segments(una);
+        let queue = Outlook { queue_stands: true, ..outlook(una) };
+        assert_eq!(encoder.poll(&queue, |_| false, RTT, at(25)), Some(Err(Unsent::Queue)));
+        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
+    }
 }

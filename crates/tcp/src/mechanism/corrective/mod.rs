@@ -6,6 +6,7 @@
 //! | `gf256` | the field in which the parities are computed |
 //! | `code` | which bytes a parity covers, the parity, the checksum: shared by both ends |
 //! | `encoder` | which segments make a group, and when its parity leaves |
+//! | `queue` | whether a queue stands on the path |
 //! | `ring` | the parity that left last, by which answers are judged |
 //! | `history` | bytes that stay readable after the application took them |
 //! | `repair` | solving the equations of the parities for the lost bytes |
@@ -16,5 +17,6 @@ pub mod decoder;
 pub(crate) mod encoder;
 pub mod gf256;
 pub(crate) mod history;
+pub(crate) mod queue;
 mod repair;
 pub(crate) mod ring;

@@ -1,0 +1,181 @@
+//! What Corrective costs where nothing is lost, and what it leaves to others: in virtual time. `cargo test -p
+//! brisk-sim --test corrective -- --nocapture` prints the figures of docs/corrective.md.
+
+use std::time::Duration;
+
+use brisk_link::{LinkSpec, Way};
+use brisk_sim::application::{Amount, BulkSender, Sink};
+use brisk_sim::page::{self, Activity, LoadResult, LoadSpec, Page, Wait, Work};
+use brisk_sim::world::{Arena, Side, World};
+use brisk_tcp::config::{ConnectConfig, CorrectiveConfig, FecHold, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::connection::Counters;
+use brisk_wire::Instant;
+
+fn plain() -> TcpConfig {
+    TcpConfig::default()
+}
+
+fn corrective() -> TcpConfig {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
+    tcp
+}
+
+/// A document and 59 objects of 2 to 14 kB on six hosts, found while the document arrives.
+fn small_page() -> Page {
+    let download = |host: usize, response: u64, waits: Vec<Wait>| Activity {
+        work: Work::Download { host, request: 350, response, think: Duration::ZERO },
+        waits,
+    };
+    let mut activities = vec![download(0, 20_000, Vec::new())];
+    activities.extend((1..60).map(|index: u16| {
+        let found = Wait::Share(0, 1000 / 60 * index);
+        download(usize::from(index) % 6, 2_000 + u64::from(index) * 7_919 % 12_000, vec![found])
+    }));
+    Page::new("small", activities).expect("a page")
+}
+
+fn load(page: &Page, tcp: &TcpConfig, link: &str, seed: u64) -> LoadResult {
+    let link = LinkSpec::parse(link).expect("a link");
+    let spec = LoadSpec { client: tcp.clone(), server: tcp.clone(), ..LoadSpec::new(&link, page) };
+    page::load(&spec, seed, &mut Arena::default()).expect("it runs")
+}
+
+fn seconds(result: &LoadResult) -> f64 {
+    result.load.expect("the page is loaded").as_secs_f64()
+}
+
+/// Many connections that share a thin link, and nothing is lost but what the queue drops: parity costs the
+/// time of its bytes and no more. That time is what plain TCP needs on a link that is slower by their share.
+#[test]
+fn without_loss_a_page_comes_later_by_the_bytes_of_parity_alone() {
+    let page = small_page();
+    println!("| link | bytes | plain | corrective | plain, slower by the bytes |");
+    for (rate, rest) in [
+        (2000.0, "--rtt 150ms --queue 2MB"),
+        (2000.0, "--rtt 150ms --queue 128kB"),
+        (5000.0, "--rtt 28ms --queue 2MB"),
+    ] {
+        let on =
+            |tcp: &TcpConfig, rate: f64| load(&page, tcp, &format!("{rest} --rate {rate:.0}kbit/1mbit"), 1);
+        let (without, with) = (on(&plain(), rate), on(&corrective(), rate));
+        let bytes = with.wire_down as f64 / without.wire_down as f64;
+        let slower = on(&plain(), rate / bytes);
+        let [without, with, slower] = [&without, &with, &slower].map(seconds);
+        println!("| {rest} | {bytes:.3} | {without:.3} | {with:.3} | {slower:.3} |");
+        assert!(with <= 1.03 * slower, "{rest}: {with} s with parity, {slower} s for its bytes");
+    }
+}
+
+/// What became of two bulk flows through one link: their counters, the bytes that each delivered, and the
+/// packets that the link was given and dropped.
+#[derive(Default)]
+struct Shared {
+    /// Of the senders.
+    counters: [Counters; 2],
+    delivered: [u64; 2],
+    dropped: u64,
+    offered: u64,
+}
+
+fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) -> Shared {
+    let at = |seconds: u64| Instant::from_millis(seconds * 1000);
+    let mut world = World::new(&LinkSpec::parse(link).expect("a link"), seed);
+    let mut host = |side, ip: &str| {
+        let ips = [ip.parse().expect("an address")];
+        world.add_host(side, ip, &ips, StackConfig::default()).expect("a host")
+    };
+    let (receiver, sender) = (host(Side::A, "10.0.0.1"), host(Side::B, "10.0.0.2"));
+    let mut sinks = Vec::new();
+    let mut senders = Vec::new();
+    for (index, tcp) in flows.into_iter().enumerate() {
+        let Some(tcp) = tcp else { continue };
+        let address = format!("10.0.0.1:{}", 9 + index).parse().expect("an address");
+        let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
+        sinks.push(world.add_app(receiver, at(0), Sink::new(address, listen)));
+        let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+        let flow = BulkSender::new(address, connect, Amount::Until(at(duration + 1)));
+        senders.push(world.add_app(sender, Instant::from_millis(700 * index as u64 + 100 * seed), flow));
+    }
+    world.run_until(at(duration));
+    let down = world.counters(0, Way::Down).expect("a link");
+    let mut shared = Shared { dropped: down.dropped(), offered: down.offered, ..Shared::default() };
+    for (index, (sink, flow)) in sinks.iter().zip(&senders).enumerate() {
+        let sink = world.app::<Sink>(*sink).expect("a sink");
+        shared.delivered[index] = sink.flows().iter().map(|flow| flow.received).sum();
+        let id = world.app::<BulkSender>(*flow).and_then(BulkSender::connection).expect("connected");
+        shared.counters[index] = world.stack(sender).conn_stats(id).expect("it is open").counters;
+    }
+    shared
+}
+
+/// Times that a flow reduced its window.
+fn reductions(counters: &Counters) -> u64 {
+    counters.masked_losses + counters.recoveries + counters.timeouts
+}
+
+/// Single losses, 300 packets apart: a flow reduces its window as often whether parity brings back what was lost or
+/// a retransmission.
+#[test]
+fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
+    let losses: Vec<String> = (1..=60).map(|loss| (300 * loss).to_string()).collect();
+    let link = format!("--rtt 40ms --loss down:list:{}", losses.join(","));
+    let mut full = corrective();
+    let hold = Some(FecHold::Full);
+    full.mechanisms.corrective = Some(CorrectiveConfig { hold, ..CorrectiveConfig::default() });
+    println!("| | segments | reductions | of them for repairs | retransmissions |");
+    let run = |name: &str, tcp: TcpConfig| {
+        let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 16, 1);
+        let segments = sent.data_segments_out - sent.retransmits;
+        let (masked, again) = (sent.masked_losses, sent.retransmits);
+        println!("| {name} | {segments} | {} | {masked} | {again} |", reductions(&sent));
+        (masked, reductions(&sent) as f64 / segments as f64)
+    };
+    let (_, without) = run("plain", plain());
+    run("corrective", corrective());
+    let (masked, with) = run("corrective, full hold", full);
+    // One reduction more or less is 3 percent.
+    assert!(masked > 25 && (with / without - 1.0).abs() < 0.08, "{without} without, {with} with parity");
+}
+
+/// The flow in question begins first or second, with several distances in time; answers its share of what both
+/// delivered, and the share of packets that the bottleneck dropped.
+fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
+    let link = "--rtt 40ms --rate 10mbit --queue 50kB";
+    let (mut own, mut all, mut dropped, mut offered) = (0, 0, 0, 0);
+    for (seed, first) in (0..runs).flat_map(|seed| [(seed, true), (seed, false)]) {
+        let flows = if first { [tcp.clone(), plain()] } else { [plain(), tcp.clone()] };
+        let shared = share(link, flows.map(Some), duration, seed);
+        own += shared.delivered[usize::from(!first)];
+        all += shared.delivered[0] + shared.delivered[1];
+        dropped += shared.dropped;
+        offered += shared.offered;
+    }
+    (own as f64 / all as f64, dropped as f64 / offered as f64)
+}
+
+#[test]
+fn beside_a_flow_without_parity_the_bottleneck_is_shared() {
+    let (share, _) = beside_plain_tcp(&corrective(), 1, 20);
+    assert!((0.38..=0.62).contains(&share), "{share}");
+}
+
+/// `cargo test --release -p brisk-sim --test corrective -- --ignored --nocapture`
+#[test]
+#[ignore = "half an hour of virtual time: run it by hand, in release"]
+fn parity_does_not_make_the_bottleneck_drop_more() {
+    let mut joining = corrective();
+    joining.mechanisms.corrective =
+        Some(CorrectiveConfig { into_queue: true, ..CorrectiveConfig::default() });
+    println!("| beside plain TCP | share | dropped |");
+    let run = |name: &str, tcp: &TcpConfig| {
+        let (share, dropped) = beside_plain_tcp(tcp, 4, 60);
+        println!("| {name} | {share:.3} | {:.4} % |", 100.0 * dropped);
+        (share, dropped)
+    };
+    let (_, without) = run("plain", &plain());
+    let (share, with) = run("corrective", &corrective());
+    run("corrective, into_queue", &joining);
+    assert!((0.38..=0.62).contains(&share), "{share}");
+    assert!(with <= 1.1 * without, "dropped: {without} without, {with} with parity");
+}

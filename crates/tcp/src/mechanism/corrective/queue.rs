@@ -1,0 +1,88 @@
+//! Whether a queue stands on the path: parity that joins it delays the data of everybody who shares it, and
+//! insures mostly against what that queue drops.
+//!
+//! What counts is the least sample of a whole round trip: the queue that a burst makes of itself is gone within
+//! one, so that some segment finds none; where a queue stands, no segment does (the idea of CoDel, RFC 8289
+//! section 3.2, with the round trip for the interval).
+
+use brisk_wire::SeqNum;
+
+use crate::time::{Duration, Instant};
+
+/// The least round-trip times of the last round trips.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct QueueWatch {
+    /// Of the last whole round.
+    last: Option<Duration>,
+    /// Of the round that is under way.
+    current: Option<Duration>,
+    /// What was sent when the round began: an acknowledgement of more begins the next.
+    round_end: Option<SeqNum>,
+    sampled_at: Option<Instant>,
+}
+
+impl QueueWatch {
+    /// A sample was taken; `una` and `nxt` are the values after its acknowledgement.
+    pub(crate) fn on_sample(&mut self, rtt: Duration, una: SeqNum, nxt: SeqNum, now: Instant) {
+        self.sampled_at = Some(now);
+        if self.round_end.is_none_or(|end| una.gt(end)) {
+            self.last = self.current.take();
+            self.round_end = Some(nxt);
+        }
+        self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));
+    }
+
+    /// The least sample since the last whole round began; `None` if nothing was heard for a round trip: an
+    /// idle path tells nothing.
+    pub(crate) fn least(&self, srtt: Duration, now: Instant) -> Option<Duration> {
+        self.sampled_at.filter(|at| now.saturating_since(*at) <= srtt)?;
+        self.last.into_iter().chain(self.current).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SRTT: Duration = Duration::from_millis(60);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn a_burst_that_fills_the_queue_is_no_standing_queue() {
+        let mut watch = QueueWatch::default();
+        assert_eq!(watch.least(SRTT, at(0)), None);
+        // The handshake, then a flight of three: the first finds no queue, the others each other.
+        watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
+        for (una, rtt) in [(1001, 40), (2001, 60), (3001, 80)] {
+            watch.on_sample(ms(rtt), SeqNum(una), SeqNum(3001), at(100 + rtt));
+            assert_eq!(watch.least(SRTT, at(100 + rtt)), Some(ms(40)));
+        }
+    }
+
+    #[test]
+    fn a_round_without_one_quick_sample_tells_and_silence_does_not() {
+        let mut watch = QueueWatch::default();
+        watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
+        // Always three segments in flight.
+        for una in 1..10 {
+            watch.on_sample(
+                ms(70),
+                SeqNum(1000 * una),
+                SeqNum(1000 * una + 3000),
+                at(100 + 20 * u64::from(una)),
+            );
+        }
+        assert_eq!(watch.least(SRTT, at(300)), Some(ms(70)));
+        assert_eq!(watch.least(SRTT, at(280 + 61)), None);
+        // The queue is gone: one segment says so.
+        watch.on_sample(ms(41), SeqNum(10_000), SeqNum(13_000), at(310));
+        assert_eq!(watch.least(SRTT, at(310)), Some(ms(41)));
+    }
+}
