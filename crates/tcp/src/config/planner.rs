@@ -62,7 +62,7 @@ impl TcpConfig {
             // Parity is right behind the data: what it repairs need not be sent again.
             corrective: Some(CorrectiveConfig {
                 code: FecCode::ReedSolomon,
-                hold: FecHold::Full,
+                hold: Some(FecHold::Full),
                 ..CorrectiveConfig::default()
             }),
             proactive: Some(ProactiveConfig { scope: CopyScope::Named, ..ProactiveConfig::default() }),
