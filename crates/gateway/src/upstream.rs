@@ -3,7 +3,7 @@
 //! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
 //! A backend that is silent for longer than it can be, or that resets the connection, is down within a second, and up again
 //! with its next answer. One that says it is draining gets no new connections. What is not watched counts as up. What
-//! carries the connections is told in [`crate::carrier`].
+//! carries the connections is told in `carrier.rs`.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
