@@ -24,8 +24,9 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
         "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
          {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
-         it (`OUTSIDE`). The expected range was written down before; where it leaves the paper's figure out, the last column\n\
-         says why, and where it says that a cell tests the reason, that cell is in the same table.\n",
+         it (`OUTSIDE`). The expected range stands in the plan; where it leaves the paper's figure out, the last column says why, and\n\
+         where it says that a cell tests the reason, that cell is in the same table. Not every range was there before the\n\
+         first run: an `ok` says that a figure is what it has been, beside the paper's it is for the reader to judge.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
         count(Verdict::Within),
