@@ -128,7 +128,10 @@ impl Willing {
     /// The byte of a SYN; `None`: no option. Everything but Corrective in F2 needs timestamps.
     pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
         if self.f1 && !self.f2 {
-            return timestamps.then_some(CAP_VERSION_F1 | self.encoding);
+            // The options of F1 cannot tell several parities apart: of the larger code the one is left.
+            let larger = self.encoding == ENCODING_REED_SOLOMON;
+            let encoding = if larger { ENCODING_XOR } else { self.encoding };
+            return timestamps.then_some(CAP_VERSION_F1 | encoding);
         }
         let encoding = if self.f2 { self.encoding } else { ENCODING_NONE };
         let proactive = if self.proactive && timestamps { CAP_PROACTIVE } else { 0 };
@@ -140,8 +143,9 @@ impl Willing {
         let encoding = encoding_type(offered);
         match offered & CAP_VERSION_MASK {
             CAP_VERSION_F1 => {
-                // Nothing but the type may be set.
-                let legal = offered == encoding && encoding != ENCODING_NONE;
+                // Nothing but the type may be set, and to one that F1 has.
+                let legal =
+                    offered == encoding && matches!(encoding, ENCODING_XOR | ENCODING_XOR_INTERLEAVED);
                 (legal && self.f1 && timestamps)
                     .then_some((offered, Agreed { profile: Profile::F1, encoding, proactive: false }))
             }
@@ -189,6 +193,7 @@ mod tests {
     fn offers_are_the_legal_values() {
         assert_eq!(F1.offer(true), Some(0x01));
         assert_eq!(Willing { encoding: 2, ..F1 }.offer(true), Some(0x02));
+        assert_eq!(Willing { encoding: 3, ..F1 }.offer(true), Some(0x01), "F1 has one parity");
         assert_eq!(F1.offer(false), None, "F1 needs timestamps");
         assert_eq!(F2.offer(false), Some(0x11));
         assert_eq!(ALL.offer(true), Some(0x51));
@@ -212,6 +217,7 @@ mod tests {
         assert_eq!(byte(F1, 0x11), None);
         assert_eq!(byte(F1, 0x01), Some(0x01));
         assert_eq!(byte(F1, 0x41), None, "F1 knows no other bits");
+        assert_eq!(byte(ALL, 0x03), None, "nor a type of several parities");
         assert_eq!(F1.answer(0x01, false), None);
         assert_eq!(ALL.answer(0x51, false).map(|(byte, _)| byte), Some(0x91));
         assert_eq!(byte(F2, 0x1f), None, "reserved types are none");
