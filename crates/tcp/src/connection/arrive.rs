@@ -22,7 +22,7 @@ use crate::time::{Duration, Instant};
 
 /// Pure acknowledgements outside the window are answered at most this often (Linux:
 /// `tcp_invalid_ratelimit`), so that two confused ends do not acknowledge each other for ever.
-const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Duplicate acknowledgements that declare a loss on a connection without SACK (RFC 5681).
 const DUP_THRESH: u32 = 3;
@@ -165,7 +165,11 @@ impl Connection {
             }
             self.rx.last_out_of_window_ack = Some(now);
         }
-        // Before the handshake is complete nothing else would carry it.
+        self.answer_at_once();
+    }
+
+    /// An acknowledgement leaves at once. Before the handshake is complete nothing else would carry it.
+    pub(crate) fn answer_at_once(&mut self) {
         if self.state == State::SynReceived {
             self.outbox.push(Control::ChallengeAck);
         } else {

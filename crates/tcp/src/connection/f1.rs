@@ -9,11 +9,20 @@
 use brisk_wire::{Flags, Gentle};
 
 use crate::connection::Connection;
-use crate::connection::arrive::Verdict;
+use crate::connection::arrive::{OUT_OF_WINDOW_INTERVAL, Verdict};
 use crate::mechanism::{GentleOff, Profile};
 use crate::outcome::Arrived;
 use crate::receive::timestamps::older;
 use crate::time::Instant;
+
+/// F1 after its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quarantine {
+    /// Payload counts only if it echoes this timestamp or a later one.
+    since: u32,
+    /// When the peer was last told.
+    told: Instant,
+}
 
 impl Connection {
     /// The profile that was agreed on is F1.
@@ -31,6 +40,7 @@ impl Connection {
         let counts = !segment.flags.intersects(Flags::SYN | Flags::RST);
         if counts && self.is_quarantined(segment) {
             self.counters.gentle_dropped += 1;
+            self.answer_quarantined(segment, now);
             return Verdict::Done;
         }
         if !self.is_f1() || !counts {
@@ -53,16 +63,34 @@ impl Connection {
 
     /// After the fall-back only a peer that has heard of it is believed.
     fn is_quarantined(&self, segment: &Arrived<'_>) -> bool {
-        let Some(since) = self.gentle.quarantine else { return false };
+        let Some(Quarantine { since, .. }) = self.gentle.quarantine else { return false };
         let echo = segment.options.timestamps.map(|stamps| stamps.echo);
         !segment.is_empty() && echo.is_none_or(|echo| older(echo, since))
+    }
+
+    /// Of a segment in quarantine the timestamp counts: its echo tells the peer that this end has switched
+    /// off. Were that left to what is accepted, two ends with data outstanding would wait for each other's
+    /// echo for ever: what begins at RCV.NXT is discarded, and bare acknowledgements lie behind it.
+    fn answer_quarantined(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let within = self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len());
+        let valid = within && self.is_believable(segment, now);
+        if let Some(stamps) = segment.options.timestamps.filter(|_| valid) {
+            let last_ack = self.rx.ack.last_ack_sent();
+            self.rx.timestamps.on_accepted(segment.seq, stamps.value, last_ack, now);
+        }
+        let Some(Quarantine { told, .. }) = &mut self.gentle.quarantine else { return };
+        // Who still has not heard did not get the acknowledgement that told it.
+        if now.saturating_since(*told) >= OUT_OF_WINDOW_INTERVAL {
+            *told = now;
+            self.answer_at_once();
+        }
     }
 
     /// The option was removed from a segment: neither end uses it any more.
     fn leave_f1(&mut self, now: Instant) {
         // Timestamps without the option are larger than any that left with it.
         self.rx.timestamps.advance();
-        self.gentle.quarantine = Some(self.rx.timestamps.value(now));
+        self.gentle.quarantine = Some(Quarantine { since: self.rx.timestamps.value(now), told: now });
         self.stop_gentle(GentleOff::Stripped);
         self.rx.ack.force();
         // The peer discards what left without the option before it fell back itself: it is sent again, which

@@ -14,6 +14,7 @@ use brisk_wire::{Flags, Gentle, OptionProfile, Options};
 
 use crate::config::TcpConfig;
 use crate::connection::arrive::Verdict;
+use crate::connection::f1::Quarantine;
 use crate::connection::opening::Told;
 use crate::connection::parity::ParityTx;
 use crate::connection::proactive::Proactive;
@@ -44,8 +45,7 @@ pub(crate) struct GentleLayer {
     pub(super) told: Told,
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
-    /// F1 after its end: payload counts only if it echoes this timestamp or a later one.
-    pub(super) quarantine: Option<u32>,
+    pub(super) quarantine: Option<Quarantine>,
 }
 
 /// What runs on a connection that agreed on at least one of the two.

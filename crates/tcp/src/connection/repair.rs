@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// PAWS, and an acknowledgement number that the peer can have sent.
-    fn is_believable(&self, segment: &Arrived<'_>, now: Instant) -> bool {
+    pub(crate) fn is_believable(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
         let fresh = stamps.is_none_or(|stamps| self.rx.timestamps.paws(stamps.value, now) == Paws::Accept);
         let oldest = self.tx.scoreboard.una() - self.tx.window.max_snd_wnd();

@@ -5,7 +5,8 @@ use std::ops::Add;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CorrectiveConfig, FecCode, ListenConfig, MechanismConfig, ProactiveConfig, TcpConfig,
+    ConnectConfig, CorrectiveConfig, FecCode, FecProfile, ListenConfig, MechanismConfig, ProactiveConfig,
+    TcpConfig,
 };
 use brisk_tcp::connection::ConnStats;
 use brisk_wire::{Gentle, Segment, TcpHeader};
@@ -26,6 +27,8 @@ enum Deed {
     Lie,
     /// Sends the payload on in two segments with the same options.
     Split,
+    /// The same, if it is no parity.
+    SplitData,
     /// Sends it to the place of the data that it covers, without the option: what F1 does of itself.
     Alone,
 }
@@ -38,10 +41,10 @@ struct Path {
 }
 
 impl Path {
-    fn new(seed: u64) -> Path {
+    /// A path of `seed` that may do any of `all`.
+    fn new(seed: u64, all: &[Deed]) -> Path {
         let mut chance = ChaCha8Rng::seed_from_u64(seed ^ 0x9e37);
-        let all = [Deed::Strip, Deed::Flip, Deed::Lie, Deed::Split, Deed::Alone];
-        let deeds = all.into_iter().filter(|_| chance.next_u32() % 2 == 0).collect();
+        let deeds = all.iter().copied().filter(|_| chance.next_u32() % 2 == 0).collect();
         Path { permille: [0, 20, 200, 1000][chance.next_u32() as usize % 4], chance, deeds }
     }
 
@@ -71,7 +74,7 @@ impl Path {
                 Some(Gentle::Fail { lost_len, .. }) => *lost_len /= 2,
                 _ => return None,
             },
-            Deed::Split if payload.len() > 1 => {
+            Deed::Split | Deed::SplitData if payload.len() > 1 && !(parity && deed == Deed::SplitData) => {
                 let second = payload.split_off(payload.len() / 2);
                 let mut rest = tcp.clone();
                 rest.seq = tcp.seq + payload.len() as u32;
@@ -79,16 +82,26 @@ impl Path {
                 return Some(vec![(tcp, payload), (rest, second)]);
             }
             Deed::Alone if parity => tcp.options.gentle = None,
-            Deed::Flip | Deed::Split | Deed::Alone => return None,
+            Deed::Flip | Deed::Split | Deed::SplitData | Deed::Alone => return None,
         }
         Some(vec![(tcp, payload)])
     }
 }
 
-fn configs(chance: &mut ChaCha8Rng) -> TcpConfig {
+/// What the path may do to a profile. F1 has nothing against changed bytes and lengths, nor against parity
+/// that comes in two pieces.
+fn deeds(profile: FecProfile) -> &'static [Deed] {
+    match profile {
+        FecProfile::F1 => &[Deed::Strip, Deed::SplitData, Deed::Alone],
+        FecProfile::F2 | FecProfile::Both => &[Deed::Strip, Deed::Flip, Deed::Lie, Deed::Split, Deed::Alone],
+    }
+}
+
+fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
     let mut below = |limit: u32| chance.next_u32() % limit;
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][below(3) as usize];
     let corrective = CorrectiveConfig {
+        profile,
         code,
         parities: 1 + below(4) as u8,
         delay_divisor: [1, 4, 16][below(3) as usize],
@@ -129,9 +142,9 @@ impl Add for Repairs {
 }
 
 /// One transfer each way on a path of `seed`; answers what parity repaired. Panics if a byte is wrong.
-fn exchange(seed: u64) -> Repairs {
+fn exchange(seed: u64, profile: FecProfile) -> Repairs {
     let mut chance = ChaCha8Rng::seed_from_u64(seed);
-    let tcp = configs(&mut chance);
+    let tcp = configs(&mut chance, profile);
     let size = 1 + (chance.next_u32() % 40_000) as usize;
     let mut pair = Pair::with_configs(seed, stack_config(A), stack_config(B));
     pair.channel = Channel {
@@ -140,7 +153,7 @@ fn exchange(seed: u64) -> Repairs {
         loss: [0, 20, 100][chance.next_u32() as usize % 3],
         duplicate: [0, 30][chance.next_u32() as usize % 2],
     };
-    let mut path = Path::new(seed);
+    let mut path = Path::new(seed, deeds(profile));
     pair.mangle = Some(Box::new(move |from: Side, segment: &Segment<'_>| {
         let to = from.other();
         let changed = path.change(segment)?;
@@ -167,8 +180,17 @@ fn exchange(seed: u64) -> Repairs {
 /// The share that every run of the tests takes.
 #[test]
 fn not_a_byte_is_wrong_whatever_the_path_does_to_parity() {
-    let Repairs { runs, failed, .. } = (0..150).map(exchange).fold(Repairs::default(), Add::add);
+    let Repairs { runs, failed, .. } =
+        (0..150).map(|seed| exchange(seed, FecProfile::F2)).fold(Repairs::default(), Add::add);
     assert!(runs > 20 && failed < 15, "parity was at work: {runs} repairs, {failed} of 150 exchanges failed");
+}
+
+/// F1 on both ends, which has nothing but timestamps against a path that removes the option.
+#[test]
+fn not_a_byte_of_f1_is_wrong_whatever_is_done_to_its_options() {
+    let exchanges = (0..200).map(|seed| exchange(seed, FecProfile::F1));
+    let Repairs { runs, failed, .. } = exchanges.fold(Repairs::default(), Add::add);
+    assert!(runs > 20 && failed < 20, "parity was at work: {runs} repairs, {failed} of 200 exchanges failed");
 }
 
 /// A number from the environment.
@@ -176,16 +198,13 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// `cargo test --release -p brisk-tcp --test pair not_a_byte_of_many -- --ignored --nocapture`;
-/// `BRISK_SEEDS` sets how many paths are tried, `BRISK_FIRST_SEED` which is the first, so that several
-/// processes or evenings can share a million.
-#[test]
-#[ignore = "a million paths take half an hour: run it by hand, in release"]
-fn not_a_byte_of_many_is_wrong() {
-    let (first, paths) = (number("BRISK_FIRST_SEED", 0), number("BRISK_SEEDS", 1_000_000));
+/// Tries as many paths as the environment says, and prints what parity did: `BRISK_SEEDS` sets how many,
+/// `BRISK_FIRST_SEED` which is the first, so that several processes or evenings can share a million.
+fn try_many(profile: FecProfile, otherwise: u64) {
+    let (first, paths) = (number("BRISK_FIRST_SEED", 0), number("BRISK_SEEDS", otherwise));
     let mut sum = Repairs::default();
     for (tried, seed) in (1..=paths).zip(first..) {
-        sum = sum + exchange(seed);
+        sum = sum + exchange(seed, profile);
         if tried % 50_000 == 0 || tried == paths {
             let Repairs { runs, bytes, stopped, failed } = sum;
             println!(
@@ -194,6 +213,22 @@ fn not_a_byte_of_many_is_wrong() {
             );
         }
     }
+}
+
+/// `cargo test --release -p brisk-tcp --test pair not_a_byte_of_many -- --ignored --nocapture`; see
+/// [`try_many`].
+#[test]
+#[ignore = "a million paths take half an hour: run it by hand, in release"]
+fn not_a_byte_of_many_is_wrong() {
+    try_many(FecProfile::F2, 1_000_000);
+}
+
+/// `cargo test --release -p brisk-tcp --test pair not_a_byte_of_f1_on_many -- --ignored --nocapture`; see
+/// [`try_many`].
+#[test]
+#[ignore = "a hundred thousand paths take minutes: run it by hand, in release"]
+fn not_a_byte_of_f1_on_many_paths_is_wrong() {
+    try_many(FecProfile::F1, 100_000);
 }
 
 /// A mechanism that one end alone wants leaves nothing behind but its offer.
