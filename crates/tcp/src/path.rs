@@ -12,8 +12,9 @@
 //! | fact | folded in how | believed for |
 //! |---|---|---|
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
+//! | least round-trip time | the least | `rtt_lifetime` since it was seen |
 //! | window, slow-start threshold | a reduction at once; growth that was used | `window_lifetime`, half of it after half of that |
-//! | loss, burst length | counts that decay | halved per `loss_half_life` |
+//! | loss, burst length | counts that decay, without what a queue lost | halved per `loss_half_life` |
 //! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | while there is room |
 
@@ -94,6 +95,8 @@ impl PathMemoryConfig {
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
+    /// The least that any connection saw: the path without a queue.
+    pub least_rtt: Option<Duration>,
     /// Congestion window.
     pub window: Option<PathWindow>,
     /// Loss of what we sent.
@@ -126,7 +129,7 @@ pub struct PathWindow {
     pub ssthresh: Option<u32>,
 }
 
-/// Loss on a path, of segments that we sent.
+/// Loss on a path, of segments that we sent; without what a queue lost that ran over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathLoss {
     /// Segments that the estimate rests on, older ones counting less.
@@ -160,7 +163,7 @@ pub(crate) struct PathReport {
     pub(crate) rtt: Option<(PathRtt, u32)>,
     /// Its window.
     pub(crate) window: Option<WindowReport>,
-    /// What was sent and lost since its last report, segments.
+    /// What was sent, and lost to no queue, since its last report, segments.
     pub(crate) losses: LossCount,
     /// The peer's MSS option.
     pub(crate) mss: Option<u16>,
@@ -224,6 +227,7 @@ impl<T: Copy> Aging<T> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Path {
     rtt: Option<Aging<PathRtt>>,
+    least_rtt: Option<Aging<Duration>>,
     window: Option<Aging<PathWindow>>,
     losses: Losses,
     mss: Option<u16>,
@@ -301,6 +305,7 @@ impl Path {
     fn facts(&self, config: &PathMemoryConfig, now: Instant) -> PathFacts {
         PathFacts {
             rtt: Aging::at(self.rtt, now),
+            least_rtt: Aging::at(self.least_rtt, now),
             window: self.window_at(config, now),
             loss: self.losses.estimate(now, config.loss_half_life),
             mss: self.mss,
@@ -333,7 +338,12 @@ impl Path {
                 PathRtt { srtt, rttvar, min_rtt: new.min_rtt }
             }
         };
-        self.rtt = Some(Aging { fact: rtt, until: now + lifetime });
+        let until = now + lifetime;
+        self.rtt = Some(Aging { fact: rtt, until });
+        // What is exceeded is not confirmed: a path that became longer is believed when this is too old.
+        if Aging::at(self.least_rtt, now).is_none_or(|least| new.min_rtt <= least) {
+            self.least_rtt = Some(Aging { fact: new.min_rtt, until });
+        }
     }
 
     /// A connection that was too short to use what is remembered tells nothing of it.
@@ -485,6 +495,18 @@ mod tests {
         );
         let shorter = after(&[measured(180, 10, 9), measured(100, 20, 9)], 2).rtt;
         assert_eq!(shorter.map(|rtt| (rtt.srtt, rtt.rttvar)), Some((ms(170), ms(40))));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_that_of_all_connections_until_it_is_too_old() {
+        let least = |reports: &[PathReport], now| after(reports, now).least_rtt;
+        let queue = [measured(50, 5, 9), measured(120, 5, 9), measured(90, 5, 9)];
+        assert_eq!((least(&queue, 599), least(&queue, 600)), (Some(ms(50)), None));
+        assert_eq!(after(&queue, 9).rtt.map(|rtt| rtt.min_rtt), Some(ms(90)), "of the last connection");
+        let again = [measured(50, 5, 9), measured(120, 5, 9), measured(50, 5, 9)];
+        assert_eq!(least(&again, 601), Some(ms(50)), "it was seen again");
+        let shorter = [measured(50, 5, 9), measured(40, 5, 9)];
+        assert_eq!(least(&shorter, 2), Some(ms(40)));
     }
 
     #[test]

@@ -208,10 +208,7 @@ impl Connection {
         else {
             return false;
         };
-        // On a connection that began in a queue only others know the empty path.
-        let known = self.known_path().rtt.map(|rtt| rtt.min_rtt);
-        let min_rtt = self.tx.rtt.min_rtt().into_iter().chain(known).min();
-        tx.queue.least(srtt, now).is_some_and(|least| is_queued(least, min_rtt))
+        tx.queue.least(srtt, now).is_some_and(|least| is_queued(least, self.least_rtt()))
     }
 
     /// What limits parity: pacing lets it wait, an exhausted allowance drops it.

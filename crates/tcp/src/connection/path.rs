@@ -17,6 +17,7 @@
 use brisk_wire::SeqNum;
 
 use crate::connection::fast_open::TIMESTAMP_TICK;
+use crate::connection::planner::is_queued;
 use crate::connection::sender::{HandshakeTimer, initial_window};
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
@@ -30,7 +31,7 @@ use crate::time::{Duration, Instant};
 
 /// A round trip may be this many times the remembered one before the path counts as another.
 const LONGER: u32 = 10;
-/// Samples after which one that was measured across a lost SYN-ACK no longer spoils the estimate.
+/// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
 const SAMPLES: u32 = 8;
 
 /// What a connection knows of its path, and has told of it.
@@ -50,6 +51,9 @@ pub(crate) struct OnPath {
     lost_to: Option<SeqNum>,
     /// Segments that parity repaired, and runs of them, beyond the first of each report.
     repaired: (u64, u64),
+    /// Losses of which is known what kind they are, and those of them that a queue caused.
+    sorted: LossCount,
+    queued: LossCount,
 }
 
 /// A remembered window is in use.
@@ -212,6 +216,7 @@ impl Connection {
         if !due && !self.path.over && mtu == self.path.told_mtu {
             return None;
         }
+        self.sort_losses();
         let losses = self.losses();
         let report = PathReport {
             rtt: self.rtt_report(),
@@ -226,7 +231,7 @@ impl Connection {
     }
 
     /// A SYN-ACK that was lost and sent again echoes the first SYN: that time is no round trip.
-    fn rtt_report(&self) -> Option<(PathRtt, u32)> {
+    pub(crate) fn rtt_report(&self) -> Option<(PathRtt, u32)> {
         let (srtt, rttvar) = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar())?;
         let samples = self.tx.rtt.samples();
         let min_rtt = self.tx.rtt.min_rtt()?;
@@ -247,9 +252,43 @@ impl Connection {
         Some(WindowReport { cwnd, ssthresh: Some(ssthresh).filter(|_| reduced) })
     }
 
+    /// The least round-trip time, of this connection and of those before: on one that began in a queue only others
+    /// know the empty path.
+    pub(crate) fn least_rtt(&self) -> Option<Duration> {
+        self.tx.rtt.min_rtt().into_iter().chain(self.path.known.least_rtt).min()
+    }
+
+    /// True if this connection began in a queue: whatever it has measured so far was longer than the empty path, and
+    /// so was what the one before it measured. A single long round trip may be jitter.
+    pub(crate) fn began_in_queue(&self) -> bool {
+        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.least_rtt());
+        self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
+            && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
+    }
+
+    /// What was lost since this was called last came from a queue if one stands now. That says nothing of what chance
+    /// takes from an idle path. One sample that spans a lost acknowledgement shows no queue.
+    pub(crate) fn sort_losses(&mut self) {
+        let all = self.all_losses();
+        let LossCount { lost, runs, .. } = all.since(self.path.sorted);
+        self.path.sorted = all;
+        let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
+        if self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt, self.least_rtt())) {
+            self.path.queued.lost += lost;
+            self.path.queued.runs += runs;
+        }
+    }
+
+    /// Segments sent, and those lost so far to something else than a queue.
+    pub(crate) fn losses(&self) -> LossCount {
+        let LossCount { sent, lost, runs } = self.all_losses();
+        let queued = self.path.queued;
+        LossCount { sent, lost: lost.saturating_sub(queued.lost), runs: runs.saturating_sub(queued.runs) }
+    }
+
     /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,
     /// and without those that turned out not to have been lost.
-    pub(crate) fn losses(&self) -> LossCount {
+    fn all_losses(&self) -> LossCount {
         let of = &self.counters;
         let (more, more_runs) = self.path.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);

@@ -105,9 +105,11 @@ impl Connection {
 
     /// Something was lost, repaired or not.
     pub(crate) fn plan_with_loss(&mut self) {
-        let min_rtt = self.tx.rtt.min_rtt();
+        self.sort_losses();
+        // A sample that may span a lost SYN-ACK is long without a queue.
+        let least = self.rtt_report().and_then(|_| self.least_rtt());
         if let Some(planner) = &mut self.planner {
-            planner.kinds.on_loss(min_rtt);
+            planner.kinds.on_loss(least);
         }
     }
 }
@@ -193,11 +195,12 @@ impl Connection {
         let lost = PRIOR_SEGMENTS * u64::from(assumed)
             + u64::from(known_segments) * u64::from(known_loss)
             + own.lost * 1_000_000;
-        let min_rtt = self.tx.rtt.min_rtt().or(self.known_path().rtt.map(|rtt| rtt.min_rtt));
+        let least = self.least_rtt();
+        let seen = self.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
             burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
-            queue: self.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(min_rtt)),
+            queue: seen || self.began_in_queue(),
         }
     }
 

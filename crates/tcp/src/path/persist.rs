@@ -25,7 +25,7 @@ impl PathMemory {
         let half_life = self.config.loss_half_life;
         KIND.write(unix, |records| {
             for (Ends { local, remote }, path) in self.paths.iter() {
-                let Path { rtt, window, losses, mss, mtu, handshake_failures } = path;
+                let Path { rtt, window, losses, mss, mtu, handshake_failures, .. } = path;
                 let rtt = rtt.filter(|rtt| rtt.until > now).map_or_else(no_rtt, |rtt| write_rtt(&rtt, now));
                 let window = window.map_or_else(none, |window| {
                     let PathWindow { cwnd, ssthresh } = window.fact;
@@ -72,6 +72,8 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mut micros = || words.read().map(Duration::from_micros);
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
+    // The least of all connections is learnt anew, from that of the last one on.
+    let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     let (cwnd, ssthresh): (Option<u32>, _) = (words.read_or_dash()?, words.read_or_dash()?);
     let window = words.read_time(clock)?.zip(cwnd);
     let window = window.map(|(until, cwnd)| Aging { fact: PathWindow { cwnd, ssthresh }, until });
@@ -81,7 +83,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mtu = words.read_time(clock)?.zip(low.zip(high));
     let mtu = mtu.map(|(until, (low, high))| Aging { fact: NarrowPath { low, high }, until });
     let losses = Losses { count, halved: now };
-    Some(Path { rtt, window, losses, mss, mtu, handshake_failures: words.read()? })
+    Some(Path { rtt, least_rtt, window, losses, mss, mtu, handshake_failures: words.read()? })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {

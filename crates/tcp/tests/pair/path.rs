@@ -80,6 +80,15 @@ impl World {
         self.pair.run(span);
     }
 
+    /// Four of the next segments of data from B are lost, in two runs.
+    fn lose_four(&mut self) {
+        let mut data = 0;
+        self.pair.tap = Some(Box::new(move |from, segment| {
+            data += u32::from(from == B && !segment.payload.is_empty());
+            from == B && [21, 22, 23, 60].contains(&data)
+        }));
+    }
+
     /// When `side` sent packets with these flags, in milliseconds since the SYN.
     fn times(&self, side: Side, flags: Flags) -> Vec<u128> {
         let of = |seen: &&crate::harness::Seen| seen.is(side, flags);
@@ -127,17 +136,51 @@ fn a_connection_leaves_behind_what_it_measured() {
 #[test]
 fn losses_are_counted_with_their_runs() {
     let mut world = World::new(tcp());
-    let mut data = 0;
-    world.pair.tap = Some(Box::new(move |from, segment| {
-        data += u32::from(from == B && !segment.payload.is_empty());
-        from == B && [21, 22, 23, 60].contains(&data)
-    }));
+    world.lose_four();
     world.fetch(400_000);
     let facts = world.facts(B);
     let loss = facts.loss.expect("B sent");
     assert!((14_000..15_000).contains(&loss.per_million), "4 of 281: {loss:?}");
     assert_eq!(loss.burst_milli, 2000);
     assert!(facts.window.is_some_and(|window| window.ssthresh.is_some()));
+}
+
+/// While a queue stands, what is lost says nothing of what an idle path loses.
+#[test]
+fn losses_in_a_standing_queue_are_not_those_of_the_path() {
+    let mut world = World::new(tcp());
+    world.fetch(1000);
+    world.pair.channel.delay = Duration::from_millis(75);
+    world.lose_four();
+    world.fetch(400_000);
+    let facts = world.facts(B);
+    assert_eq!(facts.least_rtt, Some(Duration::from_millis(100)));
+    assert_eq!(facts.loss.map(|loss| (loss.per_million, loss.burst_milli)), Some((0, 0)));
+    assert!(facts.window.is_some_and(|window| window.ssthresh.is_some()), "it was congestion all the same");
+}
+
+/// Flights of B that the planner protected over a connection of its own.
+fn protected(world: &mut World) -> (u64, u64) {
+    let (at_a, at_b) = world.open();
+    world.pair.transfer(B, at_b, at_a, &pattern(30_000), Duration::from_secs(10));
+    let counters = world.pair.stack(B).conn_stats(at_b).expect("it lives").counters;
+    world.close(at_a, at_b);
+    (counters.planned, counters.planned_protected)
+}
+
+#[test]
+fn the_planner_adds_nothing_to_a_queue_in_which_a_connection_begins() {
+    let mut world = World::new(TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::planned(100) });
+    let of_path = protected(&mut world);
+    assert!(of_path.1 > 0, "an unknown path is assumed to lose: {of_path:?}");
+    world.pair.channel.delay = Duration::from_millis(75);
+    let one = protected(&mut world);
+    assert!(one.1 > 0, "one long round trip may be jitter: {one:?}");
+    let queued = protected(&mut world);
+    assert!(queued.0 > 0 && queued.1 == 0, "{queued:?}");
+    world.pair.channel.delay = Duration::from_millis(50);
+    let idle = protected(&mut world);
+    assert!(idle.1 > 0, "the queue is gone: {idle:?}");
 }
 
 #[test]
