@@ -132,7 +132,7 @@ impl Shared {
     }
 }
 
-/// Fast Open, retransmissions, timeouts, probes.
+/// Fast Open, retransmissions, timeouts, probes, parity segments received, losses that they repaired.
 fn of_ours(stream: &Stream) -> String {
     let mut text = String::new();
     if let Some(stats) = stream.stats() {
@@ -140,6 +140,7 @@ fn of_ours(stream: &Stream) -> String {
         let retransmits = counters.retransmits + counters.handshake_retransmits;
         let fast_open = stats.fast_open.name();
         let _ = write!(text, "{fast_open} {retransmits} {} {}", counters.timeouts, counters.probes);
+        let _ = write!(text, " {} {}", counters.parity.received, counters.repaired_by_parity);
     }
     text
 }
