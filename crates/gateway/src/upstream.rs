@@ -1,11 +1,13 @@
 //! The backends of a frontend: which one is asked, and which are alive.
 //!
 //! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
-//! A backend that is silent for longer than it can be, or that resets the connection, is down within a second, and up again
-//! with its next answer. One that says it is draining gets no new connections. What is not watched counts as up. What
-//! carries the connections is told in `carrier.rs`.
+//! A backend that is silent for longer than it can be, to every other connection too, or that resets the watch, is down
+//! within a second, and up again with its next answer. One that says it is draining gets no new connections. What is not
+//! watched counts as up. What carries the connections is told in `carrier.rs`.
 
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -108,6 +110,8 @@ pub struct Upstream {
     asked: AtomicU64,
     /// Of these, in a row, failures.
     failures: AtomicU32,
+    /// When one of them was answered last.
+    answered: Mutex<Option<Instant>>,
 }
 
 impl Upstream {
@@ -122,6 +126,7 @@ impl Upstream {
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            answered: Mutex::new(None),
         }
     }
 
@@ -189,6 +194,7 @@ impl Upstream {
     /// down and the next success up.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
         if good {
+            *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             self.failures.store(0, Ordering::Relaxed);
             if !watched {
                 self.set(Health::Up, "it answers", log);
@@ -348,10 +354,10 @@ impl Upstream {
         let patience = || PATIENCE.max(3 * self.round_trip().unwrap_or_default());
         // The first one may need the handshake and the confirmation.
         let limit = (4 * PATIENCE).max(4 * patience());
-        let mut hop = match tokio::time::timeout(limit, self.open(dialling, &opening, &[])).await {
-            Ok(Ok(hop)) => hop,
-            Ok(Err(refused)) => return (false, Some(refused.to_string())),
-            Err(_) => return (false, Some("no answer".to_owned())),
+        let mut hop = match self.unless_silent(limit, self.open(dialling, &opening, &[])).await {
+            Some(Ok(hop)) => hop,
+            Some(Err(refused)) => return (false, Some(refused.to_string())),
+            None => return (false, Some("no answer".to_owned())),
         };
         let over_kernel = hop.line().is_kernel();
         let (mut read, mut write) = hop.split();
@@ -362,17 +368,32 @@ impl Upstream {
                 write.flush().await?;
                 read.read_u8().await
             };
-            match tokio::time::timeout(patience(), exchange).await {
-                Ok(Ok(0)) => self.set(Health::Up, "it answers", log),
-                Ok(Ok(_)) => self.set(Health::Draining, "it says so", log),
-                Ok(Err(error)) => return (true, Some(error.to_string())),
-                Err(_) => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
+            match self.unless_silent(patience(), exchange).await {
+                Some(Ok(0)) => self.set(Health::Up, "it answers", log),
+                Some(Ok(_)) => self.set(Health::Draining, "it says so", log),
+                Some(Err(error)) => return (true, Some(error.to_string())),
+                None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             }
             self.learn(asked.elapsed());
             if over_kernel != self.over_kernel() {
                 return (true, None);
             }
             tokio::time::sleep(ASK).await;
+        }
+    }
+
+    /// What `asked` comes to; `None` if the backend is silent for `patience` to this connection and to every other one. One
+    /// that answers others is late and not dead: what would be given up for it would be asked again, and make it later.
+    async fn unless_silent<T>(&self, patience: Duration, asked: impl Future<Output = T>) -> Option<T> {
+        let mut asked = pin!(asked);
+        let mut wait = patience;
+        loop {
+            if let Ok(answer) = tokio::time::timeout(wait, &mut asked).await {
+                return Some(answer);
+            }
+            let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            wait =
+                answered.and_then(|at| patience.checked_sub(at.elapsed())).filter(|wait| !wait.is_zero())?;
         }
     }
 
@@ -490,6 +511,28 @@ mod tests {
 
     fn first(upstreams: &Upstreams) -> &str {
         &upstreams.order()[0].spec.name
+    }
+
+    #[tokio::test]
+    async fn who_answers_others_is_late_and_not_silent() {
+        const PATIENCE: Duration = Duration::from_millis(500);
+        let upstreams = upstreams(&[(0, 1)]);
+        let upstream = &upstreams.all[0];
+        let silence = async || {
+            let began = Instant::now();
+            let answer = upstream.unless_silent(PATIENCE, std::future::pending::<()>()).await;
+            (answer, began.elapsed())
+        };
+        let (answer, took) = silence().await;
+        assert!(answer.is_none() && took >= PATIENCE, "{took:?}");
+        let others = async {
+            for _ in 0..12 {
+                tokio::time::sleep(PATIENCE / 10).await;
+                upstream.outcome(true, true, &Log::silent());
+            }
+        };
+        let ((answer, took), ()) = tokio::join!(silence(), others);
+        assert!(answer.is_none() && took >= 2 * PATIENCE, "{took:?}");
     }
 
     #[test]
