@@ -55,7 +55,12 @@ fn keys_that_are_derived_from_a_secret_are_the_same_on_every_server() {
     assert_eq!(outcome(&scratch, &url), "no-cookie");
     server.stop();
     let (server, _) = serve(&scratch, &at, &derived(secret.as_str()));
-    assert_eq!(outcome(&scratch, &url), "used", "the cookie of the first is good at the second");
+    let mut seen = outcome(&scratch, &url);
+    if seen == "blackholed" {
+        // On a busy machine the answer may come later than that of the connection which insures it.
+        seen = outcome(&scratch, &url);
+    }
+    assert_eq!(seen, "used", "the cookie of the first is good at the second");
     server.stop();
     let (server, _) = serve(&scratch, &at, &derived(other.as_str()));
     assert_eq!(outcome(&scratch, &url), "refused", "and not elsewhere");

@@ -34,6 +34,9 @@ const PARITY_OPTION: u32 = 16;
 /// Segments that ask for a one-time cookie, and segments that bring it.
 const ONE_TIME_REQUESTS: u8 = 5;
 const ONE_TIME_ANSWERS: u8 = 3;
+/// Least time between a SYN with data and the connection that insures it: on a short path half a round trip is less
+/// than any server takes to answer.
+const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Repeated SYN-ACKs, and nothing else, that tell a black hole: with a server that follows RFC 6298, 3 s after
 /// the first. And those that end the connection: 15 s.
 const REPEATED_SYN_ACKS_TELL: u8 = 2;
@@ -485,7 +488,7 @@ impl Connection {
         let carries = matches!(opening.plan.mode, Mode::Data | Mode::DataNoCookie);
         let unanswered = matches!(opening.class, None | Some(SynAckClass::Accepted));
         (carries && unanswered && !opening.judged && !opening.plan.proven)
-            .then(|| PlainCopy::half_of(opening.plan.srtt))
+            .then(|| PlainCopy::half_of(opening.plan.srtt).max(HEDGE_MIN))
     }
 
     /// The request of this SYN was answered on another connection, which began later: either the answer here was
