@@ -152,7 +152,13 @@ fn page(status: &Value) -> String {
         count("/repaired/copy"),
     );
     page += &format!("Fast Open    used by {used:.0} % of the connections\n\n");
-    for mechanism in list("/mechanisms") {
+    page + &mechanisms(list("/mechanisms")) + &backends(list("/backends"))
+}
+
+/// What is on, what is off, and why.
+fn mechanisms(list: &[Value]) -> String {
+    let mut page = String::new();
+    for mechanism in list {
         page += &format!(
             "{:<12} {:<10} {}\n",
             word(mechanism, "/name"),
@@ -160,13 +166,17 @@ fn page(status: &Value) -> String {
             word(mechanism, "/reason")
         );
     }
-    if !list("/backends").is_empty() {
-        page += &format!(
-            "\n{:<28} {:<10} {:<11} {:>9} {:>12}\n",
-            "backend", "health", "over", "rtt", "connections"
-        );
+    page
+}
+
+/// The backends of a frontend; nothing for a backend.
+fn backends(list: &[Value]) -> String {
+    if list.is_empty() {
+        return String::new();
     }
-    for backend in list("/backends") {
+    let mut page =
+        format!("\n{:<28} {:<10} {:<11} {:>9} {:>12}\n", "backend", "health", "over", "rtt", "connections");
+    for backend in list {
         let rtt = backend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
         page += &format!(
             "{:<28} {:<10} {:<11} {rtt:>9} {:>12}\n",

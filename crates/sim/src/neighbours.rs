@@ -72,21 +72,9 @@ pub fn run(
             }
         }
         Some(exchange) => {
-            let address = SocketAddr::new(SERVER, PORT);
-            let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
-            world.add_app(tested[1], Instant::ZERO, Server::new(address, listen));
-            // More than fit into the time: none of them is the last.
-            let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
-            let most = (spec.takes.as_millis() / least) as usize + 1;
-            for _ in 0..spec.others.min(MAX_FLOWS) {
-                let plan = ClientPlan {
-                    server: address,
-                    connect: ConnectConfig { tcp: spec.tcp.clone(), ..ConnectConfig::default() },
-                    connections: Connections::Fresh,
-                    greeting: 0,
-                    exchanges: vec![exchange; most],
-                };
-                clients.push(world.add_app(tested[0], onset(), Client::new(plan)));
+            let most = spec.others.min(MAX_FLOWS);
+            for client in fetches(&mut world, tested[1], exchange, spec).take(most as usize) {
+                clients.push(world.add_app(tested[0], onset(), client));
             }
         }
     }
@@ -125,6 +113,29 @@ fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2
 fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig) -> AppId {
     let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
+}
+
+/// A server, and as many clients of it as are taken.
+fn fetches(
+    world: &mut World,
+    server: HostId,
+    exchange: Exchange,
+    spec: &NeighbourSpec<'_>,
+) -> impl Iterator<Item = Client> + use<> {
+    let address = SocketAddr::new(SERVER, PORT);
+    let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
+    world.add_app(server, Instant::ZERO, Server::new(address, listen));
+    // More than fit into the time: none of them is the last.
+    let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
+    let most = (spec.takes.as_millis() / least) as usize + 1;
+    let plan = ClientPlan {
+        server: address,
+        connect: ConnectConfig { tcp: spec.tcp.clone(), ..ConnectConfig::default() },
+        connections: Connections::Fresh,
+        greeting: 0,
+        exchanges: vec![exchange; most],
+    };
+    std::iter::repeat_with(move || Client::new(plan.clone()))
 }
 
 fn sender(to: IpAddr, tcp: &TcpConfig, end: Instant) -> BulkSender {
