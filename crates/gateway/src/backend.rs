@@ -20,6 +20,7 @@ use crate::hop::answer::{Asked, Rejected, Run, receive};
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::log::{Level, Log, RateLimit, Value};
+use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{End, Stop, carry, reset, within};
 use crate::service::{
@@ -272,6 +273,7 @@ async fn carry_on(
         asked.line().reset();
         return origin_failed(error);
     }
+    drop(first);
     access.bytes_up += asked.first.len() as u64;
     // The answer to the frontend travels with the origin's first bytes, if they do not take long.
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
@@ -282,7 +284,7 @@ async fn carry_on(
         }
     };
     match asked.tell(Verdict::Go, run).await {
-        Ok(hop) => carry(origin, hop, &answer, std::future::pending(), signal, access).await,
+        Ok(hop) => carry(origin, hop, answer, std::future::pending(), signal, access).await,
         Err(error) => {
             reset(&origin);
             End::HopFailed(error.to_string())
@@ -315,7 +317,7 @@ async fn open_origin(
     line: &Line,
     signal: &watch::Receiver<Phase>,
 ) -> Result<TcpStream, (Verdict, End)> {
-    let connecting = TcpStream::connect(origin);
+    let connecting = outgoing::connect(origin);
     let opened = tokio::select! {
         opened = within(config.service.connect_timeout, signal, connecting) => match opened {
             Ok(Ok(stream)) => Ok(stream),

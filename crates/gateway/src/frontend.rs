@@ -21,6 +21,7 @@ use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
 use crate::hop::{Hop, Opening, Purpose};
 use crate::log::Log;
+use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{End, Stop, carry, failed, reset, within};
 use crate::service::{BACKLOG, Phase, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
@@ -270,9 +271,13 @@ async fn serve(
         }
     };
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
-    access.end = match shared.route(&admitted, &client, &signal, &mut access).await {
+    // What is needed to open the hop is not held while the connection lives.
+    let routed = Box::pin(shared.route(&admitted, &client, &signal, &mut access)).await;
+    let first = admitted.first.len();
+    drop(admitted);
+    access.end = match routed {
         Ok((hop, fate)) => {
-            access.bytes_up = admitted.first.len() as u64;
+            access.bytes_up = first as u64;
             let over_kernel = hop.line().is_kernel();
             let lost = async move {
                 match fate {
@@ -280,7 +285,7 @@ async fn serve(
                     None => std::future::pending().await,
                 }
             };
-            carry(client, hop, &[], lost, &signal, &mut access).await
+            carry(client, hop, Vec::new(), lost, &signal, &mut access).await
         }
         Err(end) => {
             reset(&client);
@@ -363,7 +368,7 @@ impl Current {
     ) -> Result<HopStream, End> {
         let origin = admitted.origin.as_ref().unwrap_or(&direct.origin);
         access.route = Some(format!("direct:{origin}"));
-        let connecting = TcpStream::connect(origin.as_str());
+        let connecting = outgoing::connect(origin.as_str());
         let stream = match within(self.config.service.connect_timeout, signal, connecting).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(End::OriginUnreachable(error.to_string())),

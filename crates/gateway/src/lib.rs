@@ -11,6 +11,7 @@
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
 //! | `carrier` | what carries the hop to a backend: our TCP, or the kernel's |
+//! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
@@ -39,6 +40,7 @@ pub mod hop;
 pub mod log;
 pub mod metrics;
 pub mod network;
+mod outgoing;
 pub mod proxy;
 pub mod relay;
 pub mod service;

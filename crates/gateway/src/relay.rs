@@ -4,11 +4,15 @@
 //! reset of the other: what an application sees through the gateway is what it would have seen without it. That includes
 //! a side that fails while nothing can be read from it, because the other side takes nothing.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 use tokio::sync::watch;
 
@@ -117,7 +121,7 @@ struct Relayed {
 pub(crate) async fn carry(
     mut kernel: TcpStream,
     mut hop: HopStream,
-    first: &[u8],
+    first: Vec<u8>,
     lost: impl Future<Output = &'static str>,
     signal: &watch::Receiver<Phase>,
     access: &mut Access,
@@ -177,14 +181,14 @@ impl Source for tcp::ReadHalf<'_> {
 /// caller resets both.
 async fn relay(
     (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
-    first: &[u8],
+    first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
     lost: impl Future<Output = ()>,
     signal: &watch::Receiver<Phase>,
 ) -> Relayed {
     let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
     let up = pump(kernel_read, Side::Kernel, first, hop_write, Side::Hop, &mut from_kernel);
-    let down = pump(hop_read, Side::Hop, &[], kernel_write, Side::Kernel, &mut from_hop);
+    let down = pump(hop_read, Side::Hop, Vec::new(), kernel_write, Side::Kernel, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         ended = both => match ended {
@@ -208,26 +212,26 @@ struct Copied {
 async fn pump(
     mut from: impl Source,
     from_side: Side,
-    first: &[u8],
+    mut rest: Vec<u8>,
     mut to: impl AsyncWrite + Unpin,
     to_side: Side,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
-    let mut buffer = vec![0; CHUNK];
-    let mut chunk = first;
+    let mut taken = rest.len();
     loop {
         tokio::select! {
             biased;
-            written = pass(&mut to, chunk) => written.map_err(|error| (to_side, error))?,
+            written = pass(&mut to, &rest) => written.map_err(|error| (to_side, error))?,
             error = from.failed() => return Err((from_side, error)),
         }
-        if !chunk.is_empty() {
-            copied.bytes += chunk.len() as u64;
+        if taken > 0 {
+            copied.bytes += taken as u64;
             copied.first.get_or_insert_with(Instant::now);
         }
-        let count = from.read(&mut buffer).await.map_err(|error| (from_side, error))?;
-        chunk = buffer.get(..count).unwrap_or_default();
-        if chunk.is_empty() {
+        // Nothing is held while nothing comes.
+        rest = Vec::new();
+        taken = poll_fn(|cx| copy(cx, &mut from, from_side, &mut to, to_side, &mut rest)).await?;
+        if taken == 0 {
             break;
         }
     }
@@ -236,6 +240,38 @@ async fn pump(
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
         other => other.map_err(|error| (to_side, error)),
     }
+}
+
+thread_local! {
+    /// Where bytes lie between being read and being written, which is at once: no connection has a buffer of its own.
+    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
+
+/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read, 0 at the end.
+fn copy(
+    cx: &mut Context<'_>,
+    from: &mut impl Source,
+    from_side: Side,
+    to: &mut (impl AsyncWrite + Unpin),
+    to_side: Side,
+    rest: &mut Vec<u8>,
+) -> Poll<Result<usize, (Side, io::Error)>> {
+    CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+        let mut buffer = ReadBuf::new(chunk);
+        ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|error| (from_side, error))?;
+        let read = buffer.filled();
+        let mut written = 0;
+        while written < read.len() {
+            match Pin::new(&mut *to).poll_write(cx, &read[written..]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err((to_side, io::ErrorKind::WriteZero.into()))),
+                Poll::Ready(Ok(count)) => written += count,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err((to_side, error))),
+                Poll::Pending => break,
+            }
+        }
+        rest.extend_from_slice(&read[written..]);
+        Poll::Ready(Ok(read.len()))
+    })
 }
 
 /// Writes all of `chunk` and lets it leave.
@@ -269,11 +305,9 @@ pub(crate) async fn within<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll};
 
-    use tokio::io::{DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex};
+    use tokio::io::{AsyncReadExt, DuplexStream, ReadHalf, WriteHalf, duplex};
     use tokio::sync::Notify;
 
     use super::*;
@@ -309,7 +343,7 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         let (_cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), b"the ", halves(hop), std::future::pending(), &signal).await
+            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &signal).await
         });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -333,7 +367,7 @@ mod tests {
         let (_cut, signal) = watch::channel(Phase::Serving);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed = relay(halves(kernel), &[], halves(hop), std::future::pending(), &signal).await;
+        let relayed = relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &signal).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
     }
@@ -346,7 +380,7 @@ mod tests {
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move {
-            relay((read, write), &[], halves(hop), std::future::pending(), &signal).await
+            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &signal).await
         });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
@@ -360,7 +394,7 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         let (cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), &[], halves(hop), std::future::pending(), &signal).await
+            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &signal).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];

@@ -58,10 +58,11 @@ pub(crate) async fn first_bytes(socket: &mut tokio::net::TcpStream, wait: Durati
     // Room for all of them: a read into an empty vector takes 64 bytes, and a SYN would leave with those.
     let mut first = Vec::with_capacity(FIRST_BYTES);
     let mut socket = socket.take(FIRST_BYTES as u64);
-    match tokio::time::timeout(wait, socket.read_buf(&mut first)).await {
-        Ok(read) => read.map(|_| first),
-        Err(_) => Ok(first),
+    if let Ok(read) = tokio::time::timeout(wait, socket.read_buf(&mut first)).await {
+        read?;
     }
+    first.shrink_to_fit();
+    Ok(first)
 }
 
 /// Is shown every access record.

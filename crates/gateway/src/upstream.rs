@@ -23,6 +23,7 @@ use crate::hop::line::Line;
 use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
+use crate::outgoing;
 
 /// How often a watched backend is asked.
 const ASK: Duration = Duration::from_millis(250);
@@ -407,7 +408,7 @@ impl Upstream {
 
 /// Says `message` over the kernel's TCP and waits for the answer.
 async fn ask_over_kernel(kernel: SocketAddr, message: &[u8]) -> Result<Answered, Refused> {
-    let stream = tokio::net::TcpStream::connect(kernel).await?;
+    let stream = outgoing::connect(kernel).await?;
     crate::service::prepare(&stream);
     ask(Line::Kernel(stream), message, 0).await
 }

@@ -1,6 +1,7 @@
 //! Socket options and requests of the kernel that no safe interface has: as bytes, by number.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Sets an option to the bytes of `value`.
@@ -26,6 +27,18 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32, room: usize) -> io::Result
     Ok(value)
 }
 
+/// `IP_LOCAL_PORT_RANGE` of linux/in.h.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+/// Lets a socket that is not bound, of either family, connect from one of these ports only.
+///
+/// # Errors
+/// Linux before 6.3 does not know it.
+pub fn use_local_ports(fd: BorrowedFd<'_>, ports: RangeInclusive<u16>) -> io::Result<()> {
+    let value = u32::from(*ports.end()) << 16 | u32::from(*ports.start());
+    set(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &value.to_ne_bytes())
+}
+
 /// The number that a request such as SIOCINQ answers.
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;
@@ -38,6 +51,18 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_socket_connects_from_the_ports_that_it_may_use() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        if use_local_ports(socket.as_fd(), 40_000..=40_100).is_err() {
+            return println!("skipped: this kernel does not know IP_LOCAL_PORT_RANGE (Linux 6.3)");
+        }
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let local = socket.local_addr().unwrap().as_socket().unwrap();
+        assert!((40_000..=40_100).contains(&local.port()), "{local}");
+    }
 
     #[test]
     fn what_was_set_is_got() {

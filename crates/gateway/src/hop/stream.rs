@@ -3,6 +3,7 @@
 //! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of a direction is
 //! an empty one: a line that ends without it is an error, because whoever sits on the path can end a TCP connection.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,11 @@ use crate::relay::Source;
 
 /// Bytes read from the line at once.
 const CHUNK: usize = 16 << 10;
+
+thread_local! {
+    /// Where bytes of the line lie until they are appended to what has arrived.
+    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
 
 /// A connection of the hop.
 #[derive(Debug)]
@@ -168,6 +174,27 @@ impl Incoming {
         Ok(at > 0)
     }
 
+    /// Takes from the line what there is; answers how much.
+    fn poll_arrive(&mut self, line: &mut LineRead<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+            let mut arrived = ReadBuf::new(chunk);
+            ready!(Pin::new(line).poll_read(cx, &mut arrived))?;
+            self.wire.extend_from_slice(arrived.filled());
+            Poll::Ready(Ok(arrived.filled().len()))
+        })
+    }
+
+    /// Nothing is here and nothing comes for now: nothing is held for it.
+    fn rest(&mut self) {
+        if self.wire.is_empty() {
+            self.wire = Vec::new();
+        }
+        if self.read == self.plain.len() {
+            self.plain = Vec::new();
+            self.read = 0;
+        }
+    }
+
     /// Hands out what there is.
     fn take(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let waiting = &self.plain[self.read..];
@@ -189,17 +216,20 @@ impl AsyncRead for HopRead<'_> {
             if state.take(buffer) || state.ended || buffer.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            let Some(sealing) = sealing else { return Pin::new(line).poll_read(cx, buffer) };
+            let Some(sealing) = sealing else {
+                state.rest();
+                return Pin::new(line).poll_read(cx, buffer);
+            };
             if state.open(sealing)? {
                 continue;
             }
-            let start = state.wire.len();
-            state.wire.resize(start + CHUNK, 0);
-            let mut room = ReadBuf::new(&mut state.wire[start..]);
-            let arrived = Pin::new(&mut *line).poll_read(cx, &mut room);
-            let count = room.filled().len();
-            state.wire.truncate(start + count);
-            ready!(arrived)?;
+            let count = match state.poll_arrive(line, cx) {
+                Poll::Ready(count) => count?,
+                Poll::Pending => {
+                    state.rest();
+                    return Poll::Pending;
+                }
+            };
             if count == 0 {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -267,6 +297,7 @@ impl AsyncWrite for HopWrite<'_> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_leave(cx))?;
+        this.state.wire = Vec::new();
         Pin::new(&mut this.line).poll_flush(cx)
     }
 

@@ -1,0 +1,155 @@
+//! Opening the kernel's TCP to an origin, or to a backend whose path carries nothing else.
+//!
+//! Who closes first waits in TIME-WAIT for a minute, and towards the origin that is us. To find a free port among many that
+//! wait, the kernel asks one after the other: at 300 connections a second to one address that was two thirds of what the
+//! whole machine did. So each connection is offered a few ports only, those that have rested for longest: one round through
+//! the range takes longer than a TIME-WAIT as long as there is a free port at all.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use brisk_packet_io::sockopt;
+use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
+
+/// Ports that one attempt may take: some of them belong to connections that live for long.
+const WINDOW: u32 = 32;
+/// Attempts before the kernel looks through all there are.
+const ATTEMPTS: u32 = 3;
+/// What Linux uses unless told otherwise.
+const USUAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The ports of this host for connections, in the order in which they are taken.
+#[derive(Debug)]
+struct Ports {
+    range: RangeInclusive<u16>,
+    next: AtomicU32,
+}
+
+static PORTS: LazyLock<Ports> = LazyLock::new(|| {
+    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    Ports::new(told.as_deref().and_then(range).unwrap_or(USUAL), std::process::id())
+});
+
+/// `FIRST LAST`.
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let mut words = text.split_whitespace().map(|word| word.parse().ok());
+    let range = words.next()??..=words.next()??;
+    (*range.start() > 0 && !range.is_empty()).then_some(range)
+}
+
+impl Ports {
+    /// All of `range`, beginning anywhere.
+    fn new(range: RangeInclusive<u16>, seed: u32) -> Ports {
+        // Two processes on one host are to begin at different places.
+        Ports { range, next: AtomicU32::new(seed.wrapping_mul(0x9e37_79b1)) }
+    }
+
+    /// The next few.
+    fn window(&self) -> RangeInclusive<u16> {
+        let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
+        let count = last - first + 1;
+        let begin = first + self.next.fetch_add(1, Ordering::Relaxed) % count;
+        let end = (begin + WINDOW - 1).min(last);
+        // Both lie in the range, whose ends are 16 bits.
+        begin as u16..=end as u16
+    }
+
+    /// Other connections are to keep away from where this one found everything taken.
+    fn skip(&self) {
+        self.next.fetch_add(WINDOW, Ordering::Relaxed);
+    }
+}
+
+/// Connects to the first address of `target` that answers.
+///
+/// # Errors
+/// Those of the last address. If all ports wait, the text says what helps.
+pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in lookup_host(target).await? {
+        match connect_to(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+    for _ in 0..ATTEMPTS {
+        let socket = socket(address)?;
+        if sockopt::use_local_ports(socket.as_fd(), PORTS.window()).is_err() {
+            // A kernel before 6.3.
+            break;
+        }
+        match socket.connect(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => PORTS.skip(),
+            other => return other,
+        }
+    }
+    socket(address)?.connect(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrNotAvailable => io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!(
+                "no free port towards {address}: more connections a minute than ports; \
+                 run: sysctl net.ipv4.tcp_tw_reuse=1"
+            ),
+        ),
+        _ => error,
+    })
+}
+
+fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_is_read_as_linux_writes_it() {
+        assert_eq!(range("32768\t60999\n"), Some(32_768..=60_999));
+        for text in ["", "1", "9 8", "0 5", "a b", "1 70000"] {
+            assert_eq!(range(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn windows_go_through_the_whole_range_and_stay_in_it() {
+        let ports = Ports::new(100..=299, 7);
+        let begins: std::collections::HashSet<u16> = (0..200)
+            .map(|_| {
+                let window = ports.window();
+                assert!(*window.start() >= 100 && *window.end() <= 299 && !window.is_empty());
+                *window.start()
+            })
+            .collect();
+        assert_eq!(begins.len(), 200);
+    }
+
+    #[test]
+    fn who_finds_everything_taken_goes_elsewhere() {
+        let ports = Ports::new(1000..=60_999, 0);
+        let before = *ports.window().start();
+        ports.skip();
+        assert_eq!(u32::from(*ports.window().start()), u32::from(before) + WINDOW + 1);
+    }
+
+    #[tokio::test]
+    async fn connections_get_ports_of_the_next_window_and_bad_names_an_error() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = connect(address).await.unwrap();
+        let (accepted, peer) = listener.accept().await.unwrap();
+        assert_eq!(stream.local_addr().unwrap(), peer);
+        assert!(PORTS.range.contains(&peer.port()));
+        drop((stream, accepted, listener));
+        assert_eq!(connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(connect("no name").await.is_err());
+    }
+}
