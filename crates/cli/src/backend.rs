@@ -72,8 +72,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let listen = listen(&settings.backend)?;
         let (builder, attached) = attach(&settings, listen)?.open()?;
         let endpoint = builder.build()?;
+        let packet = hop_args::packet_endpoint(hop_args::packet(&settings.hop, Some(listen))?)?;
         let metrics = Arc::<Metrics>::default();
-        let config = config(&settings, &attached, &log, &metrics)?;
+        let usual = config(&settings, &attached, &log, &metrics)?;
+        let config = BackendConfig { packet: packet.map(|(packet, _)| packet), ..usual };
         let backend = bind(config.clone(), &endpoint, &log)?;
         args.cookie_keys.clone().install(&endpoint, &log).await?;
         let facts = Facts {
@@ -102,7 +104,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 
 /// Listens. If the kernel's TCP cannot, because somebody else has the port, it is done without: it is only the second way.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
-    let Some(kernel) = config.kernel_listen else { return Ok(Backend::bind(config, endpoint)?) };
+    let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
+        return Ok(Backend::bind(config, endpoint)?);
+    };
     match std::net::TcpListener::bind(kernel) {
         Ok(free) => {
             drop(free);
@@ -141,6 +145,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     origin(&settings.backend)?;
     hop_args::protection(&settings.hop)?;
     hop_args::mechanisms(&settings.hop)?;
+    hop_args::packet(&settings.hop, Some(listen))?;
     attach(settings, listen).map(drop)
 }
 
@@ -169,8 +174,10 @@ fn config(
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let usual = BackendConfig::new(inside(attached, listen), origin(backend)?, hop);
     let kernel_listen = match attached {
-        Attached::Udp { local } if settings.hop.kernel_tcp.unwrap_or(true) => Some(*local),
-        Attached::Udp { .. } | Attached::Tun { .. } => None,
+        Attached::Udp { local } if hop_args::kernel_tcp(&settings.hop) || settings.hop.packet.is_some() => {
+            Some(*local)
+        }
+        Attached::Udp { .. } | Attached::Native { .. } => None,
     };
     Ok(BackendConfig {
         tcp,
@@ -192,14 +199,14 @@ fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failu
         DeviceSpec::Udp { bind } if bind != listen => Err(Failure::usage(format!(
             "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
         ))),
-        _ => Ok(attach),
+        _ => Ok(AttachConfig { serve: Some(listen), local_ports: 0, ..attach }),
     }
 }
 
 /// What to listen on inside the stack.
 fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
     match attached {
-        Attached::Tun { .. } => listen,
+        Attached::Native { .. } => listen,
         Attached::Udp { .. } => {
             SocketAddr::new(IpAddr::from(Ipv6Addr::UNSPECIFIED), attached.service_port(listen.port()))
         }

@@ -51,13 +51,22 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 }
 
 /// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
-/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN.
+/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets to CAP_NET_RAW.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
-    let native = device.is_some_and(|device| !matches!(device, DeviceSpec::Udp { .. }));
+    let (mut admin, mut raw) =
+        (settings.frontend.transparent.unwrap_or(false), settings.hop.packet.is_some());
+    match device {
+        Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }) => admin = true,
+        Some(DeviceSpec::Packet { .. }) => raw = true,
+        Some(DeviceSpec::Udp { .. }) | None => {}
+    }
     let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
-    if native || settings.frontend.transparent.unwrap_or(false) {
+    if admin {
         needed |= CapabilitySet::NET_ADMIN;
+    }
+    if raw {
+        needed |= CapabilitySet::NET_RAW;
     }
     needed
 }
@@ -93,7 +102,13 @@ mod tests {
         assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
         settings.hop.device = Some("tun:brisk0".into());
         assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
+        settings.hop.device = Some("packet:eth0".into());
+        let packet = needed(&settings);
+        assert!(packet.contains(CapabilitySet::NET_RAW) && !packet.contains(CapabilitySet::NET_ADMIN));
         settings.hop.device = None;
+        assert!(!needed(&settings).contains(CapabilitySet::NET_RAW));
+        settings.hop.packet = Some("eth0".into());
+        assert!(needed(&settings).contains(CapabilitySet::NET_RAW));
         settings.frontend.transparent = Some(true);
         assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
     }

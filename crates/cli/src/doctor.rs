@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
+use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Report, examine};
 use brisk_gateway::settings::name_and_port;
-use brisk_gateway::{BackendSpec, Settings};
 
 use crate::failure::Failure;
-use crate::frontend::{address_of, any_udp};
+use crate::frontend::{Stacks, address_of};
 use crate::hop_args::{self, SharedArgs};
 use crate::{Common, output, service};
 
@@ -41,15 +41,11 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     let quiet = common.quiet;
     service::run(async move {
         let address = address_of(&args.peer).await?;
-        let (builder, attached) = hop_args::attach(&settings.hop, any_udp(address))?.open()?;
-        let endpoint = builder.build()?;
-        let spec = BackendSpec {
-            name: args.peer.clone(),
-            kernel: Some(address).filter(|_| settings.hop.device.is_none()),
-            ..BackendSpec::new(attached.destination(address).map_err(Failure::failed)?)
-        };
+        let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, address)?;
+        let spec = ways.backend(&args.peer, address, &settings.hop)?;
         let examination = Examination {
             endpoint: endpoint.clone(),
+            packet,
             backend: spec,
             hop,
             tcp,

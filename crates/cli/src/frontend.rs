@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_gateway::settings::{Fallback, FrontendSettings, PeerSettings, listen_address, name_and_port};
+use brisk_gateway::settings::{
+    Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
+};
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Metrics, Network,
     ProxyVersion, Settings,
 };
-use brisk_runtime::attach::Attached;
-use brisk_runtime::{DeviceSpec, FastOpenConnect};
+use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::{DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
 use crate::confine::{Confined, confine};
@@ -102,10 +104,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let stop = Stop::on_signals()?;
         let peers = resolve(&settings).await?;
         let first = peers.first().ok_or_else(no_peer)?.1;
-        let (builder, attached) = hop_args::attach(&settings.hop, any_udp(first))?.open()?;
-        let endpoint = builder.build()?;
+        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, first)?;
         let metrics = Arc::<Metrics>::default();
-        let config = configured(&settings, &peers, &attached, &log, &metrics)?;
+        let usual = configured(&settings, &peers, &attached, &log, &metrics)?;
+        let config = FrontendConfig { packet, ..usual };
         let frontend = match systemd::listener()? {
             Some(listener) => Frontend::on(listener, config.clone(), endpoint.clone())?,
             None => Frontend::bind(config.clone(), endpoint.clone()).await?,
@@ -114,7 +116,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             role: Role::Frontend,
             listen: frontend.local_addr()?.to_string(),
             origin: None,
-            hop: hop_name(&attached),
+            hop: hop_name(&attached.usual),
             security: hop_args::security(&config.hop),
             mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
@@ -160,7 +162,7 @@ pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confi
 /// What SIGHUP changes.
 struct Reloadable {
     args: Args,
-    attached: Attached,
+    attached: Ways,
     control: FrontendControl,
     log: Log,
     metrics: Arc<Metrics>,
@@ -176,6 +178,51 @@ impl Side for Reloadable {
     }
 }
 
+/// How addresses belong together on the devices of a frontend.
+pub(crate) struct Ways {
+    pub(crate) usual: Attached,
+    /// The packet socket beside TCP in UDP.
+    pub(crate) packet: Option<Attached>,
+}
+
+/// The stacks of a frontend.
+pub(crate) struct Stacks {
+    pub(crate) endpoint: Endpoint,
+    /// On the packet socket.
+    pub(crate) packet: Option<Endpoint>,
+    pub(crate) ways: Ways,
+}
+
+impl Stacks {
+    /// Opens the devices that reach `peer`.
+    pub(crate) fn open(hop: &HopSettings, peer: SocketAddr) -> Result<Stacks, Failure> {
+        let attach = hop_args::attach(hop, any_udp(peer))?;
+        let beside = hop_args::packet(hop, None)?;
+        let (builder, usual) = AttachConfig { local_ports: hop_args::LOCAL_PORTS, ..attach }.open()?;
+        let endpoint = builder.build()?;
+        let (packet, attached) = hop_args::packet_endpoint(beside)?.unzip();
+        Ok(Stacks { endpoint, packet, ways: Ways { usual, packet: attached } })
+    }
+}
+
+impl Ways {
+    /// The backend at `address` on each of the ways.
+    pub(crate) fn backend(
+        &self,
+        name: &str,
+        address: SocketAddr,
+        hop: &HopSettings,
+    ) -> Result<BackendSpec, Failure> {
+        let packet = self.packet.as_ref().map(|packet| packet.destination(address)).transpose();
+        Ok(BackendSpec {
+            name: name.to_owned(),
+            kernel: Some(address).filter(|_| hop_args::kernel_tcp(hop)),
+            packet: packet.map_err(Failure::failed)?,
+            ..BackendSpec::new(self.usual.destination(address).map_err(Failure::failed)?)
+        })
+    }
+}
+
 /// Checks settings for a frontend without starting one.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
@@ -186,6 +233,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     direct(frontend)?;
     hop_args::protection(hop)?;
     hop_args::mechanisms(hop)?;
+    hop_args::packet(hop, None)?;
     hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))).map(drop)
 }
 
@@ -220,23 +268,18 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
 pub(crate) fn configured(
     settings: &Settings,
     peers: &[(String, SocketAddr)],
-    attached: &Attached,
+    attached: &Ways,
     log: &Log,
     metrics: &Arc<Metrics>,
 ) -> Result<FrontendConfig, Failure> {
     let frontend = &settings.frontend;
     let hop = hop_args::protection(&settings.hop)?;
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
-    let over_udp = matches!(attached, Attached::Udp { .. });
+    let over_udp = matches!(attached.usual, Attached::Udp { .. });
     let mut backends = Vec::new();
     for (peer, (_, address)) in settings.peers.iter().zip(peers) {
-        backends.push(BackendSpec {
-            name: peer.peer.clone(),
-            address: attached.destination(*address).map_err(Failure::failed)?,
-            kernel: Some(*address).filter(|_| over_udp && settings.hop.kernel_tcp.unwrap_or(true)),
-            priority: peer.priority,
-            weight: peer.weight,
-        });
+        let spec = attached.backend(&peer.peer, *address, &settings.hop)?;
+        backends.push(BackendSpec { priority: peer.priority, weight: peer.weight, ..spec });
     }
     let first = backends.first().map(|backend| backend.address).ok_or_else(no_peer)?;
     let usual = FrontendConfig::new(listen(settings)?, first, hop);
@@ -263,7 +306,7 @@ pub(crate) fn configured(
 
 pub(crate) fn hop_name(attached: &Attached) -> &'static str {
     match attached {
-        Attached::Tun { .. } => "tcp",
+        Attached::Native { .. } => "tcp",
         Attached::Udp { .. } => "tcp-in-udp",
     }
 }

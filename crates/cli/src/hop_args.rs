@@ -7,8 +7,8 @@ use std::time::Duration;
 use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
 use brisk_gateway::{Hop, KeyRing, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings};
 use brisk_lab::arms::{Arm, parse_arm};
-use brisk_runtime::attach::AttachConfig;
-use brisk_runtime::{DeviceSpec, Prefix, TcpConfig};
+use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
 
 use crate::device_args::AddressArgs;
 use crate::duration::parse_duration;
@@ -27,7 +27,7 @@ pub(crate) struct SharedArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     key: HopKeyArgs,
-    /// Device of the hop: tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
+    /// Device of the hop: packet:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
     #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
     device: Option<String>,
     #[command(flatten)]
@@ -35,6 +35,9 @@ pub(crate) struct SharedArgs {
     /// Mechanisms of the hop, as an arm of whatif: fast_open,reactive=rack_tlp [default: fast_open]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
     mechanisms: Option<String>,
+    /// Where the path carries no TCP inside UDP, go over our TCP by itself through this interface; needs CAP_NET_RAW
+    #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
+    packet: Option<String>,
     /// Do not go over the kernel's TCP where the path carries no TCP inside UDP
     #[arg(long, env = "BRISK_NO_KERNEL_TCP")]
     no_kernel_tcp: bool,
@@ -90,7 +93,17 @@ fn given(flag: bool) -> Option<bool> {
 impl SharedArgs {
     /// What the flags say, as settings.
     fn settings(&self) -> Settings {
-        let SharedArgs { config: _, key, device, addresses, mechanisms, no_kernel_tcp, limits, admin } = self;
+        let SharedArgs {
+            config: _,
+            key,
+            device,
+            addresses,
+            mechanisms,
+            packet,
+            no_kernel_tcp,
+            limits,
+            admin,
+        } = self;
         let addr: Vec<String> = addresses.addr.iter().map(ToString::to_string).collect();
         let hop = HopSettings {
             key_file: key.key_file.clone(),
@@ -100,6 +113,7 @@ impl SharedArgs {
             gateway: addresses.gateway,
             mtu: addresses.mtu,
             mechanisms: mechanisms.clone(),
+            packet: packet.clone(),
             kernel_tcp: no_kernel_tcp.then_some(false),
         };
         let LimitArgs { max_connections, drain_timeout, connect_timeout } = *limits;
@@ -161,7 +175,42 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
     let parse = |text: &String| text.parse::<Prefix>();
     let addresses = hop.addr.iter().flatten().map(parse).collect::<Result<_, _>>();
     let addresses = addresses.map_err(|error| Failure::usage(format!("hop addr: {error}")))?;
-    Ok(AttachConfig { device, addresses, gateway: hop.gateway, mtu: hop.mtu })
+    if hop.packet.is_some() && !matches!(device, DeviceSpec::Udp { .. }) {
+        return Err(Failure::usage(format!(
+            "hop packet is the way beside TCP in UDP, and the device is {device}; take one of the two out"
+        )));
+    }
+    Ok(AttachConfig { addresses, gateway: hop.gateway, mtu: hop.mtu, ..AttachConfig::new(device) })
+}
+
+/// Ports that a frontend claims on a packet socket: 3584 connections to each backend at one time, and those that were.
+pub(crate) const LOCAL_PORTS: u16 = 3584;
+
+/// Whether the kernel's TCP is tried where the hop's device gets nothing through: it speaks to what listens on UDP's port,
+/// and to our TCP on a packet socket.
+pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
+    let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
+    let reaches = matches!(device, None | Some(Ok(DeviceSpec::Udp { .. } | DeviceSpec::Packet { .. })));
+    reaches && hop.kernel_tcp.unwrap_or(true)
+}
+
+/// The packet socket beside TCP in UDP, if one is asked for: for a frontend, or for what listens on `serve`.
+pub(crate) fn packet(
+    hop: &HopSettings,
+    serve: Option<std::net::SocketAddr>,
+) -> Result<Option<AttachConfig>, Failure> {
+    let Some(interface) = &hop.packet else { return Ok(None) };
+    let device =
+        format!("packet:{interface}").parse().map_err(|error| Failure::usage(format!("hop {error}")))?;
+    let local_ports = if serve.is_some() { 0 } else { LOCAL_PORTS };
+    Ok(Some(AttachConfig { mtu: hop.mtu, serve, local_ports, ..AttachConfig::new(device) }))
+}
+
+/// The endpoint of [`packet`].
+pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(Endpoint, Attached)>, Failure> {
+    let Some(attach) = attach else { return Ok(None) };
+    let (builder, attached) = attach.open()?;
+    Ok(Some((builder.build()?, attached)))
 }
 
 /// The mechanisms of the hop: its TCP, and whether Fast Open is on.

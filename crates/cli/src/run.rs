@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log};
 use brisk_gateway::settings::{FrontendSettings, PeerSettings, name_and_port};
-use brisk_gateway::{Frontend, Metrics, Settings};
+use brisk_gateway::{Frontend, FrontendConfig, Metrics, Settings};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::confine::confine;
 use crate::failure::Failure;
-use crate::frontend::{any_udp, configured, resolve};
+use crate::frontend::{Stacks, configured, resolve};
 use crate::hop_args::{self, SharedArgs};
 use crate::{Common, service};
 
@@ -111,10 +111,10 @@ async fn serve(
 ) -> Result<ExitStatus, Failure> {
     let peers = resolve(&settings).await?;
     let first = peers.first().ok_or_else(|| Failure::usage("run needs a backend: --peer HOST:PORT"))?.1;
-    let (builder, attached) = hop_args::attach(&settings.hop, any_udp(first))?.open()?;
-    let endpoint = builder.build()?;
+    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, first)?;
     let metrics = Arc::<Metrics>::default();
-    let config = configured(&settings, &peers, &attached, &log, &metrics)?;
+    let usual = configured(&settings, &peers, &ways, &log, &metrics)?;
+    let config = FrontendConfig { packet, ..usual };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;

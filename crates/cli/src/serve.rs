@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_runtime::attach::Attached;
+use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     directory: PathBuf,
     #[command(flatten)]
     device: DeviceArgs,
-    /// TCP port on a tun: device
+    /// TCP port on a tun: or packet: device
     #[arg(long, default_value_t = 80, value_name = "PORT", env = "BRISK_PORT")]
     port: u16,
     /// Take requests with the SYN (TCP Fast Open) from clients that have a cookie; at most QUEUE of them wait to be acknowledged
@@ -80,7 +80,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     service::run(async move {
         let stop = Stop::on_signals()?;
-        let (builder, attached) = args.device.attach_config().open()?;
+        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port));
+        let attach = AttachConfig { serve: Some(everywhere), local_ports: 0, ..args.device.attach_config() };
+        let (builder, attached) = attach.open()?;
         let port = attached.service_port(args.port);
         let endpoint = builder.build()?;
         let fast_open = args.fast_open.filter(|&queue| queue > 0).map(|queue| fast_open(queue, &attached));
@@ -117,7 +119,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 fn fast_open(queue: u16, attached: &Attached) -> FastOpenListen {
     let defaults = FastOpenListen::default();
     let max_per_ip = match attached {
-        Attached::Tun { .. } => defaults.max_per_ip,
+        Attached::Native { .. } => defaults.max_per_ip,
         Attached::Udp { .. } => queue,
     };
     FastOpenListen { max_pending: queue, max_per_ip, ..defaults }

@@ -1,9 +1,10 @@
 //! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to the origin.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
@@ -59,6 +60,9 @@ pub struct BackendConfig {
     pub replay_tolerance: Duration,
     /// Where the kernel's TCP listens for frontends whose path carries nothing else. Default `None`: nowhere.
     pub kernel_listen: Option<SocketAddr>,
+    /// A stack on a packet socket that keeps the same port; it listens there for frontends whose path carries no UDP, and
+    /// for those that have the kernel's TCP only. Default `None`.
+    pub packet: Option<Endpoint>,
     /// Other origins that frontends may ask for. Default none.
     pub allow: Vec<Allow>,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
@@ -80,6 +84,7 @@ impl BackendConfig {
             hop,
             replay_tolerance: Duration::from_secs(10),
             kernel_listen: None,
+            packet: None,
             allow: Vec::new(),
             send_proxy: None,
             tcp: hop_tcp(),
@@ -100,7 +105,9 @@ impl BackendConfig {
 #[derive(Debug)]
 pub struct Backend {
     shared: Arc<Shared>,
-    listener: TcpListener,
+    /// One or more.
+    listeners: Vec<TcpListener>,
+    local: SocketAddr,
     kernel: Option<tokio::net::TcpListener>,
 }
 
@@ -112,13 +119,18 @@ impl Backend {
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
         let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
         let listen = ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() };
-        let listener = TcpListener::bind_with(endpoint, config.listen, listen)?;
+        let mut listeners = listen_on(endpoint, config.listen, &listen)?;
+        let local = listeners.first().map_or(config.listen, TcpListener::local_addr);
+        if let (Some(packet), Some(address)) = (&config.packet, config.kernel_listen) {
+            listeners.extend(listen_on(packet, address, &listen)?);
+        }
         let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
-        let kernel = config.kernel_listen.map(listen_at).transpose()?;
+        // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
+        let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let run = Run::begin(tolerance)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let shared = Arc::new(Shared { current: Mutex::new(Arc::new(config)), run, rejections });
-        Ok(Backend { shared, listener, kernel })
+        Ok(Backend { shared, listeners, local, kernel })
     }
 
     /// To change it while it runs.
@@ -128,17 +140,17 @@ impl Backend {
 
     /// Address and port on the hop's stack.
     pub fn local_addr(&self) -> SocketAddr {
-        self.listener.local_addr()
+        self.local
     }
 
     /// Serves until `shutdown` resolves or the hop's device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Backend { shared, listener, kernel } = self;
+        let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
         let log = service.log.clone();
         serve_until(shutdown, service, async move || {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted.map(|(stream, peer)| (Line::Brisk(stream), peer)),
+                accepted = accept_any(&listeners) => accepted.map(|(stream, peer)| (Line::Brisk(stream), peer)),
                 accepted = accept_kernel(kernel.as_ref(), &log) => Ok(accepted),
             };
             match accepted {
@@ -158,6 +170,27 @@ impl Backend {
     }
 }
 
+/// Listens on an address, or on every address of a stack: a listener for each family that it has.
+fn listen_on(endpoint: &Endpoint, listen: SocketAddr, config: &ListenConfig) -> io::Result<Vec<TcpListener>> {
+    let everywhere = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+    let has = |any: &IpAddr| endpoint.addresses().iter().any(|own| own.is_ipv4() == any.is_ipv4());
+    let mut addresses = vec![listen.ip()];
+    if listen.ip().is_unspecified() && !endpoint.addresses().is_empty() {
+        addresses = everywhere.into_iter().filter(has).collect();
+    }
+    let bind = |ip| TcpListener::bind_with(endpoint, SocketAddr::new(ip, listen.port()), config.clone());
+    addresses.into_iter().map(bind).collect()
+}
+
+/// The next frontend on whichever of our stacks.
+async fn accept_any(listeners: &[TcpListener]) -> io::Result<(brisk_runtime::TcpStream, SocketAddr)> {
+    poll_fn(|cx| {
+        let ready = listeners.iter().map(|listener| listener.poll_accept(cx)).find(Poll::is_ready);
+        ready.unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
 /// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
 async fn accept_kernel(listener: Option<&tokio::net::TcpListener>, log: &Log) -> (Line, SocketAddr) {
     let Some(listener) = listener else { return std::future::pending().await };
@@ -175,8 +208,10 @@ impl BackendControl {
     /// limits and the log stay.
     pub fn reload(&self, config: BackendConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let BackendConfig { listen, kernel_listen, attached, service, .. } = BackendConfig::clone(&current);
-        *current = Arc::new(BackendConfig { listen, kernel_listen, attached, service, ..config });
+        let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
+            BackendConfig::clone(&current);
+        let kept = BackendConfig { listen, kernel_listen, packet, attached, service, ..config };
+        *current = Arc::new(kept);
     }
 }
 

@@ -1,10 +1,10 @@
-//! What carries the hop to a backend: our TCP, or the kernel's where the path carries no other; and the memory of which.
+//! What carries the hop to a backend: the ways ([`Way`]) that there are, and the memory of which of them do.
 //!
-//! Ours is tried first and has a start of [`HEAD_START`] at least. Where it has not come through the handshake by then, the
-//! kernel's TCP is opened beside it and says **the same** first message. Of a sealed hop the backend acts once upon that,
-//! whichever way it comes ([`crate::hop::replay`]), so that the first answer can be taken and the other way be dropped.
-//! Where the kernel's won, connections begin with it, and ours is tried again after [`AGAIN`], then after twice as long, up
-//! to [`AGAIN_MOST`].
+//! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then, the next one
+//! is opened beside it and says **the same** first message. Of a sealed hop the backend acts once upon that, whichever way
+//! it comes ([`crate::hop::replay`]), so that the first answer can be taken and the other way be dropped. Where a later way
+//! won, connections begin with it, and those before it are tried again after [`AGAIN`], then after twice as long, up to
+//! [`AGAIN_MOST`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,9 +15,34 @@ use tokio::sync::watch;
 
 use crate::hop::dial::Refused;
 
-/// How long our TCP is alone at least: three round trips where that is more.
+/// What carries a connection of the hop, in the order in which it is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Our TCP on the usual device: inside UDP, unless somebody has chosen another.
+    Usual,
+    /// Our TCP by itself, through a packet socket.
+    Packet,
+    /// The kernel's TCP.
+    Kernel,
+}
+
+impl Way {
+    /// All of them, in order.
+    pub(crate) const ALL: [Way; 3] = [Way::Usual, Way::Packet, Way::Kernel];
+
+    /// For reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Usual => "brisk",
+            Way::Packet => "packet",
+            Way::Kernel => "kernel-tcp",
+        }
+    }
+}
+
+/// How long a way is alone at least: three round trips where that is more.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
-/// How long the kernel's TCP goes on before ours is tried again.
+/// How long others go on before a way is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest pause between two trials.
 const AGAIN_MOST: Duration = Duration::from_secs(60);
@@ -25,7 +50,36 @@ const AGAIN_MOST: Duration = Duration::from_secs(60);
 /// Trials in a row have failed for so long when the pause has grown to this: about 15 s.
 const CERTAIN: Duration = Duration::from_secs(8);
 
-/// Whether a path carries our TCP.
+/// What is remembered of each of our ways. The kernel's TCP is the last one, and always worth a try.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    usual: Memory,
+    packet: Memory,
+}
+
+impl Ways {
+    /// What is remembered of a way; nothing of the kernel's TCP.
+    pub(crate) fn memory(&self, way: Way) -> Option<&Memory> {
+        match way {
+            Way::Usual => Some(&self.usual),
+            Way::Packet => Some(&self.packet),
+            Way::Kernel => None,
+        }
+    }
+
+    /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is none, all.
+    pub(crate) fn starting_with_what_works(
+        &self,
+        there: &[Way],
+        mut works: impl FnMut(Way, &Memory) -> bool,
+    ) -> Vec<Way> {
+        let works = |way: &Way| self.memory(*way).is_none_or(|memory| works(*way, memory));
+        let first = there.iter().position(works).unwrap_or(0);
+        there.get(first..).unwrap_or_default().to_vec()
+    }
+}
+
+/// Whether a path carries our TCP on one of its ways.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
 
@@ -37,17 +91,17 @@ struct Lost {
 }
 
 impl Memory {
-    /// True while connections begin with the kernel's TCP.
-    pub(crate) fn over_kernel(&self) -> bool {
+    /// True while connections begin with another way.
+    pub(crate) fn is_lost(&self) -> bool {
         self.get().is_some()
     }
 
-    /// True if it is time to try ours again.
+    /// True if it is time to try it again.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.get().is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// Ours did not come through. Answers whether that is certain enough to give up connections that began over it: a path,
+    /// It did not come through. Answers whether that is certain enough to give up connections that began over it: a path,
     /// or a machine, that was busy for a moment must not cost them.
     pub(crate) fn lost(&self, now: Instant) -> bool {
         let trial = self.is_due(now);
@@ -60,7 +114,7 @@ impl Memory {
         trial && pause >= CERTAIN
     }
 
-    /// Ours comes through.
+    /// It comes through.
     pub(crate) fn works(&self) {
         self.set(None);
     }
@@ -78,20 +132,26 @@ impl Memory {
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     process: watch::Sender<()>,
-    path: watch::Sender<()>,
+    usual: watch::Sender<()>,
+    packet: watch::Sender<()>,
 }
 
 /// What a connection will be told.
 #[derive(Debug)]
 pub(crate) struct Fate {
     process: watch::Receiver<()>,
-    path: watch::Receiver<()>,
+    usual: watch::Receiver<()>,
+    packet: watch::Receiver<()>,
 }
 
 impl Fates {
     /// For a connection that begins.
     pub(crate) fn begin(&self) -> Fate {
-        Fate { process: self.process.subscribe(), path: self.path.subscribe() }
+        Fate {
+            process: self.process.subscribe(),
+            usual: self.usual.subscribe(),
+            packet: self.packet.subscribe(),
+        }
     }
 
     /// Nobody listens on the backend's port any more, and its host lives.
@@ -99,18 +159,26 @@ impl Fates {
         self.process.send_replace(());
     }
 
-    /// The path carries the kernel's TCP and not ours, and that for a while.
-    pub(crate) fn path_lost(&self) {
-        self.path.send_replace(());
+    /// The path carries another way and not this one, and that for a while.
+    pub(crate) fn lost(&self, way: Way) {
+        match way {
+            Way::Usual => self.usual.send_replace(()),
+            Way::Packet => self.packet.send_replace(()),
+            Way::Kernel => {}
+        };
     }
 }
 
 impl Fate {
-    /// Resolves when a connection has no future, with the reason.
-    pub(crate) async fn sealed(mut self, over_kernel: bool) -> &'static str {
+    /// Resolves when a connection on `way` has no future, with the reason.
+    pub(crate) async fn sealed(mut self, way: Way) -> &'static str {
+        let path = match way {
+            Way::Usual | Way::Kernel => &mut self.usual,
+            Way::Packet => &mut self.packet,
+        };
         tokio::select! {
             told = self.process.changed() => if told.is_ok() { return "the backend's process has gone" },
-            told = self.path.changed(), if !over_kernel => {
+            told = path.changed(), if way != Way::Kernel => {
                 if told.is_ok() {
                     return "the path does not carry our TCP any more";
                 }
@@ -121,15 +189,15 @@ impl Fate {
     }
 }
 
-/// The answer of whichever comes first. `kernel` begins if `ours` has not said that it is `connected` after `head_start`; if
+/// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after `head_start`; if
 /// one fails the other is waited for. If both do, what is answered is the one that may have delivered something.
 pub(crate) async fn first_of<T>(
-    ours: impl Future<Output = Result<T, Refused>>,
+    this: impl Future<Output = Result<T, Refused>>,
     mut connected: watch::Receiver<bool>,
     head_start: Duration,
-    kernel: impl Future<Output = Result<T, Refused>>,
+    next: impl Future<Output = Result<T, Refused>>,
 ) -> Result<T, Refused> {
-    let (mut ours, mut kernel) = (pin!(ours), pin!(kernel));
+    let (mut this, mut next) = (pin!(this), pin!(next));
     let silent = async {
         let connected = connected.wait_for(|connected| *connected);
         if matches!(tokio::time::timeout(head_start, connected).await, Ok(Ok(_))) {
@@ -137,17 +205,17 @@ pub(crate) async fn first_of<T>(
         }
     };
     tokio::select! {
-        answered = &mut ours => return answered,
+        answered = &mut this => return answered,
         () = silent => {}
     }
     let (first, other) = tokio::select! {
-        answered = &mut ours => match answered {
+        answered = &mut this => match answered {
             Ok(answered) => return Ok(answered),
-            Err(refused) => (refused, kernel.await),
+            Err(refused) => (refused, next.await),
         },
-        answered = &mut kernel => match answered {
+        answered = &mut next => match answered {
             Ok(answered) => return Ok(answered),
-            Err(refused) => (refused, ours.await),
+            Err(refused) => (refused, this.await),
         },
     };
     other.map_err(|second| if first.delivered_nothing() { second } else { first })
@@ -210,36 +278,55 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_told_what_comes_after_its_beginning_and_concerns_it() {
-        let told = async |fate: Fate, over_kernel| {
-            tokio::time::timeout(Duration::from_secs(1), fate.sealed(over_kernel)).await.ok()
-        };
+        let told =
+            async |fate: Fate, way| tokio::time::timeout(Duration::from_secs(1), fate.sealed(way)).await.ok();
         let fates = Fates::default();
         fates.process_gone();
-        let (ours, kernel) = (fates.begin(), fates.begin());
-        fates.path_lost();
-        assert!(told(ours, false).await.is_some_and(|why| why.contains("path")));
-        assert_eq!(told(kernel, true).await, None);
+        let [usual, packet, kernel] = Way::ALL.map(|_| fates.begin());
+        fates.lost(Way::Usual);
+        assert!(told(usual, Way::Usual).await.is_some_and(|why| why.contains("path")));
+        assert_eq!(told(packet, Way::Packet).await, None);
+        assert_eq!(told(kernel, Way::Kernel).await, None);
+        let packet = fates.begin();
+        fates.lost(Way::Packet);
+        assert!(told(packet, Way::Packet).await.is_some_and(|why| why.contains("path")));
         let kernel = fates.begin();
         fates.process_gone();
-        assert!(told(kernel, true).await.is_some_and(|why| why.contains("process")));
+        assert!(told(kernel, Way::Kernel).await.is_some_and(|why| why.contains("process")));
         let (left, fates) = (fates.begin(), drop(fates));
-        assert_eq!((told(left, false).await, fates), (None, ()));
+        assert_eq!((told(left, Way::Usual).await, fates), (None, ()));
     }
 
     #[test]
     fn the_pause_doubles_with_each_trial_that_fails_up_to_a_minute() {
         let (memory, mut now) = (Memory::default(), Instant::now());
-        assert!(!memory.over_kernel() && !memory.is_due(now));
+        assert!(!memory.is_lost() && !memory.is_due(now));
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             assert_eq!(memory.lost(now), pause >= CERTAIN.as_secs());
             // Somebody else who sees the same does not count as another trial.
             assert!(!memory.lost(now));
             let pause = Duration::from_secs(pause);
-            assert!(memory.over_kernel() && !memory.is_due(now + pause / 2));
+            assert!(memory.is_lost() && !memory.is_due(now + pause / 2));
             now += pause;
             assert!(memory.is_due(now), "{pause:?}");
         }
         memory.works();
-        assert!(!memory.over_kernel() && !memory.is_due(now));
+        assert!(!memory.is_lost() && !memory.is_due(now));
+    }
+
+    #[test]
+    fn connections_begin_with_the_first_way_that_works() {
+        let (ways, now) = (Ways::default(), Instant::now());
+        let begin = |there: &[Way]| ways.starting_with_what_works(there, |_, memory| !memory.is_lost());
+        let [usual, packet, kernel] = Way::ALL;
+        assert_eq!(begin(&Way::ALL), Way::ALL);
+        ways.usual.lost(now);
+        assert_eq!(begin(&Way::ALL), [packet, kernel]);
+        assert_eq!(begin(&[usual, kernel]), [kernel]);
+        assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
+        ways.packet.lost(now);
+        assert_eq!(begin(&Way::ALL), [kernel]);
+        ways.usual.works();
+        assert_eq!(begin(&Way::ALL), Way::ALL);
     }
 }

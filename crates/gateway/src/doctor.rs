@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::carrier::Way;
 use crate::hop::stream::HopStream;
 use crate::hop::{Hop, Opening, Purpose};
 use crate::upstream::{BackendSpec, Dialling, Upstream};
@@ -21,6 +22,8 @@ const AGAIN: usize = 2;
 pub struct Examination {
     /// The stack to do it with.
     pub endpoint: Endpoint,
+    /// The one on a packet socket.
+    pub packet: Option<Endpoint>,
     /// The backend.
     pub backend: BackendSpec,
     /// How the hop is protected.
@@ -71,13 +74,14 @@ impl Report {
 
 /// Looks at everything.
 pub async fn examine(examination: &Examination) -> Report {
-    let Examination { endpoint, backend, hop, tcp, fast_open, probes, patience } = examination.clone();
+    let Examination { endpoint, packet, backend, hop, tcp, fast_open, probes, patience } =
+        examination.clone();
     let fast_open = fast_open.then(FastOpenConnect::insured);
-    let dialling = Dialling { endpoint, hop, tcp, fast_open, watched: true };
+    let dialling = Dialling { endpoint, packet, hop, tcp, fast_open, watched: true };
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();
-    match open(&upstream, &dialling, patience, false).await {
+    match open(&upstream, &dialling, patience, Way::Usual).await {
         Ok(hop) => {
             let took = began.elapsed();
             report.usable = true;
@@ -93,7 +97,9 @@ pub async fn examine(examination: &Examination) -> Report {
         }
         Err(why) => report.add("hop", false, format!("{why}; is UDP blocked, is the backend there?")),
     }
-    kernel(&upstream, &dialling, patience, &mut report).await;
+    for (way, what) in [(Way::Packet, "native tcp"), (Way::Kernel, "kernel tcp")] {
+        other(&upstream, &dialling, patience, way, what, &mut report).await;
+    }
     report
 }
 
@@ -101,10 +107,10 @@ async fn open(
     upstream: &Upstream,
     dialling: &Dialling,
     patience: Duration,
-    over_kernel: bool,
+    way: Way,
 ) -> Result<HopStream, String> {
     let opening = Opening::new(Purpose::Watch);
-    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, over_kernel)).await {
+    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, way)).await {
         Ok(opened) => opened.map_err(|refused| refused.to_string()),
         Err(_) => Err(format!("no answer within {}", humantime::format_duration(patience))),
     }
@@ -164,7 +170,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     let mut outcome = None;
     for _ in 0..AGAIN {
         let began = Instant::now();
-        let Ok(hop) = open(upstream, dialling, patience, false).await else { continue };
+        let Ok(hop) = open(upstream, dialling, patience, Way::Usual).await else { continue };
         took = took.min(began.elapsed());
         let seen = hop.line().stats().map(|stats| stats.fast_open);
         used += usize::from(seen == Some(FastOpenOutcome::Used));
@@ -178,21 +184,28 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     report.add("fast open", used > 0, told);
 }
 
-/// The second way.
-async fn kernel(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
-    if upstream.spec.kernel.is_none() {
+/// A way out.
+async fn other(
+    upstream: &Upstream,
+    dialling: &Dialling,
+    patience: Duration,
+    way: Way,
+    what: &'static str,
+    report: &mut Report,
+) {
+    if !upstream.there().contains(&way) {
         return;
     }
-    match open(upstream, dialling, patience, true).await {
+    match open(upstream, dialling, patience, way).await {
         Ok(_) => {
             report.usable = true;
             report.add(
-                "kernel tcp",
+                what,
                 true,
-                "works: the way out where the path does not carry ours".to_owned(),
+                "works: the way out where the path does not carry what is before it".to_owned(),
             );
         }
-        Err(why) => report.add("kernel tcp", false, format!("{why}; without it there is no second way")),
+        Err(why) => report.add(what, false, format!("{why}; it is no way out")),
     }
 }
 

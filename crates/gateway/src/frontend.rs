@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
-use crate::carrier::Fate;
+use crate::carrier::{Fate, Way};
 use crate::entrance::{Admitted, Entrance};
 use crate::hop::dial::Refused;
 use crate::hop::line::Line;
@@ -44,6 +44,8 @@ pub struct FrontendConfig {
     /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the backend has given a
     /// cookie. Both ends of the hop are ours, and the backend acts once upon what it gets ([`crate::hop::replay`]). Default on.
     pub fast_open: Option<FastOpenConnect>,
+    /// A stack on a packet socket, which goes to the backends where the path carries no UDP. Default `None`.
+    pub packet: Option<Endpoint>,
     /// How long to wait for the client's first bytes, which then ride along with the opening of the hop. A protocol in
     /// which the server speaks first is delayed by this. Default 5 ms.
     pub first_bytes_wait: Duration,
@@ -76,6 +78,7 @@ impl FrontendConfig {
             hop,
             tcp: hop_tcp(),
             fast_open: Some(FastOpenConnect::insured()),
+            packet: None,
             first_bytes_wait: Duration::from_millis(5),
             entrance: Entrance::default(),
             watch: false,
@@ -157,8 +160,8 @@ impl FrontendControl {
     pub fn reload(&self, config: FrontendConfig) {
         let before = self.0.current();
         let upstreams = Arc::new(before.upstreams.renewed(config.backends.clone()));
-        let service = before.config.service.clone();
-        let config = FrontendConfig { listen: before.config.listen, service, ..config };
+        let FrontendConfig { listen, packet, service, .. } = before.config.clone();
+        let config = FrontendConfig { listen, packet, service, ..config };
         let current = Current::new(config, before.dialling.endpoint.clone(), upstreams);
         *lock(&self.0.current) = Arc::new(current);
         self.0.watch_all();
@@ -208,8 +211,9 @@ struct Current {
 
 impl Current {
     fn new(config: FrontendConfig, endpoint: Endpoint, upstreams: Arc<Upstreams>) -> Current {
-        let FrontendConfig { hop, tcp, fast_open, watch: watched, .. } = config.clone();
-        Current { dialling: Dialling { endpoint, hop, tcp, fast_open, watched }, config, upstreams }
+        let FrontendConfig { hop, tcp, fast_open, packet, watch: watched, .. } = config.clone();
+        let dialling = Dialling { endpoint, packet, hop, tcp, fast_open, watched };
+        Current { dialling, config, upstreams }
     }
 }
 
@@ -278,10 +282,9 @@ async fn serve(
     access.end = match routed {
         Ok((hop, fate)) => {
             access.bytes_up = first as u64;
-            let over_kernel = hop.line().is_kernel();
             let lost = async move {
                 match fate {
-                    Some(fate) => fate.sealed(over_kernel).await,
+                    Some((fate, way)) => fate.sealed(way).await,
                     None => std::future::pending().await,
                 }
             };
@@ -305,7 +308,7 @@ impl Current {
         client: &TcpStream,
         signal: &watch::Receiver<Phase>,
         access: &mut Access,
-    ) -> Result<(HopStream, Option<Fate>), End> {
+    ) -> Result<(HopStream, Option<(Fate, Way)>), End> {
         let mut end = End::HopUnreachable("there is no backend".to_owned());
         let mut undelivered = true;
         if self.config.direct.is_none() || self.upstreams.any_up() {
@@ -318,7 +321,7 @@ impl Current {
                     error = failed(client) => return Err(End::ClientFailed(error.to_string())),
                 };
                 let refused = match opened {
-                    Ok(Ok(hop)) => return Ok((hop, Some(fate))),
+                    Ok(Ok((hop, way))) => return Ok((hop, Some((fate, way)))),
                     Ok(Err(refused)) => refused,
                     Err(Stop::Drained) => return Err(End::Drained),
                     Err(Stop::Late(why)) => Attempt::lost(why),
@@ -339,7 +342,7 @@ impl Current {
     }
 
     /// One backend.
-    async fn attempt(&self, upstream: &Upstream, admitted: &Admitted) -> Result<HopStream, Attempt> {
+    async fn attempt(&self, upstream: &Upstream, admitted: &Admitted) -> Result<(HopStream, Way), Attempt> {
         let opening = Opening {
             client: Some(admitted.addresses),
             origin: admitted.origin.clone(),

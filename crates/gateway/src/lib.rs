@@ -10,7 +10,7 @@
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
-//! | `carrier` | what carries the hop to a backend: our TCP, or the kernel's |
+//! | `carrier` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
 //! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
 //! | [`proxy`] | the PROXY protocol |
@@ -52,6 +52,7 @@ pub use access::{Access, Role};
 pub use admin::{Admin, Shown};
 pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};
+pub use carrier::Way;
 pub use entrance::Entrance;
 pub use frontend::{Direct, Frontend, FrontendConfig, FrontendControl};
 pub use hop::{Hop, HopKey, KeyRing};

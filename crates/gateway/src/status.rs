@@ -157,7 +157,7 @@ fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
     let of = |upstream: &std::sync::Arc<crate::upstream::Upstream>| BackendStatus {
         name: upstream.spec.name.clone(),
         health: upstream.health().name(),
-        carrier: if upstream.over_kernel() { "kernel-tcp" } else { "brisk" },
+        carrier: upstream.way().name(),
         rtt_ms: upstream.round_trip().map(|rtt| (rtt.as_secs_f64() * 1e4).round() / 10.0),
         connections: upstream.asked(),
         priority: upstream.spec.priority,

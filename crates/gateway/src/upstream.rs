@@ -6,6 +6,7 @@
 //! watched counts as up. What carries the connections is told in `carrier.rs`.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, watch};
 
-use crate::carrier::{Fate, Fates, HEAD_START, Memory, first_of};
+use crate::carrier::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
 use crate::hop::dial::{Answered, Dialled, Refused, ask, dial};
 use crate::hop::handshake::HandshakeError;
 use crate::hop::line::Line;
@@ -44,6 +45,8 @@ pub struct BackendSpec {
     pub address: SocketAddr,
     /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen there.
     pub kernel: Option<SocketAddr>,
+    /// Its address for our TCP by itself, which [`crate::FrontendConfig::packet`] carries. `None`: it is not asked there.
+    pub packet: Option<SocketAddr>,
     /// Backends with the lowest number that are up are asked; 0 to 255.
     pub priority: u8,
     /// Share of the connections among those of the same priority; 1 to 1000.
@@ -53,7 +56,8 @@ pub struct BackendSpec {
 impl BackendSpec {
     /// The only backend.
     pub fn new(address: SocketAddr) -> BackendSpec {
-        BackendSpec { name: address.to_string(), address, kernel: None, priority: 0, weight: 1 }
+        let name = address.to_string();
+        BackendSpec { name, address, kernel: None, packet: None, priority: 0, weight: 1 }
     }
 }
 
@@ -88,6 +92,8 @@ impl Health {
 #[derive(Clone, Debug)]
 pub(crate) struct Dialling {
     pub(crate) endpoint: Endpoint,
+    /// The stack on a packet socket, beside that one.
+    pub(crate) packet: Option<Endpoint>,
     pub(crate) hop: Hop,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
@@ -102,7 +108,7 @@ pub struct Upstream {
     pub spec: BackendSpec,
     pub(crate) clock: BackendClock,
     health: AtomicU8,
-    carrier: Memory,
+    ways: Ways,
     fates: Fates,
     changed: Notify,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
@@ -121,7 +127,7 @@ impl Upstream {
             spec,
             clock: BackendClock::default(),
             health: AtomicU8::new(Health::Unknown as u8),
-            carrier: Memory::default(),
+            ways: Ways::default(),
             fates: Fates::default(),
             changed: Notify::new(),
             round_trip: AtomicU64::new(0),
@@ -137,9 +143,20 @@ impl Upstream {
         Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
     }
 
-    /// True while it is reached over the kernel's TCP.
-    pub fn over_kernel(&self) -> bool {
-        self.carrier.over_kernel()
+    /// What carries connections to it that begin now, as far as is known.
+    pub fn way(&self) -> Way {
+        let ways = self.ways.starting_with_what_works(&self.there(), |_, memory| !memory.is_lost());
+        ways.first().copied().unwrap_or(Way::Usual)
+    }
+
+    /// The ways that there are.
+    pub(crate) fn there(&self) -> Vec<Way> {
+        let there = |way: &Way| match way {
+            Way::Usual => true,
+            Way::Packet => self.spec.packet.is_some(),
+            Way::Kernel => self.spec.kernel.is_some(),
+        };
+        Way::ALL.into_iter().filter(there).collect()
     }
 
     /// Round trip of the watch; `None` before the first.
@@ -184,7 +201,7 @@ impl Upstream {
             let fields = [
                 ("backend", Value::Text(self.spec.name.clone())),
                 ("health", Value::Text(health.name().into())),
-                ("carrier", Value::Text(if self.over_kernel() { "kernel-tcp" } else { "brisk" }.into())),
+                ("carrier", Value::Text(self.way().name().into())),
                 ("reason", Value::Text(why.into())),
             ];
             log.line(level, "backend", &fields);
@@ -211,43 +228,56 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         first: &[u8],
-    ) -> Result<HopStream, Refused> {
+    ) -> Result<(HopStream, Way), Refused> {
         let (dialled, message) = self.message(dialling, opening, first)?;
         // What a plain hop carries may not be said twice: nobody recognises it.
         let once = matches!(dialling.hop, Hop::Sealed(_)) || opening.purpose == Purpose::Watch;
-        let answered = match self.spec.kernel {
-            None => self.ask_over_ours(dialling, &message, None).await?,
-            Some(kernel) if self.over_kernel() && !self.may_try_ours(dialling) => {
-                ask_over_kernel(kernel, &message).await?
-            }
-            Some(_) if !once => self.ask_over_ours(dialling, &message, None).await?,
-            Some(kernel) => {
-                let (tell, connected) = watch::channel(false);
-                let ours = self.ask_over_ours(dialling, &message, Some(tell));
-                let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
-                first_of(ours, connected, head_start, ask_over_kernel(kernel, &message)).await?
-            }
-        };
-        match answered.is_over_kernel() {
-            true if !self.over_kernel() || self.may_try_ours(dialling) => self.ours_lost(),
-            true => {}
-            false => self.carrier.works(),
+        let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
+        let mut ways = self.ways.starting_with_what_works(&self.there(), works);
+        if !once {
+            ways.truncate(1);
         }
-        dialled.finish(answered, &self.clock).await
+        let (way, answered) = self.ask_in_order(dialling, &message, &ways).await?;
+        for tried in ways.into_iter().take_while(|tried| *tried != way) {
+            if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
+                self.lost(tried);
+            }
+        }
+        if let Some(memory) = self.ways.memory(way) {
+            memory.works();
+        }
+        dialled.finish(answered, &self.clock).await.map(|stream| (stream, way))
     }
 
-    /// As [`Upstream::open`], over one of the two and no other: for trials.
+    /// Says `message` on the first of `ways`, and on the next ones where that does not come through.
+    async fn ask_in_order(
+        &self,
+        dialling: &Dialling,
+        message: &[u8],
+        ways: &[Way],
+    ) -> Result<(Way, Answered), Refused> {
+        let (first, rest) = ways.split_first().unwrap_or((&Way::Usual, &[]));
+        if rest.is_empty() {
+            return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
+        }
+        let (tell, connected) = watch::channel(false);
+        let this = async {
+            self.ask_over(*first, dialling, message, Some(tell)).await.map(|answered| (*first, answered))
+        };
+        let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
+        let next = Box::pin(self.ask_in_order(dialling, message, rest));
+        first_of(this, connected, head_start, next).await
+    }
+
+    /// As [`Upstream::open`], on one way and no other: for trials.
     pub(crate) async fn open_over(
         &self,
         dialling: &Dialling,
         opening: &Opening,
-        over_kernel: bool,
+        way: Way,
     ) -> Result<HopStream, Refused> {
         let (dialled, message) = self.message(dialling, opening, &[])?;
-        let answered = match self.spec.kernel.filter(|_| over_kernel) {
-            Some(kernel) => ask_over_kernel(kernel, &message).await?,
-            None => self.ask_over_ours(dialling, &message, None).await?,
-        };
+        let answered = self.ask_over(way, dialling, &message, None).await?;
         dialled.finish(answered, &self.clock).await
     }
 
@@ -261,24 +291,32 @@ impl Upstream {
         dial(&dialling.hop, &opening, first)
     }
 
-    /// True if it is up to connections to find out whether the path carries our TCP again. Where there is a watch, that does.
-    fn may_try_ours(&self, dialling: &Dialling) -> bool {
-        !dialling.watched && self.carrier.is_due(Instant::now())
+    /// True if it is up to connections to find out whether the path carries a way again. Where there is a watch, that does.
+    fn may_try(&self, memory: &Memory, dialling: &Dialling) -> bool {
+        !dialling.watched && memory.is_due(Instant::now())
     }
 
-    /// Says `message` over our TCP and waits for the answer; `connected` is told when the handshake is through.
-    async fn ask_over_ours(
+    /// Says `message` on one way and waits for the answer; `connected` is told when the handshake is through.
+    async fn ask_over(
         &self,
+        way: Way,
         dialling: &Dialling,
         message: &[u8],
         connected: Option<watch::Sender<bool>>,
     ) -> Result<Answered, Refused> {
-        let connect = ConnectConfig {
-            tcp: dialling.tcp.clone(),
-            fast_open: dialling.fast_open,
-            ..ConnectConfig::default()
+        let (endpoint, address) = match (way, &dialling.packet) {
+            (Way::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
+            (Way::Packet, Some(packet)) => (packet, self.spec.packet),
+            (Way::Packet | Way::Usual, _) => (&dialling.endpoint, Some(self.spec.address)),
         };
-        let (stream, sent) = dialling.endpoint.connect_with_data(self.spec.address, message, &connect)?;
+        let mut fast_open = dialling.fast_open;
+        if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
+            // Devices on the way let nothing but SYNs pass before the SYN-ACK.
+            fast_open.data_after_syn = 0;
+        }
+        let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
+        let address = address.ok_or_else(no_such_way)?;
+        let (stream, sent) = endpoint.connect_with_data(address, message, &connect)?;
         let abandoned = Abandoned(Some(stream.handle()));
         stream.connected().await?;
         if let Some(connected) = connected {
@@ -310,25 +348,31 @@ impl Upstream {
         }
     }
 
-    /// While the hop goes over the kernel's TCP, tries ours from time to time.
+    /// While the hop goes another way, tries those before it from time to time.
     async fn watch_path(&self, dialling: &Dialling) {
         loop {
             tokio::time::sleep(ASK).await;
-            if !self.carrier.is_due(Instant::now()) {
-                continue;
-            }
-            let opening = Opening::new(Purpose::Watch);
-            let trial = self.open_over(dialling, &opening, false);
-            match tokio::time::timeout(4 * PATIENCE, trial).await {
-                Ok(Ok(_)) => self.carrier.works(),
-                Ok(Err(_)) | Err(_) => self.ours_lost(),
+            for way in self.there() {
+                self.try_again(way, dialling).await;
             }
         }
     }
 
-    fn ours_lost(&self) {
-        if self.carrier.lost(Instant::now()) {
-            self.fates.path_lost();
+    async fn try_again(&self, way: Way, dialling: &Dialling) {
+        let Some(memory) = self.ways.memory(way).filter(|memory| memory.is_due(Instant::now())) else {
+            return;
+        };
+        let opening = Opening::new(Purpose::Watch);
+        let trial = self.open_over(dialling, &opening, way);
+        match tokio::time::timeout(4 * PATIENCE, trial).await {
+            Ok(Ok(_)) => memory.works(),
+            Ok(Err(_)) | Err(_) => self.lost(way),
+        }
+    }
+
+    fn lost(&self, way: Way) {
+        if self.ways.memory(way).is_some_and(|memory| memory.lost(Instant::now())) {
+            self.fates.lost(way);
         }
     }
 
@@ -355,12 +399,11 @@ impl Upstream {
         let patience = || PATIENCE.max(3 * self.round_trip().unwrap_or_default());
         // The first one may need the handshake and the confirmation.
         let limit = (4 * PATIENCE).max(4 * patience());
-        let mut hop = match self.unless_silent(limit, self.open(dialling, &opening, &[])).await {
-            Some(Ok(hop)) => hop,
+        let (mut hop, way) = match self.unless_silent(limit, self.open(dialling, &opening, &[])).await {
+            Some(Ok(opened)) => opened,
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
-        let over_kernel = hop.line().is_kernel();
         let (mut read, mut write) = hop.split();
         loop {
             let asked = Instant::now();
@@ -376,7 +419,7 @@ impl Upstream {
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             }
             self.learn(asked.elapsed());
-            if over_kernel != self.over_kernel() {
+            if way != self.way() {
                 return (true, None);
             }
             tokio::time::sleep(ASK).await;
@@ -406,8 +449,13 @@ impl Upstream {
     }
 }
 
+fn no_such_way() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrNotAvailable, "there is no such way to this backend")
+}
+
 /// Says `message` over the kernel's TCP and waits for the answer.
-async fn ask_over_kernel(kernel: SocketAddr, message: &[u8]) -> Result<Answered, Refused> {
+async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, Refused> {
+    let kernel = kernel.ok_or_else(no_such_way)?;
     let stream = outgoing::connect(kernel).await?;
     crate::service::prepare(&stream);
     ask(Line::Kernel(stream), message, 0).await

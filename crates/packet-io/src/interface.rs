@@ -67,6 +67,34 @@ impl Interface {
         Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
     }
 
+    /// The addresses that the interface has, but not those of IPv6 that mean something on its link only.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
+        let failed = |error| OpenError::interface(&self.name, "does not tell its addresses", error);
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            // struct ifaddrmsg: the family, and nothing that is asked for in particular.
+            let header = [family as u8, 0, 0, 0, 0, 0, 0, 0];
+            let request = Request::new(RTM_GETADDR, NLM_F_DUMP).bytes(&header);
+            for answer in request.dump().map_err(failed)? {
+                found.extend(self.address_in(&answer));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The address in struct ifaddrmsg and attributes, if it is of this interface.
+    fn address_in(&self, answer: &[u8]) -> Option<IpAddr> {
+        let index = u32::from_ne_bytes(answer.get(4..8)?.try_into().ok()?);
+        let attributes = answer.get(IFADDRMSG..)?;
+        let octets = attribute(attributes, IFA_LOCAL).or_else(|| attribute(attributes, IFA_ADDRESS))?;
+        let address = match octets.len() {
+            4 => IpAddr::from(<[u8; 4]>::try_from(octets).ok()?),
+            _ => IpAddr::from(<[u8; 16]>::try_from(octets).ok()?),
+        };
+        let of_the_link = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        (index == self.index && !of_the_link).then_some(address)
+    }
+
     /// Sets the MTU in bytes.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), OpenError> {
         Request::new(RTM_NEWLINK, 0)
@@ -167,13 +195,16 @@ fn encode(address: IpAddr) -> (u8, Vec<u8>) {
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -186,10 +217,14 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
+/// Room for what the kernel says at once, bytes.
+const ANSWER_ROOM: usize = 32 << 10;
 /// Size of struct nlmsghdr.
 const NLMSGHDR: usize = 16;
 /// Size of struct ifinfomsg.
 const IFINFOMSG: usize = 16;
+/// Size of struct ifaddrmsg.
+const IFADDRMSG: usize = 8;
 
 /// struct ifinfomsg: family, padding, device type, index, flags, mask of the flags to change.
 fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
@@ -233,7 +268,38 @@ impl Request {
 
     /// Sends the request and returns the payload of the first answer; for a command, which is only
     /// acknowledged, that is empty.
-    fn exchange(mut self) -> io::Result<Vec<u8>> {
+    fn exchange(self) -> io::Result<Vec<u8>> {
+        let socket = self.send()?;
+        let mut buffer = vec![0u8; ANSWER_ROOM];
+        let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;
+        let (kind, payload, _) = next_message(buffer.get(..len).unwrap_or_default())?;
+        if kind != NLMSG_ERROR {
+            return Ok(payload.to_vec());
+        }
+        refusal(payload).map(|()| Vec::new())
+    }
+
+    /// Sends a request that has many answers, and returns their payloads.
+    fn dump(self) -> io::Result<Vec<Vec<u8>>> {
+        let socket = self.send()?;
+        let mut buffer = vec![0u8; ANSWER_ROOM];
+        let mut answers = Vec::new();
+        loop {
+            let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;
+            let mut messages = buffer.get(..len).unwrap_or_default();
+            while !messages.is_empty() {
+                let (kind, payload, rest) = next_message(messages)?;
+                match kind {
+                    NLMSG_DONE => return Ok(answers),
+                    NLMSG_ERROR => refusal(payload)?,
+                    _ => answers.push(payload.to_vec()),
+                }
+                messages = rest;
+            }
+        }
+    }
+
+    fn send(mut self) -> io::Result<OwnedFd> {
         let len = self.0.len() as u32;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
         let socket: OwnedFd = rustix::net::socket_with(
@@ -244,20 +310,27 @@ impl Request {
             None,
         )?;
         rustix::net::send(&socket, &self.0, SendFlags::empty())?;
-        let mut buffer = vec![0u8; 32 << 10];
-        let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;
-        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-        let message = buffer.get(..len).ok_or_else(malformed)?;
-        let kind = message.get(4..6).and_then(|kind| kind.try_into().ok()).ok_or_else(malformed)?;
-        let payload = message.get(NLMSGHDR..).ok_or_else(malformed)?;
-        if u16::from_ne_bytes(kind) != NLMSG_ERROR {
-            return Ok(payload.to_vec());
-        }
-        let code = payload.get(..4).and_then(|code| code.try_into().ok()).ok_or_else(malformed)?;
-        match i32::from_ne_bytes(code) {
-            0 => Ok(Vec::new()),
-            code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
-        }
+        Ok(socket)
+    }
+}
+
+/// Type and payload of the first message, and what is behind it.
+fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
+    let take = || {
+        let len = u32::from_ne_bytes(messages.get(..4)?.try_into().ok()?) as usize;
+        let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
+        let rest = messages.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, messages.get(NLMSGHDR..len)?, rest))
+    };
+    take().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// What an NLMSG_ERROR says: nothing went wrong if its code is 0.
+fn refusal(payload: &[u8]) -> io::Result<()> {
+    let code = payload.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
+    match code.ok_or(io::ErrorKind::InvalidData)? {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
     }
 }
 
@@ -313,6 +386,10 @@ mod tests {
             lo.add_route("fd00:98::".parse().unwrap(), 64, None).unwrap();
             let refused = lo.add_address("10.99.0.1".parse().unwrap(), 33).unwrap_err().to_string();
             assert!(refused.contains("10.99.0.1/33"), "{refused}");
+            let addresses = lo.addresses().unwrap();
+            for own in ["10.99.0.1", "fd00:99::1"] {
+                assert!(addresses.contains(&own.parse().unwrap()), "{addresses:?}");
+            }
             ["10.99.0.1:0", "[fd00:99::1]:0"].map(|address| std::net::UdpSocket::bind(address).is_ok())
         });
         assert_eq!(bound.unwrap(), [true, true]);

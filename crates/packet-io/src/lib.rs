@@ -6,6 +6,7 @@
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
 //! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
+//! | [`packet`] | native TCP on an address of the host, through a packet socket |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
@@ -29,6 +30,7 @@ pub mod interface;
 pub mod memory;
 pub mod netns;
 mod offload;
+pub mod packet;
 pub mod privileges;
 mod reactor;
 pub mod realtime;
@@ -38,6 +40,7 @@ pub mod spec;
 mod testing;
 pub mod tun;
 pub mod udp;
+mod vnet;
 
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
 pub use privileges::OpenError;

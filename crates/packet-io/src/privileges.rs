@@ -73,6 +73,32 @@ impl OpenError {
         }
     }
 
+    pub(crate) fn packet(interface: &str, action: &str, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "packet sockets need CAP_NET_RAW (run as root, or `setcap cap_net_raw+ep` the program, or use udp:)"
+            }
+            Some(libc::ENETDOWN) => "the interface is switched off",
+            _ => "",
+        };
+        OpenError::new(format!("packet:{interface}"), action, remedy, source)
+    }
+
+    /// The kernel did not give away a port that a packet device needs.
+    pub(crate) fn guard(interface: &str, served: Option<std::net::SocketAddr>, source: io::Error) -> Self {
+        let port = served.map_or_else(|| "61056 to 65535".to_owned(), |served| served.port().to_string());
+        let remedy = match source.raw_os_error() {
+            Some(libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one",
+            Some(libc::EADDRNOTAVAIL) => "this address is not one of this host",
+            _ if source.kind() == io::ErrorKind::AddrInUse => {
+                "another program has it; end it or choose another"
+            }
+            _ => "",
+        };
+        let action = format!("TCP port {port} cannot be kept from the kernel");
+        OpenError::new(format!("packet:{interface}"), &action, remedy, source)
+    }
+
     pub(crate) fn udp(bind: std::net::SocketAddr, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EADDRINUSE) => "another program has this port; choose another",
@@ -171,6 +197,8 @@ mod tests {
             for error in [
                 OpenError::tun("t", "TUNSETIFF", cause()),
                 OpenError::udp("[::]:1".parse().unwrap(), "bind", cause()),
+                OpenError::packet("eth0", "open", cause()),
+                OpenError::guard("eth0", None, cause()),
                 OpenError::namespace("n", "open", cause()),
                 OpenError::interface("i", "set MTU", cause()),
             ] {

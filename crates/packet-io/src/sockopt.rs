@@ -47,6 +47,24 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Wishes for socket buffers of so many bytes each way; the kernel may grant less.
+pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes);
+    }
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
+}
+
+/// Arrivals that found the receive buffer full since the socket was made; 0 if the kernel does not tell.
+pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
+    const SK_MEMINFO_DROPS: usize = 8;
+    let Ok(meminfo) = get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, 4 * (SK_MEMINFO_DROPS + 1)) else {
+        return 0;
+    };
+    let drops = meminfo.chunks_exact(4).nth(SK_MEMINFO_DROPS).and_then(|word| word.try_into().ok());
+    drops.map_or(0, u32::from_ne_bytes).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use crate::device::Device;
+use crate::packet::{PacketDevice, PacketOptions};
 use crate::privileges::OpenError;
 use crate::tun::{TunDevice, TunOptions};
 use crate::udp::{UdpDevice, UdpOptions};
@@ -29,7 +30,7 @@ pub enum DeviceSpec {
         /// Local address to bind.
         bind: SocketAddr,
     },
-    /// `packet:IFACE`: native TCP through a packet socket. Part of the grammar, not built yet.
+    /// `packet:IFACE`: native TCP on an address of the host.
     Packet {
         /// Name of the interface.
         interface: String,
@@ -45,10 +46,10 @@ pub enum DeviceSpec {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpecError {
     /// No colon.
-    #[error("device '{0}' lacks a kind; write tun:NAME or udp:ADDR:PORT")]
+    #[error("device '{0}' lacks a kind; write tun:NAME, packet:IFACE or udp:ADDR:PORT")]
     NoKind(String),
     /// A kind that the grammar does not know.
-    #[error("device '{text}': '{kind}' is no kind of device; write tun:NAME or udp:ADDR:PORT")]
+    #[error("device '{text}': '{kind}' is no kind of device; write tun:NAME, packet:IFACE or udp:ADDR:PORT")]
     UnknownKind {
         /// The whole text.
         text: String,
@@ -83,8 +84,11 @@ impl DeviceSpec {
         match self {
             DeviceSpec::Tun { name } => Ok(Box::new(TunDevice::open(name, TunOptions::default())?)),
             DeviceSpec::Udp { bind } => Ok(Box::new(UdpDevice::bind(*bind, UdpOptions::default())?)),
-            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } => {
-                Err(OpenError::unsupported(self.to_string(), "not built yet: use tun: or udp:"))
+            DeviceSpec::Packet { interface } => {
+                Ok(Box::new(PacketDevice::open(interface, PacketOptions::default())?))
+            }
+            DeviceSpec::Xdp { .. } => {
+                Err(OpenError::unsupported(self.to_string(), "not built yet: use packet:, tun: or udp:"))
             }
         }
     }
@@ -180,7 +184,10 @@ mod tests {
 
     #[test]
     fn an_error_says_what_is_wrong_and_what_to_write() {
-        assert_eq!(error("eth0"), "device 'eth0' lacks a kind; write tun:NAME or udp:ADDR:PORT");
+        assert_eq!(
+            error("eth0"),
+            "device 'eth0' lacks a kind; write tun:NAME, packet:IFACE or udp:ADDR:PORT"
+        );
         assert!(error("tap:x").contains("'tap' is no kind of device"));
         assert!(error("tun:").contains("empty"));
         assert!(error("tun:a-name-with-16-c").contains("too long"));
@@ -196,7 +203,7 @@ mod tests {
     fn a_kind_that_is_not_built_says_what_to_use() {
         let spec: DeviceSpec = "xdp:eth0".parse().unwrap();
         let error = spec.open().err().expect("not built").to_string();
-        assert_eq!(error, "xdp:eth0: not built yet: use tun: or udp:");
+        assert_eq!(error, "xdp:eth0: not built yet: use packet:, tun: or udp:");
     }
 
     #[test]

@@ -9,8 +9,6 @@
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
 
-mod vnet;
-
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
@@ -28,7 +26,7 @@ use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::spec::name_problem;
-use vnet::{Gso, VnetHeader};
+use crate::vnet::{Gso, VnetHeader};
 
 /// How a TUN device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

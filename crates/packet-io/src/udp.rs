@@ -17,7 +17,7 @@ pub mod peers;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -26,6 +26,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
+use crate::sockopt;
 use batch::{Batch, Batches};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
@@ -105,7 +106,7 @@ impl UdpDevice {
         let serves_v4 =
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        wish_for_buffers(&socket, options.buffer_bytes);
+        sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
         Ok(UdpDevice {
             reactor: Reactor::default(),
@@ -281,7 +282,7 @@ impl Device for UdpDevice {
     }
 
     fn counters(&self) -> Counters {
-        Counters { receive_overflowed: dropped_by_kernel(&self.socket), ..self.counters }
+        Counters { receive_overflowed: sockopt::dropped(self.socket.as_fd()), ..self.counters }
     }
 }
 
@@ -363,26 +364,6 @@ fn for_socket(outer: SocketAddr, v6: bool) -> SocketAddr {
         SocketAddr::V4(v4) if v6 => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
         SocketAddr::V4(_) | SocketAddr::V6(_) => outer,
     }
-}
-
-/// As much as the kernel grants: a small buffer costs packets in a burst, and is no reason to fail.
-fn wish_for_buffers(socket: &UdpSocket, bytes: usize) {
-    let fd = socket.as_fd();
-    if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes);
-    }
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
-}
-
-/// Datagrams that found the receive buffer full since the socket was made; 0 if the kernel does not tell.
-fn dropped_by_kernel(socket: &UdpSocket) -> u64 {
-    const SK_MEMINFO_DROPS: usize = 8;
-    let mut meminfo = [0_u32; SK_MEMINFO_DROPS + 1];
-    let mut len = size_of_val(&meminfo) as libc::socklen_t;
-    let (fd, out) = (socket.as_raw_fd(), meminfo.as_mut_ptr().cast());
-    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, which is the size of `meminfo`.
-    let failed = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, out, &raw mut len) } != 0;
-    if failed { 0 } else { meminfo[SK_MEMINFO_DROPS].into() }
 }
 
 fn is_unreachable(error: &io::Error) -> bool {

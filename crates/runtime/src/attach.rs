@@ -3,12 +3,14 @@
 //! A TUN device is created if need be, switched on, and gets an address for the kernel's side: the gateway if there is
 //! one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is all it takes for the
 //! kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed address, peers are named by their
-//! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`].
+//! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`]. On a
+//! `packet:` device the stack has the addresses of the interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use brisk_packet_io::interface::Interface;
+use brisk_packet_io::packet::{PacketDevice, PacketOptions};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::{Device, DeviceSpec, OpenError};
@@ -27,13 +29,18 @@ const TUN_MTU: u16 = 1500;
 pub struct AttachConfig {
     /// Which device.
     pub device: DeviceSpec,
-    /// The stack's own addresses. At least one for `tun:`, none for `udp:`.
+    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` addresses of the host, and if
+    /// there is none those of the interface, or the one of `serve`.
     pub addresses: Vec<Prefix>,
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
     /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576 to 65535.
     /// `None`: 1500.
     pub mtu: Option<u16>,
+    /// What is listened on, for `packet:`: the port is kept from the kernel. `[::]` means every address.
+    pub serve: Option<SocketAddr>,
+    /// Ports for connections that the stack opens, for `packet:`; see [`PacketOptions::local_ports`].
+    pub local_ports: u16,
 }
 
 /// Why a device could not be attached, in one line that says what to do.
@@ -64,8 +71,8 @@ impl From<NoRoute> for io::Error {
 /// How addresses outside and addresses of the stack belong together on an open device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// They are the same.
-    Tun {
+    /// They are the same: `tun:` and `packet:`.
+    Native {
         /// The stack's addresses.
         addresses: Vec<IpAddr>,
     },
@@ -79,7 +86,8 @@ pub enum Attached {
 impl AttachConfig {
     /// `device` without anything else.
     pub fn new(device: DeviceSpec) -> AttachConfig {
-        AttachConfig { device, addresses: Vec::new(), gateway: None, mtu: None }
+        let local_ports = PacketOptions::default().local_ports;
+        AttachConfig { device, addresses: Vec::new(), gateway: None, mtu: None, serve: None, local_ports }
     }
 
     /// Opens the device and sets up the kernel's side of it. The builder has the device and the addresses.
@@ -94,9 +102,11 @@ impl AttachConfig {
         match &self.device {
             DeviceSpec::Tun { name } => self.open_tun(name),
             DeviceSpec::Udp { bind } => self.open_udp(*bind),
-            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } => {
-                Err(AttachError::Usage(format!("{} is not built yet: use tun: or udp:", self.device)))
-            }
+            DeviceSpec::Packet { interface } => self.open_packet(interface),
+            DeviceSpec::Xdp { .. } => Err(AttachError::Usage(format!(
+                "{} is not built yet: use packet:, tun: or udp:",
+                self.device
+            ))),
         }
     }
 
@@ -111,6 +121,9 @@ impl AttachConfig {
                 return refuse(format!(
                     "{device} takes no --addr and no --gateway: its address is the UDP address"
                 ));
+            }
+            DeviceSpec::Packet { .. } if self.gateway.is_some() => {
+                return refuse(format!("{device} takes no --gateway: the host's routes are its routes"));
             }
             DeviceSpec::Tun { .. }
             | DeviceSpec::Udp { .. }
@@ -140,7 +153,7 @@ impl AttachConfig {
             }
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
-        Ok((AttachConfig::builder(Box::new(device), &addresses), Attached::Tun { addresses }))
+        Ok((AttachConfig::builder(Box::new(device), &addresses), Attached::Native { addresses }))
     }
 
     /// Gives the kernel its side of the network of `own`.
@@ -166,6 +179,35 @@ impl AttachConfig {
         Ok((AttachConfig::builder(Box::new(device), &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
     }
 
+    fn open_packet(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
+        let addresses = self.host_addresses(interface)?;
+        let options =
+            PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
+        let device = PacketDevice::open(interface, options)?;
+        let ports = device.local_ports();
+        let builder = AttachConfig::builder(Box::new(device), &addresses);
+        let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
+        let builder = ports.into_iter().fold(builder, Builder::ephemeral_ports);
+        Ok((builder, Attached::Native { addresses }))
+    }
+
+    /// The addresses of the host that the stack shares with the kernel.
+    fn host_addresses(&self, interface: &str) -> Result<Vec<IpAddr>, AttachError> {
+        if !self.addresses.is_empty() {
+            return Ok(self.addresses.iter().map(|own| own.address).collect());
+        }
+        if let Some(serve) = self.serve.filter(|serve| !serve.ip().is_unspecified()) {
+            return Ok(vec![serve.ip()]);
+        }
+        let found = Interface::named(interface)?.addresses()?;
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(AttachError::Usage(format!(
+                "{interface} has no address; give it one, or name an address of this host with --addr"
+            ))),
+        }
+    }
+
     fn builder(device: Box<dyn Device>, addresses: &[IpAddr]) -> Builder {
         addresses.iter().fold(Endpoint::builder(device), |builder, own| builder.address(*own))
     }
@@ -179,7 +221,7 @@ impl Attached {
     pub fn destination(&self, outside: SocketAddr) -> Result<SocketAddr, NoRoute> {
         match self {
             Attached::Udp { .. } => Ok(SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT)),
-            Attached::Tun { addresses } => {
+            Attached::Native { addresses } => {
                 let family = if outside.is_ipv4() { "IPv4" } else { "IPv6" };
                 match addresses.iter().any(|own| own.is_ipv4() == outside.is_ipv4()) {
                     true => Ok(outside),
@@ -192,7 +234,7 @@ impl Attached {
     /// The port to listen on for a service that is known outside by `port`.
     pub fn service_port(&self, port: u16) -> u16 {
         match self {
-            Attached::Tun { .. } => port,
+            Attached::Native { .. } => port,
             Attached::Udp { .. } => UDP_SERVICE_PORT,
         }
     }
@@ -208,7 +250,7 @@ impl Attached {
                 let outside = SocketAddr::from((Ipv4Addr::from_bits(bits), port));
                 if udp::inner_address(outside) == inside.ip() { outside } else { inside }
             }
-            (Attached::Udp { .. } | Attached::Tun { .. }, _) => inside,
+            (Attached::Udp { .. } | Attached::Native { .. }, _) => inside,
         }
     }
 
@@ -216,7 +258,7 @@ impl Attached {
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { local } => *local,
-            Attached::Tun { addresses } => {
+            Attached::Native { addresses } => {
                 let own = addresses.iter().find(|own| own.is_ipv4() == local.is_ipv4());
                 let address = own.copied().filter(|_| local.ip().is_unspecified()).unwrap_or(local.ip());
                 SocketAddr::new(address, local.port())
@@ -250,6 +292,7 @@ mod tests {
         assert!(refused(&config("udp:0.0.0.0:1", &["10.0.0.1/24"], None)).contains("takes no --addr"));
         let elsewhere = config("tun:t0", &["10.0.0.1/24"], Some("10.0.1.1"));
         assert!(refused(&elsewhere).contains("none of the --addr"));
+        assert!(refused(&config("packet:eth0", &[], Some("10.0.0.1"))).contains("takes no --gateway"));
         let own = config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.1"));
         assert!(refused(&own).contains("own address"));
         assert!(config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.9")).check().is_ok());
@@ -257,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_destination_needs_an_address_of_its_family() {
-        let attached = Attached::Tun { addresses: vec!["10.0.0.2".parse().unwrap()] };
+        let attached = Attached::Native { addresses: vec!["10.0.0.2".parse().unwrap()] };
         let (v4, v6) = ("10.0.0.1:80".parse().unwrap(), "[fd00::1]:80".parse().unwrap());
         assert_eq!(attached.destination(v4), Ok(v4));
         assert!(attached.destination(v6).unwrap_err().to_string().contains("no IPv6 address"));

@@ -226,6 +226,13 @@ impl Builder {
         self
     }
 
+    /// Ports that connections opened by this host come from, where the device has only some. Default 32768 to 60999.
+    #[must_use]
+    pub fn ephemeral_ports(mut self, ports: std::ops::RangeInclusive<u16>) -> Builder {
+        self.stack.ephemeral_ports = ports;
+        self
+    }
+
     /// Makes sequence numbers, ports and keys reproducible, for tests and simulations. Without it they come from the
     /// randomness of the operating system.
     #[must_use]

@@ -13,6 +13,7 @@
 //! | `mtu` | `brisk serve` to curl over a path that is narrower than both ends think |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
+//! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
 //!
 //! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A test that lacks
 //! a right or a program says `SKIPPED` and passes. `BRISK_INTEROP_SCALE=full` runs the same tests with the sizes of an
@@ -32,6 +33,7 @@ mod lossy;
 mod mtu;
 mod namespace;
 mod nginx;
+mod packet;
 mod pages;
 mod peers;
 mod process;

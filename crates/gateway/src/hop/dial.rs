@@ -78,12 +78,6 @@ pub(crate) struct Answered {
     before: usize,
 }
 
-impl Answered {
-    pub(crate) fn is_over_kernel(&self) -> bool {
-        self.line.is_kernel()
-    }
-}
-
 /// Writes the `rest` of the first message, of which `sent` bytes are under way already, and waits for the answer.
 pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, Refused> {
     if !rest.is_empty() {

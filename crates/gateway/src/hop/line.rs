@@ -32,11 +32,6 @@ impl Line {
         }
     }
 
-    /// True if it is the kernel's TCP.
-    pub(crate) fn is_kernel(&self) -> bool {
-        matches!(self, Line::Kernel(_))
-    }
-
     /// Payload bytes of a segment.
     pub(crate) fn segment(&self) -> usize {
         self.stats().map_or(USUAL_SEGMENT, |stats| stats.mss as usize)

@@ -129,7 +129,7 @@ pub struct HopSettings {
     pub key_file: Option<PathBuf>,
     /// No key.
     pub plain: Option<bool>,
-    /// What the hop runs over: `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
+    /// What the hop runs over: `packet:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
     pub device: Option<String>,
     /// Addresses of the stack on a `tun:` device.
     pub addr: Option<Vec<String>>,
@@ -139,6 +139,8 @@ pub struct HopSettings {
     pub mtu: Option<u16>,
     /// The mechanisms, as the arms of `whatif` are written; default `fast_open`.
     pub mechanisms: Option<String>,
+    /// The interface for our TCP by itself, where the path carries no UDP; default none.
+    pub packet: Option<String>,
     /// Also over the kernel's TCP where the path carries no other; default yes for TCP in UDP.
     pub kernel_tcp: Option<bool>,
 }
@@ -194,7 +196,7 @@ lay!(FrontendSettings {
     send_proxy,
 });
 lay!(BackendSettings { listen, to, allow, send_proxy, replay_tolerance });
-lay!(HopSettings { key_file, plain, device, addr, gateway, mtu, mechanisms, kernel_tcp });
+lay!(HopSettings { key_file, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
 lay!(LimitSettings { max_connections, drain_timeout, connect_timeout });
 lay!(AdminSettings { listen, token_file });
 

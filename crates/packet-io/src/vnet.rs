@@ -20,7 +20,7 @@ const GSO_ECN: u8 = 0x80;
 
 /// The fields of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct VnetHeader {
+pub(crate) struct VnetHeader {
     flags: u8,
     gso_type: u8,
     hdr_len: u16,
@@ -31,18 +31,18 @@ pub(super) struct VnetHeader {
 
 /// What makes a packet a super-packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Gso {
-    pub(super) size: u16,
-    pub(super) v6: bool,
+pub(crate) struct Gso {
+    pub(crate) size: u16,
+    pub(crate) v6: bool,
     /// The TCP flags of the super-packet.
-    pub(super) flags: u8,
+    pub(crate) flags: u8,
 }
 
 impl VnetHeader {
-    pub(super) const LEN: usize = 10;
+    pub(crate) const LEN: usize = 10;
 
     /// For a TCP packet whose checksum is open, and which may have to be cut.
-    pub(super) fn unfinished(headers: &Headers, gso: Option<Gso>) -> VnetHeader {
+    pub(crate) fn unfinished(headers: &Headers, gso: Option<Gso>) -> VnetHeader {
         let checksum = VnetHeader {
             flags: F_NEEDS_CSUM,
             csum_start: headers.ip_len as u16,
@@ -59,7 +59,7 @@ impl VnetHeader {
         }
     }
 
-    pub(super) fn parse(bytes: &[u8; VnetHeader::LEN]) -> VnetHeader {
+    pub(crate) fn parse(bytes: &[u8; VnetHeader::LEN]) -> VnetHeader {
         let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = *bytes;
         VnetHeader {
             flags,
@@ -71,7 +71,7 @@ impl VnetHeader {
         }
     }
 
-    pub(super) fn bytes(&self) -> [u8; VnetHeader::LEN] {
+    pub(crate) fn bytes(&self) -> [u8; VnetHeader::LEN] {
         let VnetHeader { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = *self;
         let [h0, h1] = hdr_len.to_ne_bytes();
         let [g0, g1] = gso_size.to_ne_bytes();
@@ -82,7 +82,7 @@ impl VnetHeader {
 
     /// What the stack must know of a received packet. An open checksum comes from a sender on this host whose
     /// packet never saw a wire, so there is nothing to verify.
-    pub(super) fn rx_meta(&self) -> RxMeta {
+    pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);
         RxMeta {

@@ -1,0 +1,298 @@
+//! Native TCP on an address of the host, through a packet socket (`packet(7)`).
+//!
+//! The kernel's TCP and the stack share the address; the ports are what tells them apart. What arrives for a port of the
+//! stack is read from a packet socket, before any firewall of this host; what the stack sends leaves through a raw socket,
+//! so that the kernel routes it, asks for the neighbour's address and applies its rules. `guard` is what keeps the kernel
+//! from answering. All of it needs CAP_NET_RAW and nothing else.
+//!
+//! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this host; the
+//! kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). What is sent goes out packet by packet, finished.
+
+mod filter;
+mod guard;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll};
+
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+
+use crate::device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::headers::Headers;
+use crate::interface::Interface;
+use crate::offload;
+use crate::privileges::OpenError;
+use crate::reactor::Reactor;
+use crate::spec::name_problem;
+use crate::vnet::VnetHeader;
+use guard::Guards;
+
+/// How a packet device is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacketOptions {
+    /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
+    pub serve: Option<SocketAddr>,
+    /// Ports to claim for connections that the stack opens, of 61056 to 65535. They come in blocks of 64, fewer if other
+    /// processes have the rest; each takes a descriptor once it is used. Default 256.
+    pub local_ports: u16,
+    /// Wish for the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
+    pub buffer_bytes: usize,
+}
+
+impl Default for PacketOptions {
+    fn default() -> Self {
+        PacketOptions { serve: None, local_ports: 256, buffer_bytes: 4 << 20 }
+    }
+}
+
+/// A packet socket on one interface, as a device for IP packets of the host's own addresses.
+#[derive(Debug)]
+pub struct PacketDevice {
+    reactor: Reactor,
+    socket: Socket,
+    /// Raw sockets that send, one for each family.
+    out: [Option<Out>; 2],
+    guards: Guards,
+    interface: String,
+    /// Bytes of the link's header before each packet.
+    link: usize,
+    mtu: usize,
+    buffer: Vec<u8>,
+    /// Segments that met a full socket.
+    backlog: VecDeque<Vec<u8>>,
+    counters: Counters,
+}
+
+/// A socket that sends packets as they are.
+#[derive(Debug)]
+struct Out {
+    reactor: Reactor,
+    socket: Socket,
+}
+
+/// The kernel hands over at most a 64 kB packet behind its headers.
+const READ_BUFFER: usize = MAX_SUPER + 128;
+const ETHERNET_HEADER: usize = 14;
+// From linux/if_packet.h and linux/if_ether.h.
+const PACKET_VNET_HDR: i32 = 15;
+const PACKET_IGNORE_OUTGOING: i32 = 23;
+const ETH_P_ALL: u16 = 3;
+
+impl PacketDevice {
+    /// Opens `interface`. What `options` asks the stack to listen on is guarded from now on.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP packets, and if
+    /// another program has the port.
+    pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
+        let subject = || format!("packet:{interface}");
+        if let Some(problem) = name_problem(interface) {
+            return Err(OpenError::unsupported(subject(), problem));
+        }
+        let found = Interface::named(interface)?;
+        let mtu = found.mtu()?;
+        let failed = |error| OpenError::packet(interface, "a packet socket cannot be opened", error);
+        // It gets nothing before it is bound, and then only what passes the filter.
+        let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(failed)?;
+        let link = match hardware(&socket, found.index()).map_err(failed)? {
+            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET_HEADER,
+            libc::ARPHRD_NONE => 0,
+            other => {
+                let problem = format!("links of this kind ({other}) are not known; use udp:");
+                return Err(OpenError::unsupported(subject(), problem));
+            }
+        };
+        let guards = Guards::claim(options.serve, options.local_ports)
+            .map_err(|error| OpenError::guard(interface, options.serve, error))?;
+        prepare(&socket, link, options, &guards).map_err(failed)?;
+        bind(&socket, found.index(), ETH_P_ALL).map_err(failed)?;
+        let v4 = Out::open(Domain::IPV4).map_err(failed)?;
+        Ok(PacketDevice {
+            reactor: Reactor::default(),
+            socket,
+            // A host may do without IPv6.
+            out: [Some(v4), Out::open(Domain::IPV6).ok()],
+            guards,
+            interface: interface.to_owned(),
+            link,
+            mtu,
+            buffer: vec![0; READ_BUFFER],
+            backlog: VecDeque::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The ports that connections opened by the stack must come from.
+    pub fn local_ports(&self) -> Option<RangeInclusive<u16>> {
+        self.guards.ports()
+    }
+
+    /// Sends what waits for a socket with room.
+    fn drain(&mut self) -> io::Result<()> {
+        while let Some(segment) = self.backlog.front() {
+            match transmit(&self.out, segment) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                // No route, too long, a firewall's rule: to TCP that is a loss.
+                Err(_) => self.counters.send_refused += 1,
+                Ok(()) => {}
+            }
+            self.backlog.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl Out {
+    fn open(family: Domain) -> io::Result<Out> {
+        // With this protocol the header is ours, and nothing is received.
+        let protocol = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(family, Type::RAW.nonblocking(), Some(protocol))?;
+        Ok(Out { reactor: Reactor::default(), socket })
+    }
+}
+
+fn transmit(out: &[Option<Out>; 2], packet: &[u8]) -> io::Result<()> {
+    let Some(destination) = destination(packet) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let [v4, v6] = out;
+    let out = if destination.is_ipv4() { v4 } else { v6 };
+    let Some(out) = out else { return Err(io::ErrorKind::Unsupported.into()) };
+    let destination = SockAddr::from(SocketAddr::new(destination, 0));
+    out.reactor.write(|| out.socket.send_to(packet, &destination)).map(drop)
+}
+
+/// Where an IP packet goes.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()),
+        6 => Some(Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?).into()),
+        _ => None,
+    }
+}
+
+/// The packet without what the link has added behind it to reach its shortest frame.
+fn without_padding(packet: &[u8]) -> &[u8] {
+    let length = match packet {
+        [0x40..=0x4F, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
+        [0x60..=0x6F, _, _, _, high, low, ..] => 40 + usize::from(u16::from_be_bytes([*high, *low])),
+        _ => packet.len(),
+    };
+    packet.get(..length).unwrap_or(packet)
+}
+
+/// The source port, if this is TCP.
+fn source_port(packet: &[u8]) -> Option<u16> {
+    let headers = Headers::of(packet)?;
+    let bytes = packet.get(headers.ip_len..)?.first_chunk::<2>()?;
+    Some(u16::from_be_bytes(*bytes))
+}
+
+impl Device for PacketDevice {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_readable(self.socket.as_fd(), cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        let mut count = 0;
+        while count < budget {
+            match self.reactor.read(|| read(self.socket.as_fd(), &mut self.buffer)) {
+                Ok((len, meta)) => {
+                    let packet = self.buffer.get(self.link..len).unwrap_or_default();
+                    let packet = without_padding(packet);
+                    self.counters.on_received(packet.len());
+                    sink(packet, meta);
+                    count += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Switched off, it may be switched on again.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::ENETDOWN)
+                        && Interface::named(&self.interface).is_ok() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.drain()?;
+        // Without a guard the kernel would reset the connection as soon as the peer answers.
+        if source_port(packet).is_some_and(|port| !self.guards.covers(port)) {
+            self.counters.send_refused += 1;
+            return Ok(());
+        }
+        offload::cut(packet, tx, &mut |segment| self.backlog.push_back(segment.to_vec()));
+        self.counters.on_sent(packet.len());
+        match self.drain() {
+            // What waits is taken.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let family = self.backlog.front().and_then(|packet| destination(packet));
+        let [v4, v6] = &mut self.out;
+        match if family.is_some_and(|to| to.is_ipv6()) { v6 } else { v4 } {
+            Some(out) => out.reactor.poll_writable(out.socket.as_fd(), cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drain()
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { tso: false, checksum_offload: false, max_super: MAX_SUPER }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters { receive_overflowed: crate::sockopt::dropped(self.socket.as_fd()), ..self.counters }
+    }
+}
+
+/// Reads one frame; its header is still in front of the packet.
+fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+    let mut header = [0; VnetHeader::LEN];
+    let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+    let len = rustix::io::readv(fd, &mut parts)?;
+    Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
+}
+
+/// What kind of link the interface is, as `ip link` names it by a word.
+fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
+    bind(socket, index, 0)?;
+    let storage = socket.local_addr()?;
+    // SAFETY: the kernel has written a sockaddr_ll for a packet socket, and the storage has room for any address.
+    Ok(unsafe { (*storage.as_ptr().cast::<libc::sockaddr_ll>()).sll_hatype })
+}
+
+/// Binds to an interface and to a protocol of frames; 0 gets none.
+fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: sockaddr_ll is plain old data, and the storage has room and alignment for every kind of address.
+    let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = index as i32;
+    // SAFETY: the storage holds a sockaddr_ll, and this is its length.
+    let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };
+    socket.bind(&address)
+}
+
+fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards) -> io::Result<()> {
+    let on = 1i32.to_ne_bytes();
+    crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)?;
+    crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &on)?;
+    let served = options.serve.map(|served| served.port());
+    socket.attach_filter(&filter::program(link as u32, served, guards.ports().as_ref()))?;
+    crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Guards: listeners of the kernel that keep it from answering our segments with RST.
+//!
+//! The kernel resets whatever is addressed to a port that none of its sockets has. A guard has the port, and discards
+//! without a word what arrives with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`), that is: everything that came from
+//! further away than the same link, and all but what takes pains on it. It also keeps the port from other programs, shows
+//! up in `ss`, and goes with the process. It needs no right.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::sockopt;
+
+/// Ports that are claimed together, by the guard of the first of them: other processes leave the block alone.
+pub(super) const BLOCK: u16 = 64;
+/// Above what Linux gives to sockets that ask for any port (`net.ipv4.ip_local_port_range`).
+const FIRST: u16 = 61_056;
+/// 61056 to 65535 in blocks.
+const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
+/// The least that a segment may have left to be looked at by the kernel.
+const MIN_TTL: i32 = 255;
+
+/// The guards of a device.
+#[derive(Debug, Default)]
+pub(super) struct Guards {
+    /// Of the port that is served.
+    served: Option<(u16, Socket)>,
+    /// First port of those that are claimed for connections of ours.
+    first: u16,
+    /// A guard for each of them; `None`: not used so far.
+    own: Vec<Option<Socket>>,
+}
+
+impl Guards {
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if others have
+    /// the rest.
+    pub(super) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
+        let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
+        let mut guards = Guards { served, ..Guards::default() };
+        let blocks = usize::from(wanted.div_ceil(BLOCK).min(BLOCKS));
+        let mut anchors = Anchors::default();
+        let mut best = Anchors::default();
+        for block in (0..BLOCKS).map(|n| FIRST + n * BLOCK) {
+            if anchors.0.len() == blocks {
+                break;
+            }
+            match guard(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), block)) {
+                Ok(anchor) => anchors.0.push((block, anchor)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => best = best.or(anchors.take()),
+                Err(error) => return Err(error),
+            }
+        }
+        guards.keep(best.or(anchors));
+        if blocks > 0 && guards.own.is_empty() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        Ok(guards)
+    }
+
+    fn keep(&mut self, Anchors(anchors): Anchors) {
+        self.first = anchors.first().map_or(FIRST, |(block, _)| *block);
+        for (_, anchor) in anchors {
+            self.own.push(Some(anchor));
+            self.own.extend((1..BLOCK).map(|_| None));
+        }
+    }
+
+    /// The ports for connections of ours.
+    pub(super) fn ports(&self) -> Option<RangeInclusive<u16>> {
+        let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
+        Some(self.first..=self.first + more)
+    }
+
+    /// Whether `port` is guarded, or is now. Only that which is served and those that are claimed can be.
+    pub(super) fn covers(&mut self, port: u16) -> bool {
+        let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get_mut(usize::from(n))) else {
+            return self.served.as_ref().is_some_and(|(served, _)| *served == port);
+        };
+        if place.is_none() {
+            *place = guard(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).ok();
+        }
+        place.is_some()
+    }
+}
+
+/// Blocks in a row, each with the guard of its first port.
+#[derive(Default)]
+struct Anchors(Vec<(u16, Socket)>);
+
+impl Anchors {
+    fn take(&mut self) -> Anchors {
+        std::mem::take(self)
+    }
+
+    fn or(self, other: Anchors) -> Anchors {
+        if other.0.len() > self.0.len() { other } else { self }
+    }
+}
+
+/// A listener that hears nothing. `[::]` means every address of both families, or of IPv4 where there is no IPv6.
+fn guard(address: SocketAddr) -> io::Result<Socket> {
+    let everywhere = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    match listen(address) {
+        Err(error) if everywhere && has_no_ipv6(&error) => {
+            listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+        }
+        other => other,
+    }
+}
+
+fn has_no_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+fn listen(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+        sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
+    }
+    sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())?;
+    // What an earlier process had open towards this port does not matter to who accepts nothing.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use crate::privileges::has_sys_admin;
+
+    #[test]
+    fn blocks_are_claimed_once_and_ports_are_guarded_when_they_are_used() {
+        if !has_sys_admin() {
+            println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
+            return;
+        }
+        let body = || {
+            let mut one = Guards::claim(None, 100).unwrap();
+            assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
+            // A program that asks for a port in the middle of a block leaves the other blocks.
+            let busy = FIRST + 3 * BLOCK;
+            let other = std::net::TcpListener::bind(("127.0.0.1", busy)).unwrap();
+            let two = Guards::claim(None, 2 * BLOCK).unwrap();
+            assert_eq!(two.ports(), Some(busy + BLOCK..=busy + 3 * BLOCK - 1));
+            let rest = Guards::claim(None, u16::MAX).unwrap();
+            assert_eq!(rest.ports(), Some(busy + 3 * BLOCK..=u16::MAX));
+            let last = Guards::claim(None, 1).unwrap();
+            assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block was left over");
+            assert_eq!(Guards::claim(None, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(Guards::claim(None, 0).unwrap().ports().is_none());
+            drop((other, two));
+
+            let free = FIRST + 5;
+            assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_ok());
+            assert!(one.covers(free) && !one.covers(80));
+            assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_err(), "the guard has it");
+            let taken = std::net::TcpListener::bind(("127.0.0.1", free + 1)).unwrap();
+            assert!(!one.covers(free + 1));
+            drop(taken);
+            assert!(one.covers(free + 1));
+        };
+        Namespace::anonymous()
+            .unwrap()
+            .run(|| {
+                crate::interface::Interface::named("lo").unwrap().set_up().unwrap();
+                body();
+            })
+            .unwrap();
+    }
+}
