@@ -422,6 +422,10 @@ fn most_blocks(plan: &GroupPlan) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const RTT: Option<Duration> = Some(Duration::from_millis(100));
@@ -461,5 +465,67 @@ mod tests {
         let queue = Outlook { queue_stands: true, ..outlook(una) };
         assert_eq!(encoder.poll(&queue, |_| false, RTT, at(25)), Some(Err(Unsent::Queue)));
         assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
+    }
+
+    /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of which
+    /// nothing is acknowledged, so that nothing spares parity; and the time until the last burst.
+    fn parity_for(code: Code, bursts: &[(u64, Vec<u32>)]) -> (u64, Duration) {
+        let una = SeqNum(u32::MAX - 20_000);
+        let mut encoder = Encoder::new(Profile::F2, code, &CorrectiveConfig::default());
+        let (mut now, mut nxt, mut bytes) = (at(0), una, 0);
+        let mut run_until = |encoder: &mut Encoder, until: Instant| {
+            while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
+                encoder.on_timeout(RTT, due);
+                while let Some(polled) = encoder.poll(&outlook(una), |_| false, RTT, due) {
+                    bytes += polled.map_or(0, |plan| plan.layout.payload_len() as u64);
+                    encoder.sent();
+                }
+            }
+        };
+        for (pause, sizes) in bursts {
+            now += Duration::from_millis(*pause);
+            run_until(&mut encoder, now);
+            for size in sizes {
+                encoder.on_sent(SeqRange::with_len(nxt, *size), *size, false, RTT, now);
+                nxt = nxt + *size;
+            }
+        }
+        run_until(&mut encoder, now + Duration::from_secs(1));
+        (bytes, now.saturating_since(at(0)))
+    }
+
+    fn bursts(size: impl Strategy<Value = u32>) -> impl Strategy<Value = Vec<(u64, Vec<u32>)>> {
+        prop::collection::vec((0u64..60, prop::collection::vec(size, 1..50)), 1..20)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+        /// Property (f): one parity per 16 blocks or per quarter of a round trip, whichever comes first. A code
+        /// with two parities sends twice that.
+        #[test]
+        fn parity_is_a_sixteenth_or_one_each_quarter_of_a_round_trip(
+            bursts in (1u32..1433).prop_flat_map(|size| bursts(Just(size))),
+            interleaved in any::<bool>(),
+        ) {
+            let (code, parities) = if interleaved { (Code::XorInterleaved, 2) } else { (Code::Xor, 1) };
+            let (sent, span) = parity_for(code, &bursts);
+            let data: u64 = bursts.iter().flat_map(|(_, sizes)| sizes).map(|size| u64::from(*size)).sum();
+            let quarters = 1 + span.as_millis() as u64 / 25;
+            let allowed = data + 16 * quarters * u64::from(bursts[0].1[0]);
+            prop_assert!(16 * sent <= parities * allowed, "{sent} for {data} bytes in {span:?}");
+            prop_assert!(sent > 0);
+        }
+
+        /// Segments of different sizes fill a group when the next one would make more than 16 blocks of it: then it
+        /// has more than 15.
+        #[test]
+        fn and_hardly_more_for_segments_of_different_sizes(bursts in bursts(1u32..1433)) {
+            let (sent, span) = parity_for(Code::Xor, &bursts);
+            let sizes = || bursts.iter().flat_map(|(_, sizes)| sizes).map(|size| u64::from(*size));
+            let quarters = 1 + span.as_millis() as u64 / 25;
+            let allowed = sizes().sum::<u64>() + 15 * quarters * sizes().max().unwrap_or(0);
+            prop_assert!(15 * sent <= allowed, "{sent} in {span:?}: {bursts:?}");
+        }
     }
 }
