@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brisk_packet_io::netns;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
-use brisk_runtime::{Endpoint, TcpStream};
+use brisk_runtime::{Endpoint, TcpConfig, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -162,17 +162,28 @@ fn an_abort_is_a_reset_to_the_kernel_and_the_other_way_round() {
 
 /// Runs `body` with an endpoint on a TUN device in the namespace, where the kernel is [`KERNEL`].
 pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoint)) {
+    with_endpoint_of(namespace, TcpConfig::default(), true, body);
+}
+
+/// The same with this TCP, over a device with offloads or, so that a capture shows what a wire would, without.
+pub(crate) fn with_endpoint_of(
+    namespace: &Namespace,
+    tcp: TcpConfig,
+    offload: bool,
+    body: impl AsyncFnOnce(Endpoint),
+) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let inside = netns::Namespace::open(namespace.name()).expect("the namespace exists");
-        let mut device = TunDevice::open_in("brisk1", &inside, TunOptions::default()).expect("a TUN device");
+        let options = TunOptions { offload, ..TunOptions::default() };
+        let mut device = TunDevice::open_in("brisk1", &inside, options).expect("a TUN device");
         let kernel: [(IpAddr, u8); 2] =
             [([10, 8, 0, 1].into(), 24), ([0xfd08, 0, 0, 0, 0, 0, 0, 1].into(), 64)];
         for (address, length) in kernel {
             device.configure(address, length, 1500).expect("it can be configured");
         }
         let stack = STACK.map(|address| address.parse().expect("an address"));
-        let builder = Endpoint::builder(Box::new(device));
+        let builder = Endpoint::builder(Box::new(device)).tcp(tcp);
         let endpoint = stack.into_iter().fold(builder, |builder, address| builder.address(address)).build();
         let all = body(endpoint.expect("an endpoint"));
         tokio::time::timeout(Duration::from_secs(60), all).await.expect("done within a minute");

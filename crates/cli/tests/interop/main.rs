@@ -7,6 +7,7 @@
 //! | `get` | `brisk get` and the library to nginx and to kernel sockets over a TUN |
 //! | `wire` | both roles over a recorded link, judged by tshark |
 //! | `peers` | both roles and kernels with parts of TCP switched off |
+//! | `unaware` | both roles with Corrective, to curl and nginx that do not know it |
 //! | `stalls` | both roles, readers that do not read and paths that do not carry |
 //! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
 //! | `farm` | a kernel client, and a kernel and `brisk serve` behind one address while their key is exchanged |
@@ -40,4 +41,5 @@ mod process;
 mod scale;
 mod serve;
 mod stalls;
+mod unaware;
 mod wire;
