@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 
 use crate::Workload;
@@ -99,9 +99,7 @@ impl Shared {
     }
 
     async fn transact(&self, seen: &mut Transaction) -> io::Result<()> {
-        let started = Instant::now();
-        let mut stream = self.side.ask(self.workload.to, &self.request).await?;
-        seen.connected = started.elapsed();
+        let (mut stream, started) = self.begin(seen).await?;
         let mut buffer = vec![0; 1 << 16];
         while seen.bytes < self.workload.bytes {
             let read = stream.read(&mut buffer).await?;
@@ -116,6 +114,21 @@ impl Shared {
         seen.last_byte = started.elapsed();
         seen.of_ours = of_ours(&stream);
         Ok(())
+    }
+
+    /// Sends the request, on a new connection or one that has stood for a while; answers when time began.
+    async fn begin(&self, seen: &mut Transaction) -> io::Result<(Stream, Instant)> {
+        let Some(millis) = self.workload.open_for else {
+            let started = Instant::now();
+            let stream = self.side.ask(self.workload.to, &self.request).await?;
+            seen.connected = started.elapsed();
+            return Ok((stream, started));
+        };
+        let mut stream = self.side.connect(self.workload.to).await?;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        let started = Instant::now();
+        stream.write_all(&self.request).await?;
+        Ok((stream, started))
     }
 
     fn print(&self, transaction: &Transaction, outcome: io::Result<()>) {

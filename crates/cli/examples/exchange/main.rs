@@ -7,7 +7,8 @@
 //! exchange load  --to 10.77.0.2:7000 --bytes 5000 --count 1000 --parallel 8
 //! ```
 //!
-//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per transaction: milliseconds since its start at which the connection stood, the first byte and
+//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per transaction:
+//! milliseconds since its start (with `--open-for` since the request) at which the connection stood, the first byte and
 //! the last byte of the response came; bytes; and of our TCP what became of Fast Open, retransmissions, timeouts and
 //! probes of the client. A transaction that failed has `failed` and the reason. The script in `tools/measure` that
 //! started it makes figures of that.
@@ -92,6 +93,9 @@ struct Workload {
     /// Transactions at a time
     #[arg(long, default_value_t = 1)]
     parallel: usize,
+    /// Ask only when the connection has stood for so many milliseconds; the times count from then
+    #[arg(long, value_name = "MS", conflicts_with = "fast_open")]
+    open_for: Option<u64>,
     /// Pause between two transactions of the same worker, milliseconds
     #[arg(long, default_value_t = 0)]
     pause: u64,

@@ -63,20 +63,30 @@ impl Side {
 
     /// Connects and sends `request` as early as may be. With Fast Open the connection need not stand when this returns.
     pub(crate) async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
-        let mut stream = match self {
-            Side::Kernel { fast_open: true } => return fast_open_by_kernel(to, request).await,
+        match self {
+            Side::Kernel { fast_open: true } => fast_open_by_kernel(to, request).await,
             Side::Ours { endpoint, fast_open: true } => {
                 let mut tcp = endpoint.tcp_config().clone();
                 tcp.nodelay = true;
                 let fast_open = Some(FastOpenConnect::insured());
                 let config = ConnectConfig { tcp, fast_open, ..ConnectConfig::default() };
-                return endpoint.connect_hedged(to, request, &config).map(Stream::Hedged);
+                endpoint.connect_hedged(to, request, &config).map(Stream::Hedged)
             }
-            Side::Kernel { fast_open: false } => Stream::Kernel(tokio::net::TcpStream::connect(to).await?),
-            Side::Ours { endpoint, fast_open: false } => Stream::Ours(endpoint.connect(to).await?),
+            Side::Kernel { fast_open: false } | Side::Ours { fast_open: false, .. } => {
+                let mut stream = self.connect(to).await?;
+                stream.write_all(request).await?;
+                Ok(stream)
+            }
+        }
+    }
+
+    /// Connects without data, whatever is said of Fast Open.
+    pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
+        let stream = match self {
+            Side::Kernel { .. } => Stream::Kernel(tokio::net::TcpStream::connect(to).await?),
+            Side::Ours { endpoint, .. } => Stream::Ours(endpoint.connect(to).await?),
         };
         stream.set_nodelay()?;
-        stream.write_all(request).await?;
         Ok(stream)
     }
 }
