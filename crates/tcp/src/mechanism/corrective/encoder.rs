@@ -487,7 +487,7 @@ mod tests {
             run_until(&mut encoder, now);
             for size in sizes {
                 encoder.on_sent(SeqRange::with_len(nxt, *size), *size, false, RTT, now);
-                nxt = nxt + *size;
+                nxt += *size;
             }
         }
         run_until(&mut encoder, now + Duration::from_secs(1));
