@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
 
+mod browse;
 mod draw;
 
 const EXAMPLES: &str = "\
@@ -60,6 +61,8 @@ enum Command {
         after_help = "Example:\n  brisk lab draw ga-fig7 --arm corrective -o fig7.svg --pcap fig7.pcapng --events fig7.jsonl"
     )]
     Draw(draw::Draw),
+    /// Load pages in a real Chromium, through the gateway pair over an emulated link
+    Browse(Box<browse::Args>),
 }
 
 #[derive(Debug, clap::Args)]
@@ -130,6 +133,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         }
         Command::Report(report) => report.write(),
         Command::Draw(draw) => draw.run(),
+        Command::Browse(browse) => browse.run(common),
     }
 }
 

@@ -11,12 +11,14 @@
 //! | [`ladder`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
+//! | [`browse`] | a page in a real Chromium over an emulated link |
 //! | [`own`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
 
 pub mod arms;
+pub mod browse;
 pub mod compare;
 pub mod demo;
 pub mod emulate;

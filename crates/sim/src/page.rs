@@ -442,6 +442,24 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_queue_behind_each_other_do_not_take_that_for_a_loss() {
+        // Thirty SYNs with a request each, 14 ms of the uplink apiece, to three hosts that are 20 ms away.
+        let link = LinkSpec::parse("--rtt 20ms --rate 4mbit/256kbit --queue 128kB").unwrap();
+        let mut activities = vec![download(0, 20_000, vec![])];
+        activities
+            .extend((0..30).map(|n: u16| download(usize::from(n % 3), 9_000, vec![Wait::Share(0, 30 * n)])));
+        let page = Page::new("thin", activities).unwrap();
+        let known = acquaintance(&link, &page).unwrap();
+        let tcp = TcpConfig { initial_window: 3, ..TcpConfig::default() };
+        let (client, server, fast_open) = (tcp.clone(), tcp, Some(&known));
+        let spec = LoadSpec { fast_open, client, server, ..LoadSpec::new(&link, &page) };
+        let result = load(&spec, 1, &mut Arena::default()).unwrap();
+        // The first SYN to a host that meets a queue cannot know of it; the others hear of it while they wait.
+        assert_eq!(result.dropped, 0);
+        assert!(result.counted.handshake_timeouts <= 1 && result.connections > 10, "{result:?}");
+    }
+
+    #[test]
     fn computations_differ_from_load_to_load_as_far_as_is_asked_for() {
         let page = Page::new("script", vec![download(0, 1_000, vec![]), compute(100, vec![Wait::End(0)])]);
         let page = page.unwrap();

@@ -12,6 +12,7 @@
 //! | fact | folded in how | believed for |
 //! |---|---|---|
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
+//! | time of a handshake in doubt | until one is certain | `rtt_lifetime` |
 //! | least round-trip time | the least | `rtt_lifetime` since it was seen |
 //! | window, slow-start threshold | a reduction at once; growth that was used | `window_lifetime`, half of it after half of that |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `loss_half_life` |
@@ -95,6 +96,9 @@ impl PathMemoryConfig {
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
+    /// The last handshake took this long, and nobody knows whether that was a round trip: its timer had fired before the
+    /// answer came. The next time that is certain ends the doubt.
+    pub doubtful_rtt: Option<Duration>,
     /// The least that any connection saw: the path without a queue.
     pub least_rtt: Option<Duration>,
     /// Congestion window.
@@ -107,6 +111,15 @@ pub struct PathFacts {
     pub mtu: Option<NarrowPath>,
     /// Active opens in a row that got no answer.
     pub handshake_failures: u8,
+}
+
+impl PathFacts {
+    /// What timers of a handshake have to reckon with. A time in doubt counts as long as nothing better is known, as
+    /// Karn's algorithm keeps a timeout that was backed off (RFC 6298 section 5.7): else a timer that is too short for a
+    /// path that became longer would make every measurement doubtful, and stay too short for ever.
+    pub fn handshake_rtt(&self) -> Option<Duration> {
+        self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
+    }
 }
 
 /// Round-trip time of a path.
@@ -161,6 +174,8 @@ pub(crate) struct Ends {
 pub(crate) struct PathReport {
     /// Its estimate, and how many samples that rests on.
     pub(crate) rtt: Option<(PathRtt, u32)>,
+    /// How long its handshake took, if that is in doubt.
+    pub(crate) doubtful_rtt: Option<Duration>,
     /// Its window.
     pub(crate) window: Option<WindowReport>,
     /// What was sent, and lost to no queue, since its last report, segments.
@@ -227,6 +242,7 @@ impl<T: Copy> Aging<T> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Path {
     rtt: Option<Aging<PathRtt>>,
+    doubtful_rtt: Option<Aging<Duration>>,
     least_rtt: Option<Aging<Duration>>,
     window: Option<Aging<PathWindow>>,
     losses: Losses,
@@ -275,8 +291,12 @@ impl PathMemory {
     pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
         let config = self.config;
         let Some((_, path)) = self.paths.touch_or_insert(ends, Path::default) else { return };
+        if let Some(fact) = report.doubtful_rtt {
+            path.doubtful_rtt = Some(Aging { fact, until: now + config.rtt_lifetime });
+        }
         if let Some((rtt, samples)) = report.rtt {
             path.on_rtt(rtt, samples, now, config.rtt_lifetime);
+            path.doubtful_rtt = None;
         }
         if let Some(window) = report.window {
             path.on_window(window, now, &config);
@@ -305,6 +325,7 @@ impl Path {
     fn facts(&self, config: &PathMemoryConfig, now: Instant) -> PathFacts {
         PathFacts {
             rtt: Aging::at(self.rtt, now),
+            doubtful_rtt: Aging::at(self.doubtful_rtt, now),
             least_rtt: Aging::at(self.least_rtt, now),
             window: self.window_at(config, now),
             loss: self.losses.estimate(now, config.loss_half_life),
@@ -485,6 +506,23 @@ mod tests {
         let mut memory = memory(0);
         memory.on_report(ends(1), &measured(100, 5, 1), at(0));
         assert_eq!(memory.facts(&ends(1), at(0)), PathFacts::default());
+    }
+
+    #[test]
+    fn a_handshake_in_doubt_counts_for_the_next_ones_until_a_time_is_certain() {
+        let doubtful = PathReport { doubtful_rtt: Some(ms(250)), ..PathReport::default() };
+        let facts = after(&[measured(100, 10, 9), doubtful], 2);
+        assert_eq!((facts.rtt.map(|rtt| rtt.srtt), facts.handshake_rtt()), (Some(ms(100)), Some(ms(250))));
+        assert_eq!(after(&[measured(300, 10, 9), doubtful], 2).handshake_rtt(), Some(ms(300)));
+        assert_eq!(
+            after(&[doubtful], 2).handshake_rtt(),
+            None,
+            "a timer that knows nothing stays at a second"
+        );
+        assert_eq!(
+            after(&[measured(100, 10, 9), doubtful, measured(120, 10, 1)], 3).handshake_rtt(),
+            Some(ms(120))
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use brisk_sim::page::{Activity, Page, Wait, Work};
 use serde::Deserialize;
 
+use super::outline::{self, Kind, Outline};
 use super::{LEAST_REQUEST, PagesError, USUAL_REQUEST};
 
 #[derive(Deserialize)]
@@ -74,34 +75,64 @@ pub fn looks_like(text: &str) -> bool {
     beginning.starts_with("{\"log\":")
 }
 
+/// What was fetched in order, from which host, and because of what.
+struct Recording {
+    entries: Vec<Entry>,
+    hosts: Vec<usize>,
+    parents: Vec<Option<usize>>,
+}
+
 /// Reads the page of a HAR.
 ///
 /// # Errors
 /// [`PagesError`].
 pub fn read(text: &str, label: &str) -> Result<Page, PagesError> {
+    let Recording { entries, hosts, parents } = recording(text)?;
+    let activities = entries.iter().enumerate().map(|(index, entry)| {
+        let wait = parents[index].map(|parent| found_in(parent, index, &entries[parent], &parents));
+        Activity { work: entry.download(hosts[index]), waits: wait.into_iter().collect() }
+    });
+    Ok(Page::new(label, activities.collect())?)
+}
+
+/// Reads the tree of objects of a HAR.
+///
+/// # Errors
+/// [`PagesError`].
+pub fn outline(text: &str, label: &str) -> Result<Outline, PagesError> {
+    let Recording { entries, hosts, parents } = recording(text)?;
+    let objects = entries.iter().enumerate().map(|(index, entry)| outline::Object {
+        host: hosts[index],
+        kind: entry.kind(),
+        parent: parents[index],
+        redirected: false,
+        head: entry.response_head() as u32,
+        body: entry.response_body(),
+        compute: Duration::ZERO,
+    });
+    Ok(Outline { label: label.to_owned(), objects: objects.collect() })
+}
+
+fn recording(text: &str) -> Result<Recording, PagesError> {
     let Har { log: Log { mut entries } } =
         serde_json::from_str(text).map_err(|error| PagesError::of_json(0, &error))?;
     entries.retain(|entry| entry.request.url.starts_with("http"));
     // RFC 3339 times of one recording order as text.
     entries.sort_by(|a, b| a.started_date_time.cmp(&b.started_date_time));
-    let mut hosts: HashMap<&str, usize> = HashMap::new();
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
     let mut parents: Vec<Option<usize>> = Vec::new();
-    let mut numbers = Vec::new();
+    let mut hosts = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
-        let next = hosts.len();
-        numbers.push(*hosts.entry(host_of(&entry.request.url)).or_insert(next));
+        let next = numbers.len();
+        hosts.push(*numbers.entry(host_of(&entry.request.url)).or_insert(next));
         let named =
             [entry.initiator.as_ref().and_then(|initiator| initiator.url.as_deref()), entry.referer()];
         let parent = named.into_iter().flatten().find_map(|url| known.get(url).copied());
         parents.push(parent.or_else(|| (index > 0).then_some(0)));
         known.entry(&entry.request.url).or_insert(index);
     }
-    let activities = entries.iter().enumerate().map(|(index, entry)| {
-        let wait = parents[index].map(|parent| found_in(parent, index, &entries[parent], &parents));
-        Activity { work: entry.download(numbers[index]), waits: wait.into_iter().collect() }
-    });
-    Ok(Page::new(label, activities.collect())?)
+    Ok(Recording { entries, hosts, parents })
 }
 
 impl Entry {
@@ -110,31 +141,50 @@ impl Entry {
         self.request.headers.iter().find(referer).map(|header| header.value.as_str())
     }
 
-    fn is_document(&self) -> bool {
+    fn mime_type(&self) -> &str {
         let kind = self.response.content.as_ref().and_then(|content| content.mime_type.as_deref());
-        kind.is_some_and(|kind| kind.starts_with("text/html"))
+        kind.unwrap_or_default()
+    }
+
+    fn kind(&self) -> Kind {
+        match self.mime_type() {
+            kind if kind.starts_with("text/html") => Kind::Document,
+            kind if kind.contains("javascript") => Kind::Script,
+            kind if kind.starts_with("text/css") => Kind::Style,
+            _ => Kind::Image,
+        }
+    }
+
+    fn response_head(&self) -> u64 {
+        known(self.response.headers_size).unwrap_or(0).min(1 << 16)
+    }
+
+    fn response_body(&self) -> u64 {
+        let content = || known(self.response.content.as_ref().and_then(|content| content.size));
+        known(self.response.body_size).or_else(content).unwrap_or(0)
     }
 
     fn download(&self, host: usize) -> Work {
-        // -1 stands for "not known".
-        let size = |size: Option<i64>| size.and_then(|size| u64::try_from(size).ok());
         let Request { headers_size, body_size, .. } = &self.request;
-        let request = size(*headers_size)
-            .map_or(u64::from(USUAL_REQUEST), |headers| headers + size(*body_size).unwrap_or(0));
-        let content = || size(self.response.content.as_ref().and_then(|content| content.size));
-        let body = size(self.response.body_size).or_else(content).unwrap_or(0);
+        let request = known(*headers_size)
+            .map_or(u64::from(USUAL_REQUEST), |headers| headers + known(*body_size).unwrap_or(0));
         Work::Download {
             host,
             request: request.clamp(LEAST_REQUEST.into(), 1 << 16) as u32,
-            response: (size(self.response.headers_size).unwrap_or(0) + body).max(1),
+            response: (known(self.response.headers_size).unwrap_or(0) + self.response_body()).max(1),
             think: Duration::ZERO,
         }
     }
 }
 
+/// A size; -1 stands for "not known".
+fn known(size: Option<i64>) -> Option<u64> {
+    size.and_then(|size| u64::try_from(size).ok())
+}
+
 /// A parser finds the children of a document one after the other while it arrives.
 fn found_in(parent: usize, index: usize, of: &Entry, parents: &[Option<usize>]) -> Wait {
-    if !of.is_document() {
+    if of.kind() != Kind::Document {
         return Wait::End(parent);
     }
     let siblings = || parents.iter().enumerate().filter(|(_, of)| **of == Some(parent));

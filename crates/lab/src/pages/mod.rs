@@ -5,12 +5,14 @@
 //! | [`synthetic`] | a page with the sizes and the structure of real ones, made from a seed |
 //! | [`har`] | HAR files, what browsers' developer tools export |
 //! | [`skeleton`] | pages without their content: objects with sizes, parents and waiting times, JSON lines |
+//! | [`outline`] | the tree of a page's objects, for a browser to load again |
 //! | [`wprof`] | dependency graphs with computation times, as WProf measured them, JSON lines |
 
 use brisk_sim::page::{Page, PageError};
 use thiserror::Error;
 
 pub mod har;
+pub mod outline;
 pub mod skeleton;
 pub mod synthetic;
 pub mod wprof;

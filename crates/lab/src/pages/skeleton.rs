@@ -11,6 +11,7 @@ use std::time::Duration;
 use brisk_sim::page::{Activity, Page, Wait, Work};
 use serde::Deserialize;
 
+use super::outline::{self, Kind, Outline};
 use super::{LEAST_REQUEST, PagesError, USUAL_REQUEST};
 
 #[derive(Deserialize)]
@@ -25,7 +26,7 @@ struct Object(
     usize,
     String,
     i64,
-    #[allow(dead_code, reason = "how it was brought: the parent's kind says enough")] String,
+    String,
     #[allow(dead_code, reason = "times of the recording's network")] Option<f64>,
     Option<f64>,
     Option<f64>,
@@ -55,6 +56,30 @@ pub fn read(text: &str, line: usize) -> Result<Page, PagesError> {
         waits: parent.map(|parent| found_in(parent, index, &res[parent].1, &parents)).into_iter().collect(),
     });
     Ok(Page::new(&label, activities.collect())?)
+}
+
+/// Reads the tree of objects of one line.
+///
+/// # Errors
+/// [`PagesError`] with the line's number.
+pub fn outline(text: &str, line: usize) -> Result<Outline, PagesError> {
+    let Skeleton { label, res } =
+        serde_json::from_str(text).map_err(|error| PagesError::of_json(line, &error))?;
+    let object = |(index, object): (usize, &Object)| outline::Object {
+        host: object.0,
+        kind: match object.1.as_str() {
+            "html" => Kind::Document,
+            "js" => Kind::Script,
+            "css" => Kind::Style,
+            _ => Kind::Image,
+        },
+        parent: parent_of(index, object.2),
+        redirected: object.3 == "redirect",
+        head: bytes(object.6).unwrap_or(0),
+        body: u64::from(bytes(object.7).unwrap_or(0)),
+        compute: Duration::ZERO,
+    };
+    Ok(Outline { label, objects: res.iter().enumerate().map(object).collect() })
 }
 
 /// The parent, if it stands before the object; the page itself for objects whose parent is not known.

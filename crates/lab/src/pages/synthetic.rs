@@ -11,6 +11,8 @@ use brisk_sim::page::{Activity, Page, PageError, Wait, Work};
 use rand_core::RngCore;
 use serde::Deserialize;
 
+use super::outline::{self, Outline};
+
 /// A page to be made.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,33 +58,98 @@ enum Kind {
     Image,
 }
 
+/// An object of a page.
+struct Made {
+    host: usize,
+    kind: Kind,
+    parent: Option<usize>,
+    bytes: u64,
+    compute: Duration,
+}
+
 impl Recipe {
     /// Makes the page.
     ///
     /// # Errors
     /// [`PageError`] if it has too many objects or hosts, or none.
     pub fn page(&self) -> Result<Page, PageError> {
-        let Recipe { label, objects, hosts, bytes, seed, compute_ms } = self;
+        let made = self.make();
+        let by_parser = made.iter().filter(|object| object.parent == Some(0)).count();
+        let mut activities: Vec<Activity> = Vec::new();
+        // The activity in which each object's computation ends, and the last one of all.
+        let mut computed: Vec<usize> = Vec::new();
+        let mut last: Option<usize> = None;
+        let mut seen = 0;
+        for object in &made {
+            let wait = object.parent.map(|parent| match parent {
+                0 => {
+                    seen += 1;
+                    Wait::Share(0, (1000 * seen / (by_parser + 1)).min(1000) as u16)
+                }
+                script => Wait::End(computed[script]),
+            });
+            let index = activities.len();
+            let work = Work::Download {
+                host: object.host,
+                request: 300 + 20 * (object.host as u32 % 8),
+                response: object.bytes,
+                think: Duration::ZERO,
+            };
+            activities.push(Activity { work, waits: wait.into_iter().collect() });
+            computed.push(index);
+            if object.kind == Kind::Script {
+                // A page has one thread: a script waits for its file and for the script before it.
+                let waits = std::iter::once(Wait::End(index)).chain(last.map(Wait::End)).collect();
+                last = Some(activities.len());
+                computed.pop();
+                computed.push(activities.len());
+                activities.push(Activity { work: Work::Compute(object.compute), waits });
+            }
+        }
+        Page::new(&self.label, activities)
+    }
+
+    /// The tree of the page's objects.
+    pub fn outline(&self) -> Outline {
+        let object = |made: Made| outline::Object {
+            host: made.host,
+            kind: match (made.parent, made.kind) {
+                (None, _) => outline::Kind::Document,
+                (_, Kind::Script) => outline::Kind::Script,
+                (_, Kind::Style) => outline::Kind::Style,
+                (_, Kind::Font | Kind::Image) => outline::Kind::Image,
+            },
+            parent: made.parent,
+            redirected: false,
+            head: 0,
+            body: made.bytes,
+            compute: made.compute,
+        };
+        Outline { label: self.label.clone(), objects: self.make().into_iter().map(object).collect() }
+    }
+
+    /// The objects, the document first.
+    fn make(&self) -> Vec<Made> {
+        let Recipe { objects, hosts, bytes, seed, compute_ms, .. } = self;
+        if *objects == 0 {
+            return Vec::new();
+        }
         let mut rng = brisk_link::seeds::rng(*seed, "page");
         let kinds: Vec<Kind> = (1..*objects).map(|_| draw_kind(&mut rng)).collect();
         let mut sizes = vec![log_normal(DOCUMENT.0, DOCUMENT.1, &mut rng)];
         sizes.extend(kinds.iter().map(|kind| draw_size(*kind, &mut rng)));
         let scale = *bytes as f64 / sizes.iter().sum::<f64>();
+        let scaled = |size: f64| ((size * scale) as u64).max(50);
         let found: Vec<bool> = kinds.iter().map(|_| rng.next_u32() % 1000 >= BY_SCRIPT).collect();
-        let by_parser = found.iter().filter(|found| **found).count();
-
-        let mut activities: Vec<Activity> = Vec::new();
-        let mut scripts: Vec<usize> = Vec::new();
-        let download = |host: usize, size: f64| Work::Download {
-            host,
-            request: 300 + 20 * (host as u32 % 8),
-            response: ((size * scale) as u64).max(50),
-            think: Duration::ZERO,
+        let document = Made {
+            host: 0,
+            kind: Kind::Image,
+            parent: None,
+            bytes: scaled(sizes[0]),
+            compute: Duration::ZERO,
         };
-        if *objects > 0 {
-            activities.push(Activity { work: download(0, sizes[0]), waits: Vec::new() });
-        }
-        let mut seen = 0;
+        let mut made = vec![document];
+        let mut scripts: Vec<usize> = Vec::new();
         for ((kind, size), found) in kinds.iter().zip(&sizes[1..]).zip(&found) {
             let host = if *hosts < 2 || rng.next_u32() % 1000 < OWN_HOST {
                 0
@@ -90,30 +157,17 @@ impl Recipe {
                 1 + rng.next_u32() as usize % (hosts - 1)
             };
             let script = scripts.get(rng.next_u32() as usize % scripts.len().max(1)).copied();
-            let wait = match script.filter(|_| !found) {
-                Some(script) => Wait::End(script),
-                None => {
-                    seen += 1;
-                    Wait::Share(0, (1000 * seen / (by_parser + 1)).min(1000) as u16)
-                }
-            };
-            let index = activities.len();
-            activities.push(Activity { work: download(host, *size), waits: vec![wait] });
+            let mut compute = Duration::ZERO;
             if *kind == Kind::Script {
-                let ms = if *compute_ms == 0 {
-                    0.0
-                } else {
-                    log_normal(*compute_ms as f64, 8.0 * *compute_ms as f64, &mut rng)
-                };
-                let work = Work::Compute(Duration::from_micros((ms * 1000.0) as u64));
-                // A page has one thread: a script waits for its file and for the script before it.
-                let before = scripts.last().map(|last| Wait::End(*last));
-                let waits = std::iter::once(Wait::End(index)).chain(before).collect();
-                scripts.push(activities.len());
-                activities.push(Activity { work, waits });
+                scripts.push(made.len());
+                let median = *compute_ms as f64;
+                let ms = if *compute_ms == 0 { 0.0 } else { log_normal(median, 8.0 * median, &mut rng) };
+                compute = Duration::from_micros((ms * 1000.0) as u64);
             }
+            let parent = script.filter(|_| !found).unwrap_or(0);
+            made.push(Made { host, kind: *kind, parent: Some(parent), bytes: scaled(*size), compute });
         }
-        Page::new(label, activities)
+        made
     }
 }
 

@@ -277,10 +277,21 @@ impl Connection {
             return None;
         }
         opening.data = data;
-        let percent = u32::from(opening.connect.syn_rto_percent.clamp(100, 300));
-        let wait = opening.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
-        let wait = wait.map_or(SYN_TIMEOUT, |wait| wait.max(opening.connect.syn_rto_floor).min(SYN_TIMEOUT));
-        Some(wait)
+        Some(opening.wait())
+    }
+
+    /// The path is longer than it was when the SYN left; answers by how much longer it may wait for its answer.
+    pub(crate) fn on_longer_syn_path(&mut self, srtt: Duration) -> Option<Duration> {
+        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return None };
+        if opening.plain
+            || self.state != State::SynSent
+            || opening.plan.srtt.is_none_or(|known| srtt <= known)
+        {
+            return None;
+        }
+        let before = opening.wait();
+        opening.plan.srtt = Some(srtt);
+        Some(opening.wait().saturating_sub(before))
     }
 
     /// The first SYN was not answered in time: a plain one follows, and the ordinary schedule begins with
@@ -554,6 +565,13 @@ impl Connection {
 }
 
 impl Opening {
+    /// How long the first SYN waits for its answer before a plain one follows.
+    fn wait(&self) -> Duration {
+        let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
+        let wait = self.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
+    }
+
     /// The SYN that is out carries data.
     pub(super) fn carries_data(&self) -> bool {
         self.data > 0 && !self.plain

@@ -75,10 +75,7 @@ impl Connection {
             self.adopt_mss();
         }
         let Some(PathRtt { srtt, rttvar, .. }) = known.rtt else { return };
-        if let Some(timers) = self.config.handshake_timers {
-            let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
-            self.tx.handshake.early_wait = Some(wait.max(timers.floor).min(self.tx.rtt.rto_base()));
-        }
+        self.tx.handshake.early_wait = self.early_wait(known.handshake_rtt().unwrap_or(srtt));
         if self.config.path_start.is_some() {
             self.tx.rtt.recall(srtt, rttvar);
         }
@@ -86,6 +83,29 @@ impl Connection {
         if self.state == State::SynReceived {
             self.start_window(now);
         }
+    }
+
+    /// The early timer of the handshake, if the configuration asks for one.
+    fn early_wait(&self, srtt: Duration) -> Option<Duration> {
+        let timers = self.config.handshake_timers?;
+        let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
+        Some(wait.max(timers.floor).min(self.tx.rtt.rto_base()))
+    }
+
+    /// The handshake is not over.
+    pub(crate) fn is_opening(&self) -> bool {
+        matches!(self.state, State::SynSent | State::SynReceived)
+    }
+
+    /// The handshake waits, and other connections of the path have measured `srtt` meanwhile. A timer that was set by
+    /// a shorter one is set again: connections that are opened together queue behind each other, and all but the
+    /// first would take that for a loss.
+    pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
+        let early = self.tx.handshake.early_wait.zip(self.early_wait(srtt));
+        let longer = early.map(|(known, now)| now.saturating_sub(known));
+        self.tx.handshake.early_wait = early.map(|(known, now)| known.max(now));
+        let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
+        self.tx.rto.postpone(longer.unwrap_or_default());
     }
 
     /// What is known of the path.
@@ -220,6 +240,7 @@ impl Connection {
         let losses = self.losses();
         let report = PathReport {
             rtt: self.rtt_report(),
+            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.handshake_rtt_in_doubt),
             window: self.window_report(),
             losses: losses.since(self.path.told),
             mss: self.peer_mss,

@@ -248,7 +248,7 @@ pub(crate) struct Plan {
     pub(crate) option: Option<FastOpen>,
     /// Payload bytes that the SYN may carry, before the path MTU is looked at.
     pub(crate) data_limit: u16,
-    /// The remembered round-trip time, if it is fresh.
+    /// The remembered round-trip time that the first SYN reckons with, if it is fresh.
     pub(crate) srtt: Option<Duration>,
     /// The path has not taken data on a SYN to this port yet, or has swallowed one since.
     pub(crate) untried: bool,
@@ -372,7 +372,7 @@ impl ClientCache {
             return Err(OffReason::Disabled);
         }
         let mss = known.mss.unwrap_or(DEFAULT_MSS[family]).min(cap).min(user_mss.unwrap_or(u16::MAX));
-        let srtt = known.rtt.map(|rtt| rtt.srtt);
+        let srtt = known.handshake_rtt();
         let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
         let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);
         let (mode, option) = match cookie.or(path.cookie) {

@@ -8,7 +8,8 @@
 //!
 //! Behind the two addresses: srtt, rttvar and min_rtt in microseconds and how long they are believed;
 //! window and threshold in bytes and how long; segments sent, lost and runs of losses in 1024ths; MSS of the
-//! peer; least and largest MTU and how long; handshakes that failed.
+//! peer; least and largest MTU and how long; handshakes that failed; if the last handshake's time is in doubt, that
+//! time in microseconds and how long it is believed.
 
 use alloc::format;
 use alloc::string::String;
@@ -25,7 +26,7 @@ impl PathMemory {
         let half_life = self.config.loss_half_life;
         KIND.write(unix, |records| {
             for (Ends { local, remote }, path) in self.paths.iter() {
-                let Path { rtt, window, losses, mss, mtu, handshake_failures, .. } = path;
+                let Path { rtt, doubtful_rtt, window, losses, mss, mtu, handshake_failures, .. } = path;
                 let rtt = rtt.filter(|rtt| rtt.until > now).map_or_else(no_rtt, |rtt| write_rtt(&rtt, now));
                 let window = window.map_or_else(none, |window| {
                     let PathWindow { cwnd, ssthresh } = window.fact;
@@ -36,8 +37,11 @@ impl PathMemory {
                     format!("{} {} {}", mtu.fact.low, mtu.fact.high, left(Some(mtu.until), now))
                 });
                 let mss = or_dash(*mss);
+                let doubtful = doubtful_rtt.filter(|rtt| rtt.until > now).map_or_else(String::new, |rtt| {
+                    format!(" {} {}", rtt.fact.as_micros(), left(Some(rtt.until), now))
+                });
                 records.push(&format!(
-                    "path {local} {remote} {rtt} {window} {sent} {lost} {runs} {mss} {mtu} {handshake_failures}"
+                    "path {local} {remote} {rtt} {window} {sent} {lost} {runs} {mss} {mtu} {handshake_failures}{doubtful}"
                 ));
             }
         })
@@ -83,7 +87,15 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mtu = words.read_time(clock)?.zip(low.zip(high));
     let mtu = mtu.map(|(until, (low, high))| Aging { fact: NarrowPath { low, high }, until });
     let losses = Losses { count, halved: now };
-    Some(Path { rtt, least_rtt, window, losses, mss, mtu, handshake_failures: words.read()? })
+    let handshake_failures = words.read()?;
+    let doubtful_rtt = match words.next() {
+        Some(micros) => {
+            let fact = Duration::from_micros(micros.parse().ok()?);
+            words.read_time(clock)?.map(|until| Aging { fact, until })
+        }
+        None => None,
+    };
+    Some(Path { rtt, doubtful_rtt, least_rtt, window, losses, mss, mtu, handshake_failures })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {
@@ -125,6 +137,7 @@ mod tests {
         let mut memory = memory();
         let report = PathReport {
             rtt: Some((PathRtt { srtt: ms(100), rttvar: ms(4), min_rtt: ms(99) }, 9)),
+            doubtful_rtt: None,
             window: Some(WindowReport { cwnd: 58_400, ssthresh: Some(29_200) }),
             losses: LossCount { sent: 1000, lost: 10, runs: 5 },
             mss: Some(1400),
@@ -134,6 +147,9 @@ mod tests {
         memory.on_report(ends(1), &report, at(0));
         let failed = PathReport { handshake: Some(Handshake::Failed), ..PathReport::default() };
         memory.on_report(ends(2), &failed, at(0));
+        let doubtful = PathReport { doubtful_rtt: Some(ms(300)), ..PathReport::default() };
+        memory.on_report(ends(3), &PathReport { doubtful_rtt: None, ..report }, at(0));
+        memory.on_report(ends(3), &doubtful, at(0));
         memory
     }
 
@@ -143,7 +159,7 @@ mod tests {
         let text = before.export(Some(1000), at(60));
         let mut later = memory();
         later.import(&text, Some(1060), at(5)).expect("as written");
-        for last in [1, 2] {
+        for last in [1, 2, 3] {
             assert_eq!(later.facts(&ends(last), at(5)), before.facts(&ends(last), at(120)));
         }
         let old = later.facts(&ends(1), at(5 + 480));

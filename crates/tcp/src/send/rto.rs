@@ -35,6 +35,11 @@ impl Rto {
         self.deadline = Some(now + self.current(base));
     }
 
+    /// What the timer was set by has become longer by this much.
+    pub(crate) fn postpone(&mut self, longer: Duration) {
+        self.deadline = self.deadline.map(|deadline| deadline + longer);
+    }
+
     /// RFC 6298 5.2: "When all outstanding data has been acknowledged, turn off the retransmission
     /// timer".
     pub(crate) fn disarm(&mut self) {

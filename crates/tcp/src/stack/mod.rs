@@ -685,6 +685,7 @@ impl Stack {
         }
         for index in due {
             if let Some(id) = self.slots.key_at(index) {
+                self.refresh_path(id, now);
                 self.drive(id, now, |connection, _| connection.on_timeout(now));
             }
         }

@@ -18,6 +18,16 @@ impl Stack {
         connection.start_from(known, now);
     }
 
+    /// A timer of a connection is due: while it opens, it hears what others have measured since it began.
+    pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if slot.connection.is_opening()
+            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
+        {
+            slot.connection.on_longer_path(rtt);
+        }
+    }
+
     /// A connection was touched: what it has to tell of its path.
     pub(super) fn settle_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };

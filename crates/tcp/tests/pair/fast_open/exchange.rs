@@ -148,10 +148,9 @@ fn what_arrives_before_the_syn_ack_is_kept() {
 /// T23: without the SYN-ACK in time, what was kept is dropped.
 #[test]
 fn what_was_kept_goes_when_the_plain_syn_leaves() {
-    let mut world = World::known(FastOpenListen::default());
     let early = FastOpenConnect { hold_early: false, ..FastOpenConnect::default() };
     for connect in [early, FastOpenConnect::default()] {
-        world.restart();
+        let mut world = World::known(FastOpenListen::default());
         world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
         let id = world.open(&ConnectConfig { fast_open: Some(connect), ..asking() }, &pattern(100));
         world.until(50);

@@ -1,0 +1,333 @@
+//! A page in a real Chromium over an emulated link, through the gateway pair, with one arm after the other.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mod@self`] | the order of the loads |
+//! | `site`, `origin` | the page as files, and their web server |
+//! | `stage` | namespaces' insides: gateways, addresses |
+//! | `driver` | Chromium through chromedriver |
+//! | [`report`] | page-load times and first paints with intervals |
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use brisk_gateway::{Hop, HopKey, KeyRing};
+use brisk_link::LinkSpec;
+use brisk_packet_io::OpenError;
+use brisk_packet_io::netns::Namespace;
+use thiserror::Error;
+use tokio::sync::watch;
+
+use crate::arms::Arm;
+use crate::emulate::{Between, Emulation, EndError, Outcome};
+use crate::pages::outline::Outline;
+
+mod driver;
+mod origin;
+pub mod report;
+mod site;
+mod stage;
+
+use driver::Driver;
+use origin::Tally;
+use report::{Load, PageReport};
+use site::{Site, host_name};
+use stage::HopTally;
+
+/// How long a page may take to load.
+const LONGEST_LOAD: Duration = Duration::from_secs(120);
+/// Silence between two loads, so that the queues of the link are empty again.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What is to be loaded, over what, how often.
+#[derive(Clone, Debug)]
+pub struct Browse {
+    /// The page.
+    pub page: Outline,
+    /// The link between the gateways.
+    pub link: LinkSpec,
+    /// Seed of the link.
+    pub seed: u64,
+    /// What is compared; the first is what gains are measured against.
+    pub arms: Vec<Arm>,
+    /// Loads of each arm that count; one more before them makes the arm acquainted with the path.
+    pub loads: u32,
+}
+
+/// Why pages could not be loaded.
+#[derive(Debug, Error)]
+pub enum BrowseError {
+    /// A program is not installed.
+    #[error(
+        "{program}: {error}; `brisk lab browse` needs Chromium and chromedriver (Debian: apt install chromium chromium-driver)"
+    )]
+    Missing {
+        /// The program.
+        program: String,
+        /// Why it cannot be started.
+        error: io::Error,
+    },
+    /// The namespaces or devices were refused.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The link's ends were refused.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// A socket, thread or file was refused.
+    #[error("cannot set up the page on this machine: {0}")]
+    Io(#[from] io::Error),
+    /// The browser or its driver did not do what it was asked.
+    #[error("chromedriver: {0}")]
+    Driver(String),
+}
+
+/// A load that has ended.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// Its arm.
+    pub arm: &'a str,
+    /// Its number, counted from 1; 0 does not count.
+    pub number: u32,
+    /// What was measured, or why nothing was.
+    pub result: &'a Result<Load, String>,
+}
+
+impl Browse {
+    /// Loads the page until all is done or `stop` is set; `look` hears of every load. A picture of the page goes to
+    /// `picture`.
+    ///
+    /// # Errors
+    /// [`BrowseError`] if nothing could be measured at all.
+    pub fn run(
+        &self,
+        picture: Option<&Path>,
+        stop: &AtomicBool,
+        look: &mut (dyn FnMut(&Progress<'_>) + Send),
+    ) -> Result<PageReport, BrowseError> {
+        // What is missing is said before anything is set up.
+        let (browser, chromedriver) = (driver::find("chromium")?, driver::find("chromedriver")?);
+        let name = |side: char| format!("brisk-{}-{side}", std::process::id());
+        let between = Between { a: name('a'), b: name('b') };
+        let _created = between.create_missing()?;
+        let (a, b) = between.ends(Vec::new(), Vec::new());
+        let emulation = Emulation::new(a.open()?, b.open()?, &self.link, self.seed);
+        let site = Arc::new(Site::of(&self.page));
+        let hop = Hop::Sealed(KeyRing::of(HopKey::generate()?));
+        let tally = Arc::new(Tally::default());
+        let (stop_link, (stop_gateways, stopped)) = (AtomicBool::new(false), watch::channel(false));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let link = scope.spawn(|| run_link(emulation, &stop_link));
+            let right = || {
+                let result = self.right(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
+                // Nobody waits any more if it has been ready before.
+                let _ = ready.send(result);
+            };
+            scope.spawn(right);
+            let result = match is_ready.recv().map_err(io::Error::other)? {
+                Ok(()) => {
+                    let left = Left { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
+                    Namespace::open(&between.a)?
+                        .run(|| left.run(&browser, &chromedriver, stopped.clone(), look))
+                        .map_err(BrowseError::from)
+                        .flatten()
+                }
+                Err(error) => Err(error),
+            };
+            stop_gateways.send_replace(true);
+            stop_link.store(true, Ordering::Relaxed);
+            let outcome =
+                link.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the link panicked")))?;
+            let arms = result?;
+            Ok(report::page(self, &arms, &outcome))
+        })
+    }
+
+    /// The thread of the web server's side.
+    fn right(
+        &self,
+        namespace: &str,
+        hop: &Hop,
+        site: &Arc<Site>,
+        tally: &Arc<Tally>,
+        mut stopped: watch::Receiver<bool>,
+        ready: &std::sync::mpsc::Sender<Result<(), BrowseError>>,
+    ) -> Result<(), BrowseError> {
+        Namespace::open(namespace)?.enter()?;
+        stage::add_hosts(site.hosts)?;
+        stage::prioritise();
+        runtime()?.block_on(async {
+            stage::right(&self.arms, hop, site, tally, &stopped).await?;
+            let _ = ready.send(Ok(()));
+            // A sender that is gone is an order, too.
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+            Ok(())
+        })
+    }
+}
+
+/// The loads of one arm, and its connections over the hop.
+#[derive(Debug)]
+pub(crate) struct ArmLoads {
+    /// By number: what was measured, or why nothing was.
+    pub(crate) loads: Vec<Result<Load, String>>,
+    /// Connections of the loads that count, and those whose first bytes came with the SYN.
+    pub(crate) hop: (u64, u64),
+}
+
+/// The side of the browser.
+struct Left<'a> {
+    browse: &'a Browse,
+    hop: &'a Hop,
+    site: &'a Site,
+    tally: &'a Tally,
+    stop: &'a AtomicBool,
+    picture: Option<&'a Path>,
+}
+
+impl Left<'_> {
+    fn run(
+        &self,
+        browser: &Path,
+        chromedriver: &Path,
+        stopped: watch::Receiver<bool>,
+        look: &mut (dyn FnMut(&Progress<'_>) + Send),
+    ) -> Result<Vec<ArmLoads>, BrowseError> {
+        let directory = Scratch::make()?;
+        let arms = &self.browse.arms;
+        stage::add_hosts(self.site.hosts)?;
+        runtime()?.block_on(async {
+            // Before the gateways' priority, which the browser must not inherit.
+            let mut driver = Driver::start(chromedriver, &directory.0).await?;
+            stage::prioritise();
+            let tallies: Vec<Arc<HopTally>> = arms.iter().map(|_| Arc::default()).collect();
+            stage::left(arms, self.hop, &tallies, &stopped).await?;
+            let mut loads: Vec<Vec<Result<Load, String>>> = vec![Vec::new(); arms.len()];
+            let mut before = vec![(0, 0); arms.len()];
+            for number in 0..=self.browse.loads {
+                for arm in order(number, arms.len()) {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return Ok(arm_loads(loads, &tallies, &before));
+                    }
+                    let picture = self.picture.filter(|_| number == 0 && arm == 0);
+                    let result = self.load(&mut driver, browser, arm, picture).await;
+                    if let (0, Err(error)) = (number, result.as_ref()) {
+                        // What does not work the first time is not a matter of chance.
+                        return Err(BrowseError::Driver(error.clone()));
+                    }
+                    look(&Progress { arm: &arms[arm].name, number, result: &result });
+                    match number {
+                        0 => before[arm] = tallies[arm].read(),
+                        _ => loads[arm].push(result),
+                    }
+                }
+            }
+            Ok(arm_loads(loads, &tallies, &before))
+        })
+    }
+
+    /// Loads the page once, in a new browser.
+    async fn load(
+        &self,
+        driver: &mut Driver,
+        browser: &Path,
+        arm: usize,
+        picture: Option<&Path>,
+    ) -> Result<Load, String> {
+        let rules = rules(self.site.hosts, stage::port(arm));
+        let session = driver.open(browser, &rules).await.map_err(|error| error.to_string())?;
+        tokio::time::sleep(PAUSE).await;
+        self.tally.take();
+        let url = format!("http:{}", Site::url(0, 0));
+        let timing = driver.load(&session, &url, LONGEST_LOAD).await;
+        let (requests, connections) = self.tally.take();
+        let photographed = match picture {
+            Some(file) if timing.is_ok() => driver.photograph(&session).await.map(|png| Some((file, png))),
+            _ => Ok(None),
+        };
+        driver.close(session).await;
+        let timing = timing.map_err(|error| error.to_string())?;
+        if let Some((file, png)) = photographed.map_err(|error| error.to_string())? {
+            std::fs::write(file, png).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        Ok(Load { load_ms: timing.load, paint_ms: timing.paint, requests, connections })
+    }
+}
+
+fn arm_loads(
+    loads: Vec<Vec<Result<Load, String>>>,
+    tallies: &[Arc<HopTally>],
+    before: &[(u64, u64)],
+) -> Vec<ArmLoads> {
+    let since = |(tally, before): (&Arc<HopTally>, &(u64, u64))| {
+        let (all, with_syn) = tally.read();
+        (all - before.0, with_syn - before.1)
+    };
+    let hops = tallies.iter().zip(before).map(since);
+    loads.into_iter().zip(hops).map(|(loads, hop)| ArmLoads { loads, hop }).collect()
+}
+
+/// Arms take turns, and each round begins with another one: what else the machine does meets them alike.
+fn order(round: u32, arms: usize) -> impl Iterator<Item = usize> {
+    (0..arms).map(move |nth| (nth + round as usize) % arms)
+}
+
+/// Chromium's rules for finding the page's hosts, and nothing else.
+fn rules(hosts: usize, port: u16) -> String {
+    let host = |host| format!("MAP {} {}:{port},", host_name(host), stage::host_address(host));
+    let mut rules: String = (0..hosts).map(host).collect();
+    rules.push_str("MAP * ~NOTFOUND,EXCLUDE 127.0.0.1");
+    rules
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+fn run_link(
+    mut emulation: Emulation<crate::emulate::TunEnd, crate::emulate::TunEnd>,
+    stop: &AtomicBool,
+) -> io::Result<Outcome> {
+    emulation.prioritise();
+    emulation.run(None, stop, &mut |_| {})
+}
+
+/// A directory that is gone at the end.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn make() -> io::Result<Scratch> {
+        let path = std::env::temp_dir().join(format!("brisk-browse-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left are profiles of browsers.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_arm_begins_a_round_in_turn() {
+        let rounds: Vec<Vec<usize>> = (0..3).map(|round| order(round, 3).collect()).collect();
+        assert_eq!(rounds, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
+    }
+
+    #[test]
+    fn hosts_are_found_on_the_arms_port_and_nothing_else_is() {
+        assert_eq!(
+            rules(2, 8002),
+            "MAP h0.test 10.71.0.1:8002,MAP h1.test 10.71.0.2:8002,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1"
+        );
+    }
+}

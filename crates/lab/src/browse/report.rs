@@ -1,0 +1,257 @@
+//! Page-load times and first paints of real loads, with how sure one can be of them.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::{ArmLoads, Browse};
+use crate::compare::LinkReport;
+use crate::emulate::Outcome;
+use crate::statistics::{Interval, Sample, below};
+
+/// Draws of the bootstrap for one figure.
+const RESAMPLES: usize = 2000;
+
+/// One load.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Load {
+    /// `loadEventEnd - navigationStart`.
+    pub load_ms: f64,
+    /// First contentful paint; none if nothing was painted.
+    pub paint_ms: Option<f64>,
+    /// Requests that the web server saw.
+    pub requests: u64,
+    /// Connections that it saw.
+    pub connections: u64,
+}
+
+/// What became of a page.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PageReport {
+    /// Its name.
+    pub page: String,
+    /// Its objects.
+    pub objects: usize,
+    /// Its hosts.
+    pub hosts: usize,
+    /// Bytes of all responses.
+    pub bytes: u64,
+    /// The link.
+    pub link: LinkReport,
+    /// Seed of the link.
+    pub seed: u64,
+    /// The arms; gains are against the first.
+    pub arms: Vec<ArmReport>,
+    /// Whether the link kept its times.
+    pub valid: bool,
+    /// What there is to say about that.
+    pub verdict: String,
+}
+
+/// What became of an arm.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ArmReport {
+    /// Its name.
+    pub name: String,
+    /// Page-load time, ms.
+    pub load: Figure,
+    /// First contentful paint, ms.
+    pub paint: Figure,
+    /// Requests a load, mean.
+    pub requests: f64,
+    /// Connections a load, mean.
+    pub connections: f64,
+    /// Percent of the connections over the hop whose first bytes came with the SYN.
+    pub with_syn: f64,
+    /// Loads that came to nothing, and why the last of them did.
+    pub failed: usize,
+    /// Why the last of them did.
+    pub last_failure: Option<String>,
+    /// Every load that did not fail, in order.
+    pub loads: Vec<Load>,
+}
+
+/// A time over several loads, ms.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Figure {
+    /// How many.
+    pub n: usize,
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation of the sample.
+    pub sd: f64,
+    /// The 95 % interval of the mean.
+    pub ci95: Interval,
+    /// Change of the mean against the first arm, percent, over the rounds in which both were measured; none for the
+    /// first arm.
+    pub gain: Option<f64>,
+    /// The 95 % interval of that: rounds are drawn again, both arms together.
+    pub gain_ci95: Option<Interval>,
+}
+
+/// The report of a page.
+pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> PageReport {
+    let load = |load: &Load| Some(load.load_ms);
+    let paint = |load: &Load| load.paint_ms;
+    let arm = |(index, of): (usize, &ArmLoads)| {
+        let loads: Vec<Load> = of.loads.iter().filter_map(|load| load.as_ref().ok()).copied().collect();
+        let mean = |what: fn(&Load) -> u64| {
+            loads.iter().map(|load| what(load) as f64).sum::<f64>() / loads.len() as f64
+        };
+        let base = (index > 0).then_some(&arms[0]);
+        ArmReport {
+            name: browse.arms[index].name.clone(),
+            load: figure(of, base, browse.seed, load),
+            paint: figure(of, base, browse.seed, paint),
+            requests: mean(|load| load.requests),
+            connections: mean(|load| load.connections),
+            with_syn: 100.0 * of.hop.1 as f64 / of.hop.0 as f64,
+            failed: of.loads.len() - loads.len(),
+            last_failure: of.loads.iter().rev().find_map(|load| load.as_ref().err()).cloned(),
+            loads,
+        }
+    };
+    PageReport {
+        page: browse.page.label.clone(),
+        objects: browse.page.objects.len(),
+        hosts: browse.page.hosts(),
+        bytes: browse.page.bytes(),
+        link: LinkReport::of(&browse.link),
+        seed: browse.seed,
+        arms: arms.iter().enumerate().map(arm).collect(),
+        valid: outcome.validity.is_valid(),
+        verdict: outcome.validity.to_string(),
+    }
+}
+
+fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) -> Option<f64>) -> Figure {
+    let times = |arm: &ArmLoads| -> Vec<Option<f64>> {
+        arm.loads.iter().map(|load| load.as_ref().ok().and_then(time)).collect()
+    };
+    let own = times(arm);
+    let measured: Vec<f64> = own.iter().flatten().copied().collect();
+    let mean = measured.iter().sum::<f64>() / measured.len() as f64;
+    let squares: f64 = measured.iter().map(|time| (time - mean).powi(2)).sum();
+    let pairs: Option<Vec<(f64, f64)>> = base
+        .map(|base| own.iter().zip(times(base)).filter_map(|(own, base)| Some(((*own)?, base?))).collect());
+    let all = |n: usize| (0..n).collect::<Vec<_>>();
+    Figure {
+        n: measured.len(),
+        mean,
+        sd: (squares / (measured.len() as f64 - 1.0)).sqrt(),
+        ci95: bootstrap(measured.len(), seed, |drawn| {
+            drawn.iter().map(|index| measured[*index]).sum::<f64>() / drawn.len() as f64
+        }),
+        gain: pairs.as_ref().map(|pairs| gain(pairs, &all(pairs.len()))),
+        gain_ci95: pairs.as_ref().map(|pairs| bootstrap(pairs.len(), seed, |drawn| gain(pairs, drawn))),
+    }
+}
+
+/// Percent that the means of these pairs differ.
+fn gain(pairs: &[(f64, f64)], drawn: &[usize]) -> f64 {
+    let sum = |of: fn(&(f64, f64)) -> f64| drawn.iter().map(|index| of(&pairs[*index])).sum::<f64>();
+    100.0 * (sum(|(own, _)| *own) / sum(|(_, base)| *base) - 1.0)
+}
+
+/// The percentile bootstrap (Efron 1979) of a statistic of `n` rounds.
+fn bootstrap(n: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Interval {
+    let mut rng = brisk_link::seeds::rng(seed, "browse");
+    let values = (0..RESAMPLES).map(|_| {
+        let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
+        statistic(&drawn)
+    });
+    let values = Sample::new(values.collect());
+    [values.quantile(0.025), values.quantile(0.975)]
+}
+
+impl PageReport {
+    /// The report as text for a terminal of 80 columns.
+    pub fn to_text(&self) -> String {
+        let PageReport { page, objects, hosts, bytes, link, arms, .. } = self;
+        let mut text =
+            format!("{page}: {objects} objects on {hosts} hosts, {bytes} bytes, over {}\n", link.spec);
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(["arm", "n", "load ms", "gain %", "first paint ms", "gain %", "conns", "SYN"]);
+        table.add_rows(arms.iter().map(ArmReport::row));
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 1));
+            if column.index > 0 {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for line in table.lines() {
+            text.push_str(&format!("{}\n", line.trim_end()));
+        }
+        text.push_str("Below each figure: its 95 % interval. SYN: percent of the hop's connections whose first bytes came with it.\n");
+        for arm in arms {
+            if (arm.requests - *objects as f64).abs() > 0.05 {
+                text.push_str(&format!(
+                    "{}: {:.1} requests a load for {objects} objects.\n",
+                    arm.name, arm.requests
+                ));
+            }
+            if let Some(why) = &arm.last_failure {
+                text.push_str(&format!("{}: {} loads failed, the last one: {why}\n", arm.name, arm.failed));
+            }
+        }
+        if !self.valid {
+            text.push_str(&format!("{}\n", self.verdict));
+        }
+        text
+    }
+}
+
+impl ArmReport {
+    fn row(&self) -> [String; 8] {
+        let time =
+            |Figure { mean, ci95: [low, high], .. }: &Figure| format!("{mean:.0}\n{low:.0}..{high:.0}");
+        let gain = |figure: &Figure| match (figure.gain, figure.gain_ci95) {
+            (Some(gain), Some([low, high])) => format!("{gain:.1}\n{low:.1}..{high:.1}"),
+            _ => "-".to_owned(),
+        };
+        [
+            self.name.clone(),
+            self.load.n.to_string(),
+            time(&self.load),
+            gain(&self.load),
+            time(&self.paint),
+            gain(&self.paint),
+            format!("{:.1}", self.connections),
+            format!("{:.0}", self.with_syn),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(times: &[Option<f64>]) -> ArmLoads {
+        let load = |time: &Option<f64>| {
+            let load = |load_ms| Load { load_ms, paint_ms: None, requests: 1, connections: 1 };
+            time.map(load).ok_or_else(|| "failed".to_owned())
+        };
+        ArmLoads { loads: times.iter().map(load).collect(), hop: (1, 0) }
+    }
+
+    #[test]
+    fn the_gain_is_over_rounds_in_which_both_were_measured() {
+        let base: Vec<Option<f64>> = (1..=40).map(|n| Some(f64::from(n) * 100.0)).collect();
+        let mut fast: Vec<Option<f64>> = base.iter().map(|time| time.map(|time| 0.9 * time)).collect();
+        fast[39] = None;
+        let figure = figure(&arm(&fast), Some(&arm(&base)), 1, |load| Some(load.load_ms));
+        assert_eq!((figure.n, figure.mean), (39, 1800.0));
+        let [low, high] = figure.gain_ci95.unwrap();
+        assert!(
+            (figure.gain.unwrap() + 10.0).abs() < 1e-9
+                && (low + 10.0).abs() < 1e-6
+                && (high + 10.0).abs() < 1e-6
+        );
+    }
+
+    #[test]
+    fn what_was_never_measured_is_no_number_and_no_panic() {
+        let figure = figure(&arm(&[None, None]), Some(&arm(&[Some(1.0), None])), 1, |load| load.paint_ms);
+        assert!(figure.n == 0 && figure.mean.is_nan() && figure.gain.unwrap().is_nan());
+    }
+}

@@ -1,0 +1,177 @@
+//! What a page needs to be loaded over an emulated link, all in this process but the browser:
+//!
+//! ```text
+//! namespace A                                                      namespace B
+//! Chromium --kernel TCP--> frontends ==brisk TCP in UDP==> link ==> backends --kernel TCP--> web server
+//! ```
+//!
+//! Every host of the page has an address of its own on the loopback device of both namespaces. Each arm has a port, on
+//! which its frontend takes connections to all these addresses and its backend goes on to the same address and port
+//! on the other side: a browser keeps its limits per host, and arms share nothing but the link.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use brisk_gateway::{
+    Access, Allow, Backend, BackendConfig, Entrance, Frontend, FrontendConfig, Hop, Log, ServiceConfig,
+};
+use brisk_packet_io::interface::Interface;
+use brisk_packet_io::realtime::request_fifo;
+use brisk_runtime::DeviceSpec;
+use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
+use brisk_runtime::endpoint::{Builder, Endpoint};
+use brisk_tcp::TcpConfig;
+use brisk_tcp::fast_open::FastOpenOutcome;
+use tokio::sync::watch;
+
+use super::BrowseError;
+use super::origin::{self, Tally};
+use super::site::Site;
+use crate::arms::Arm;
+
+/// The ends of the link, as [`crate::emulate::Between`] has them.
+const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The network of the page's hosts.
+const HOSTS: [u8; 2] = [10, 71];
+/// The port of the first arm's frontend and origin; the others follow.
+const FIRST_PORT: u16 = 8001;
+/// The port of the first arm's backend.
+const FIRST_HOP_PORT: u16 = 7443;
+/// Priority of the gateways among real-time threads: below the link's, above the browser's.
+const FIFO_PRIORITY: u8 = 5;
+
+/// Connections of an arm over the hop that have ended.
+#[derive(Debug, Default)]
+pub(super) struct HopTally {
+    all: AtomicU64,
+    with_syn: AtomicU64,
+}
+
+impl HopTally {
+    /// Connections, and those whose first bytes arrived with the SYN.
+    pub(super) fn read(&self) -> (u64, u64) {
+        (self.all.load(Ordering::Relaxed), self.with_syn.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, access: &Access) {
+        if let Some(hop) = &access.hop {
+            self.all.fetch_add(1, Ordering::Relaxed);
+            let used = u64::from(hop.fast_open == FastOpenOutcome::Used);
+            self.with_syn.fetch_add(used, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The address of a host of the page.
+pub(super) fn host_address(host: usize) -> Ipv4Addr {
+    let [high, low] = (host as u16 + 1).to_be_bytes();
+    Ipv4Addr::new(HOSTS[0], HOSTS[1], high, low)
+}
+
+/// The port of an arm, counted from 0.
+pub(super) fn port(arm: usize) -> u16 {
+    FIRST_PORT + arm as u16
+}
+
+/// Gives this namespace the addresses of the page's hosts.
+pub(super) fn add_hosts(hosts: usize) -> Result<(), BrowseError> {
+    let lo = Interface::named("lo")?;
+    (0..hosts).try_for_each(|host| lo.add_address(host_address(host).into(), 32))?;
+    Ok(())
+}
+
+/// The gateways go before the browser, so that what it computes does not delay packets.
+pub(super) fn prioritise() {
+    // Without the right to it the run is a little less exact; the link says the same of itself.
+    let _ = request_fifo(FIFO_PRIORITY);
+}
+
+/// The side of the web server: it and the backend of each arm, on the runtime of the calling task.
+pub(super) async fn right(
+    arms: &[Arm],
+    hop: &Hop,
+    site: &Arc<Site>,
+    tally: &Arc<Tally>,
+    stopped: &watch::Receiver<bool>,
+) -> Result<(), BrowseError> {
+    let everywhere = format!("{}.{}.0.0/16:*", HOSTS[0], HOSTS[1]);
+    let allow: Allow = everywhere.parse().map_err(io::Error::other)?;
+    for (index, arm) in arms.iter().enumerate() {
+        let listener = origin::listen(port(index)).await?;
+        tokio::spawn(origin::serve(listener, Arc::clone(site), Arc::clone(tally)));
+        let (builder, attached) = device(SocketAddr::from((RIGHT, FIRST_HOP_PORT + index as u16)))?;
+        let endpoint = builder.build()?;
+        let inside = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(0));
+        let first_host = SocketAddr::from((host_address(0), port(index))).to_string();
+        let defaults = BackendConfig::new(inside, first_host, hop.clone());
+        let config = BackendConfig {
+            tcp: tcp(arm),
+            fast_open: defaults.fast_open.clone().filter(|_| arm.fast_open),
+            allow: vec![allow.clone()],
+            service: service(None),
+            ..defaults
+        };
+        let backend = Backend::bind(config, &endpoint)?;
+        tokio::spawn(keep(endpoint, backend.run(ordered(stopped.clone()))));
+    }
+    Ok(())
+}
+
+/// The side of the browser: the frontend of each arm, on the runtime of the calling task.
+pub(super) async fn left(
+    arms: &[Arm],
+    hop: &Hop,
+    tallies: &[Arc<HopTally>],
+    stopped: &watch::Receiver<bool>,
+) -> Result<(), BrowseError> {
+    for (index, (arm, tally)) in arms.iter().zip(tallies).enumerate() {
+        let (builder, attached) = device(SocketAddr::from((LEFT, 0)))?;
+        let endpoint = builder.build()?;
+        let peer = attached
+            .destination(SocketAddr::from((RIGHT, FIRST_HOP_PORT + index as u16)))
+            .map_err(io::Error::other)?;
+        let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(index)));
+        let defaults = FrontendConfig::new(listen, peer, hop.clone());
+        let fast_open = defaults.fast_open.filter(|_| arm.fast_open);
+        let entrance = Entrance { transparent: true, ..Entrance::default() };
+        let service = service(Some(tally));
+        let config = FrontendConfig { tcp: tcp(arm), fast_open, entrance, service, ..defaults };
+        let frontend = Frontend::bind(config, endpoint.clone()).await?;
+        tokio::spawn(keep(endpoint, frontend.run(ordered(stopped.clone()))));
+    }
+    Ok(())
+}
+
+/// The arm's TCP as a gateway has it: Nagle's algorithm is off.
+fn tcp(arm: &Arm) -> TcpConfig {
+    TcpConfig { nodelay: true, ..arm.tcp.clone() }
+}
+
+fn device(bind: SocketAddr) -> io::Result<(Builder, Attached)> {
+    AttachConfig::new(DeviceSpec::Udp { bind }).open().map_err(|error| match error {
+        AttachError::Open(error) => error.into(),
+        AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
+    })
+}
+
+fn service(tally: Option<&Arc<HopTally>>) -> ServiceConfig {
+    let mut service = ServiceConfig { log: Log::silent(), ..ServiceConfig::default() };
+    if let Some(tally) = tally.cloned() {
+        service.on_access = Some(Arc::new(move |access: &Access| tally.add(access)));
+    }
+    service
+}
+
+/// Runs a side of the gateway and keeps its stack for as long.
+async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
+    side.await;
+    drop(endpoint);
+}
+
+async fn ordered(mut stopped: watch::Receiver<bool>) {
+    // A sender that is gone is an order, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
