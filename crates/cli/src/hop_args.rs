@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
-use brisk_gateway::{Hop, KeyRing, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings};
+use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings};
 use brisk_lab::arms::{Arm, parse_arm};
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
@@ -54,6 +54,9 @@ pub(crate) struct HopKeyArgs {
     /// File with the key of the hop, for its owner alone; or the key itself in BRISK_KEY
     #[arg(long, value_name = "FILE", env = "BRISK_KEY_FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// File with the public keys of the other side, if the key is a pair (brisk keygen --static)
+    #[arg(long, value_name = "FILE", env = "BRISK_PEER_KEYS", conflicts_with = "plain")]
+    pub(crate) peer_keys: Option<PathBuf>,
     /// No key: the hop can be read and used by everybody who reaches it
     #[arg(long, env = "BRISK_PLAIN", conflicts_with = "key_file")]
     pub(crate) plain: bool,
@@ -107,6 +110,7 @@ impl SharedArgs {
         let addr: Vec<String> = addresses.addr.iter().map(ToString::to_string).collect();
         let hop = HopSettings {
             key_file: key.key_file.clone(),
+            peer_keys: key.peer_keys.clone(),
             plain: given(key.plain),
             device: device.clone(),
             addr: (!addr.is_empty()).then_some(addr),
@@ -133,7 +137,7 @@ impl SharedArgs {
                 if flags.hop.key_file.is_some() {
                     file.hop.plain = None;
                 } else if flags.hop.plain.is_some() {
-                    file.hop.key_file = None;
+                    (file.hop.key_file, file.hop.peer_keys) = (None, None);
                 }
                 Ok(flags.over(file))
             }
@@ -143,15 +147,17 @@ impl SharedArgs {
 
 /// The protection that is asked for.
 pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
+    let peers = hop.peer_keys.as_deref();
+    if peers.is_some() && hop.plain.unwrap_or(false) {
+        return Err(Failure::usage("hop: peer_keys and plain contradict each other; take one out"));
+    }
     match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain.unwrap_or(false)) {
-        (Some(path), _, false) => KeyRing::load(path).map(Hop::Sealed).map_err(Failure::failed),
+        (Some(path), _, false) => Hop::load(path, peers).map_err(Failure::failed),
         (Some(_), _, true) => {
             Err(Failure::usage("hop: key_file and plain contradict each other; take one out"))
         }
         (None, _, true) => Ok(Hop::Plain),
-        (None, Ok(text), false) => {
-            KeyRing::parse(&text, KEY_VARIABLE).map(Hop::Sealed).map_err(Failure::failed)
-        }
+        (None, Ok(text), false) => Hop::parse(&text, KEY_VARIABLE, peers).map_err(Failure::failed),
         (None, Err(_), false) => Err(Failure::usage(
             "the hop has no key: make one (brisk keygen > key) and give both sides --key-file key, or say --plain",
         )),
@@ -162,6 +168,7 @@ pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
 pub(crate) fn security(hop: &Hop) -> &'static str {
     match hop {
         Hop::Sealed(_) => "sealed",
+        Hop::Pairs(_) => "sealed-by-pairs",
         Hop::Plain => "plain",
     }
 }

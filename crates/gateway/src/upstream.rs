@@ -231,7 +231,7 @@ impl Upstream {
     ) -> Result<(HopStream, Way), Refused> {
         let (dialled, message) = self.message(dialling, opening, first)?;
         // What a plain hop carries may not be said twice: nobody recognises it.
-        let once = matches!(dialling.hop, Hop::Sealed(_)) || opening.purpose == Purpose::Watch;
+        let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
         let mut ways = self.ways.starting_with_what_works(&self.there(), works);
         if !once {

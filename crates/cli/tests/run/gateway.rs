@@ -120,3 +120,43 @@ fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
     assert!(log.contains("does not hold the key"), "{log}");
     assert!(log.matches("event=rejected").count() < 5, "not a line for each: {log}");
 }
+
+/// A pair of keys in files, and its public half in another.
+fn pair(files: &Scratch, name: &str) -> (String, String) {
+    let (own, public) = (files.path(name), files.path(&format!("{name}.public")));
+    let command =
+        format!("umask 022; {BRISK} keygen --static > {own} && {BRISK} keygen --public {own} > {public}");
+    let made = std::process::Command::new("sh").args(["-c", &command]).status();
+    assert!(made.is_ok_and(|status| status.success()), "{command}");
+    let mode = std::fs::metadata(&own).expect("a file").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "{mode:o}");
+    (own, public)
+}
+
+#[test]
+fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
+    let files = Scratch::with_files();
+    let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
+    let (_, other_public) = pair(&files, "other");
+    let listed = files.path("frontends");
+    std::fs::copy(&front_public, &listed).expect("a list");
+    let (origin, list) = (echo().to_string(), ["--peer-keys", &listed]);
+    let words = ["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &back];
+    let mut backend = Running::start(&[&words[..], &list].concat());
+    let peer = backend.announced("listen");
+    let words = ["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &front];
+    let mut frontend = Running::start(&[&words[..], &["--peer-keys", &back_public]].concat());
+    let address = frontend.announced("listen");
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+
+    std::fs::copy(&other_public, &listed).expect("a list");
+    backend.signal("HUP");
+    backend.until("event=reloaded");
+    let mut client = TcpStream::connect(&address).expect("the frontend accepts");
+    client.write_all(b"hello").expect("it is written");
+    let error = client.read(&mut [0; 8]).expect_err("a reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    drop(frontend);
+    let (_, log) = backend.stop();
+    assert!(log.contains("event=rejected"), "{log}");
+}

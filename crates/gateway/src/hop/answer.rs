@@ -90,11 +90,12 @@ enum Reply {
 pub(crate) async fn receive(mut line: Line, hop: &Hop, run: &Run) -> Result<Asked, Rejected> {
     let mut arrived = Vec::new();
     let message = next_message(&mut line, &mut arrived).await?;
-    let keys = match hop {
+    let first = match hop {
         Hop::Plain => return plain(line, &message, arrived),
-        Hop::Sealed(keys) => keys,
+        Hop::Sealed(keys) => Responder::accept(keys, &message)?,
+        Hop::Pairs(keys) => Responder::accept_with_pair(keys, &message)?,
     };
-    let FirstMessage { responder, id, payload } = Responder::accept(keys, &message)?;
+    let FirstMessage { responder, id, payload } = first;
     let (opening, first) = Opening::decode(&payload)?;
     let first = Zeroizing::new(first.to_vec());
     let reply = match run.judge(id, opening.stamp) {
@@ -161,11 +162,20 @@ mod tests {
     use super::super::dial::{Dialled, Refused, ask, dial};
     use super::super::key::{HopKey, KeyRing};
     use super::super::opening::Purpose;
+    use super::super::pairs::{PrivateKey, StaticKeys};
     use super::super::stamp::BackendClock;
     use super::*;
 
     fn hop(byte: u8) -> Hop {
         Hop::Sealed(KeyRing::of(HopKey::new([byte; 32])))
+    }
+
+    /// A frontend's keys and a backend's.
+    fn pairs() -> [Hop; 2] {
+        let own = [(); 2].map(|()| PrivateKey::generate().unwrap());
+        let public = [own[1].public(), own[0].public()];
+        let mut keys = own.into_iter().zip(public).map(|(own, peer)| StaticKeys::of(own, vec![peer]));
+        [(); 2].map(|()| Hop::Pairs(keys.next().flatten().unwrap()))
     }
 
     fn run() -> Run {
@@ -202,12 +212,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_fresh_message_is_acted_upon_once_however_often_it_comes() {
-        let (key, run) = (hop(1), run());
-        let (_, message) = dial(&key, &opening(run.stamp()), b"transfer 100").unwrap();
-        let asked = received(&message, &key, &run).await.unwrap().unwrap();
-        assert_eq!(asked.first[..], b"transfer 100"[..]);
-        for _ in 0..3 {
-            assert!(matches!(received(&message, &key, &run).await, Some(Err(Rejected::Repeated))));
+        for [front, back] in [[hop(1), hop(1)], pairs()] {
+            let run = run();
+            let (_, message) = dial(&front, &opening(run.stamp()), b"transfer 100").unwrap();
+            let asked = received(&message, &back, &run).await.unwrap().unwrap();
+            assert_eq!(asked.first[..], b"transfer 100"[..]);
+            for _ in 0..3 {
+                assert!(matches!(received(&message, &back, &run).await, Some(Err(Rejected::Repeated))));
+            }
         }
     }
 
@@ -265,13 +277,13 @@ mod tests {
 
     #[tokio::test]
     async fn every_verdict_is_told_over_either_hop() {
-        for key in [hop(1), Hop::Plain] {
+        for [front, back] in [[hop(1), hop(1)], [Hop::Plain, Hop::Plain], pairs()] {
             for verdict in [Verdict::OriginUnreachable, Verdict::Forbidden] {
                 let (run, clock) = (run(), BackendClock::default());
                 let (a, b) = lines().await;
-                let (dialled, message) = dial(&key, &opening(run.stamp()), b"x").unwrap();
+                let (dialled, message) = dial(&front, &opening(run.stamp()), b"x").unwrap();
                 let backend = async {
-                    let asked = receive(b, &key, &run).await.unwrap();
+                    let asked = receive(b, &back, &run).await.unwrap();
                     asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
                 };
                 let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));

@@ -58,13 +58,12 @@ pub(crate) fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialle
     let mut payload = Vec::with_capacity(64 + first.len());
     opening.encode(&mut payload);
     payload.extend_from_slice(first);
-    match hop {
-        Hop::Plain => Ok((Dialled { initiator: None }, framed(&payload))),
-        Hop::Sealed(keys) => {
-            let (initiator, message) = Initiator::begin(keys.newest(), &payload)?;
-            Ok((Dialled { initiator: Some(initiator) }, framed(&message)))
-        }
-    }
+    let (initiator, message) = match hop {
+        Hop::Plain => return Ok((Dialled { initiator: None }, framed(&payload))),
+        Hop::Sealed(keys) => Initiator::begin(keys.newest(), &payload)?,
+        Hop::Pairs(keys) => Initiator::begin_with_pair(keys, &payload)?,
+    };
+    Ok((Dialled { initiator: Some(initiator) }, framed(&message)))
 }
 
 /// A line on which the backend's answer has arrived.

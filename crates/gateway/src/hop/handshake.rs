@@ -1,28 +1,34 @@
-//! The two messages of Noise's `NNpsk0` that begin a connection of the hop.
+//! The two messages of Noise that begin a connection of the hop.
 //!
 //! ```text
-//! -> psk, e      the opening and the client's first bytes, sealed under the key
-//! <- e, ee       the verdict of the backend
+//! NNpsk0, one key on both sides      IK, a pair of keys on each
+//! -> psk, e                          -> e, es, s, ss     the opening and the client's first bytes, sealed
+//! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
 //! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Which key of a
 //! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
-//! cheap to refuse.
+//! cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
 
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use super::key::{HopKey, KeyRing};
+use super::pairs::{PrivateKey, StaticKeys};
 use super::records::Sealing;
 use super::replay::MessageId;
 use super::stamp::Stamp;
 
 /// The protocol's name in Noise.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// The one with static keys.
+const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 /// Both sides must mean the same by what follows.
 const PROLOGUE: &[u8] = b"brisk hop 1";
 /// Bytes that sealing adds to a message: a public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
+/// What static keys add to the first message: the frontend's public key and a tag.
+pub const PAIR_OVERHEAD: usize = 32 + 16;
 
 /// Why two gateways do not come together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -93,7 +99,27 @@ impl Initiator {
     /// # Errors
     /// [`HandshakeError::Library`] if `payload` is longer than a Noise message, 65 kB.
     pub fn begin(key: &HopKey, payload: &[u8]) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        let mut state = builder(key).and_then(Builder::build_initiator).map_err(ours)?;
+        Initiator::say(builder(key).and_then(Builder::build_initiator), payload)
+    }
+
+    /// Seals the first message to the first public key of `keys`.
+    ///
+    /// # Errors
+    /// As [`begin`](Initiator::begin).
+    pub fn begin_with_pair(
+        keys: &StaticKeys,
+        payload: &[u8],
+    ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+        let to_peer =
+            |builder: Builder<'_>| builder.remote_public_key(keys.first_peer().bytes())?.build_initiator();
+        Initiator::say(pair_builder(keys.newest()).and_then(to_peer), payload)
+    }
+
+    fn say(
+        state: Result<HandshakeState, snow::Error>,
+        payload: &[u8],
+    ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+        let mut state = state.map_err(ours)?;
         let message = write(&mut state, payload)?;
         Ok((Initiator(Box::new(state)), message))
     }
@@ -129,9 +155,30 @@ impl Responder {
     /// # Errors
     /// [`HandshakeError::NotOurs`] if none does.
     pub fn accept(keys: &KeyRing, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
+        let states = keys.iter().map(|key| builder(key).and_then(Builder::build_responder));
+        Responder::first_that_fits(states, message)
+    }
+
+    /// Opens a first message with whichever pair of `keys` it is for, if it comes from a key that they know.
+    ///
+    /// # Errors
+    /// [`HandshakeError::NotOurs`] if it is for none, or from somebody else.
+    pub fn accept_with_pair(keys: &StaticKeys, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
+        let states = keys.own().map(|own| pair_builder(own).and_then(Builder::build_responder));
+        let opened = Responder::first_that_fits(states, message)?;
+        match opened.responder.0.get_remote_static().is_some_and(|from| keys.knows(from)) {
+            true => Ok(opened),
+            false => Err(HandshakeError::NotOurs),
+        }
+    }
+
+    fn first_that_fits(
+        states: impl Iterator<Item = Result<HandshakeState, snow::Error>>,
+        message: &[u8],
+    ) -> Result<FirstMessage, HandshakeError> {
         let (id, _) = message.split_first_chunk().ok_or(HandshakeError::NotOurs)?;
-        for key in keys.iter() {
-            let mut state = builder(key).and_then(Builder::build_responder).map_err(ours)?;
+        for state in states {
+            let mut state = state.map_err(ours)?;
             if let Ok(payload) = read(&mut state, message) {
                 return Ok(FirstMessage { responder: Responder(Box::new(state)), id: *id, payload });
             }
@@ -153,8 +200,12 @@ fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
     Builder::new(NOISE.parse()?).prologue(PROLOGUE)?.psk(0, key.bytes())
 }
 
+fn pair_builder(own: &PrivateKey) -> Result<Builder<'_>, snow::Error> {
+    Builder::new(NOISE_PAIRS.parse()?).prologue(PROLOGUE)?.local_private_key(own.bytes())
+}
+
 fn write(state: &mut HandshakeState, payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
-    let mut message = vec![0; payload.len() + MESSAGE_OVERHEAD];
+    let mut message = vec![0; payload.len() + MESSAGE_OVERHEAD + PAIR_OVERHEAD];
     let length = state.write_message(payload, &mut message).map_err(ours)?;
     message.truncate(length);
     Ok(message)
@@ -200,6 +251,55 @@ mod tests {
         backend.seal(b"answer", &mut wire).unwrap();
         frontend.open(&wire[2..], &mut plain).unwrap();
         assert_eq!(plain, b"answer");
+    }
+
+    fn pairs() -> (PrivateKey, PrivateKey) {
+        (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap())
+    }
+
+    fn with_pair(own: &PrivateKey, peer: &PrivateKey) -> StaticKeys {
+        StaticKeys::of(own.clone(), vec![peer.public()]).unwrap()
+    }
+
+    #[test]
+    fn pairs_of_keys_make_a_sealing_too() {
+        let (front, back) = pairs();
+        let (initiator, first) = Initiator::begin_with_pair(&with_pair(&front, &back), b"request").unwrap();
+        assert_eq!(first.len(), 7 + MESSAGE_OVERHEAD + PAIR_OVERHEAD);
+        let message = Responder::accept_with_pair(&with_pair(&back, &front), &first).unwrap();
+        assert_eq!(&message.payload[..], b"request");
+        let (mut backend, answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+        let (mut frontend, verdict, _) = initiator.finish(&answer).unwrap();
+        let (mut wire, mut plain) = (Vec::new(), Vec::new());
+        backend.seal(b"answer", &mut wire).unwrap();
+        frontend.open(&wire[2..], &mut plain).unwrap();
+        assert_eq!((verdict, &plain[..]), (Verdict::Go, &b"answer"[..]));
+    }
+
+    #[test]
+    fn who_is_not_on_the_list_and_who_speaks_to_another_is_refused() {
+        let ((front, back), (stranger, _)) = (pairs(), pairs());
+        let say = |keys: &StaticKeys| Initiator::begin_with_pair(keys, b"request").unwrap().1;
+        let backend = with_pair(&back, &front);
+        let accept = |first: &[u8]| Responder::accept_with_pair(&backend, first).map(drop);
+        let good = say(&with_pair(&front, &back));
+        assert_eq!(accept(&good), Ok(()));
+        assert_eq!(accept(&say(&with_pair(&stranger, &back))), Err(HandshakeError::NotOurs));
+        assert_eq!(accept(&say(&with_pair(&front, &stranger))), Err(HandshakeError::NotOurs));
+        let (_, under_one_key) = Initiator::begin(&key(1), b"request").unwrap();
+        assert_eq!(accept(&under_one_key), Err(HandshakeError::NotOurs));
+        assert!(Responder::accept(&ring(&[1]), &good).is_err());
+        for at in 0..good.len() {
+            let mut changed = good.clone();
+            changed[at] ^= 0x40;
+            assert!(accept(&changed).is_err() && accept(&good[..at]).is_err(), "byte {at}");
+        }
+        // A backend without the private key cannot answer.
+        let (initiator, first) = Initiator::begin_with_pair(&with_pair(&front, &back), b"x").unwrap();
+        let message = Responder::accept_with_pair(&backend, &first).unwrap();
+        let (_, mut answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+        answer[40] ^= 1;
+        assert!(initiator.finish(&answer).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their own.
+//! The key of a hop that both gateways hold: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their own.
 //!
 //! The file has a line per key, the newest first. A frontend speaks with the first; a backend accepts all of them. So a key
 //! is changed without a failure: the new one goes first into the file of the backend, then into those of the frontends, and
@@ -42,6 +42,40 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Others may change the file.
+    #[error("{path}: others than its owner may change this file (mode {mode:03o}); run: chmod 644 {path}")]
+    Writable {
+        /// The file.
+        path: String,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// There is a private key, and nobody to speak with.
+    #[error(
+        "{place}: {problem}; the public keys of the other side go there, a line each, as brisk keygen --static prints them"
+    )]
+    NoPeers {
+        /// File and line.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Public keys of the other side belong to a pair.
+    #[error(
+        "{place}: this is no pair of keys, and --peer-keys needs one; make it with: brisk keygen --static > {place}"
+    )]
+    NoPair {
+        /// The file of the key.
+        place: String,
+    },
+    /// A pair needs public keys of the other side.
+    #[error(
+        "{place}: this is a private key; name the file with the other side's public keys: --peer-keys FILE"
+    )]
+    Alone {
+        /// The file of the key.
+        place: String,
+    },
     /// What is there is no key.
     #[error("{place}: {problem}; a key is 64 hexadecimal digits on a line, as brisk keygen prints it")]
     Malformed {
@@ -73,13 +107,7 @@ impl HopKey {
 
     /// 64 hexadecimal digits. Whoever reads them can pretend to be either gateway.
     pub fn reveal(&self) -> Zeroizing<String> {
-        let mut text = Zeroizing::new(String::with_capacity(64));
-        for byte in self.0.iter() {
-            for digit in [byte >> 4, byte & 15] {
-                text.extend(char::from_digit(digit.into(), 16));
-            }
-        }
-        text
+        hexadecimal(self.bytes())
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 32] {
@@ -87,22 +115,70 @@ impl HopKey {
     }
 
     fn parse(text: &str) -> Result<HopKey, &'static str> {
-        let digits = text.as_bytes();
-        if digits.len() != 64 {
-            return Err("this line has not 64 digits");
+        digits(text).map(|bytes| HopKey(Arc::new(bytes)))
+    }
+}
+
+/// 64 hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8; 32]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(64));
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            text.extend(char::from_digit(digit.into(), 16));
         }
-        let mut bytes = Zeroizing::new([0; 32]);
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            for digit in pair {
-                let value = char::from(*digit).to_digit(16).ok_or("this line has other characters")?;
-                // A hexadecimal digit is below 16.
-                *byte = *byte << 4 | value as u8;
-            }
+    }
+    text
+}
+
+/// The bytes of 64 hexadecimal digits; the error says what they are instead.
+pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return Err("this line has not 64 digits");
+    }
+    let mut bytes = Zeroizing::new([0; 32]);
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        for digit in pair {
+            let value = char::from(*digit).to_digit(16).ok_or("this line has other characters")?;
+            // A hexadecimal digit is below 16.
+            *byte = *byte << 4 | value as u8;
         }
-        if bytes.iter().all(|byte| *byte == 0) {
-            return Err("a key of zeros is none");
-        }
-        Ok(HopKey(Arc::new(bytes)))
+    }
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Err("a key of zeros is none");
+    }
+    Ok(bytes)
+}
+
+/// The lines that say something, each with its place. Empty ones and those that begin with `#` do not.
+pub(super) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
+    let numbered = text.lines().map(str::trim).enumerate();
+    let said = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
+}
+
+/// The permission bits of a file.
+pub(super) fn mode_of(path: &Path) -> Result<u32, KeyError> {
+    let unreadable = |error| KeyError::Unreadable { path: path.display().to_string(), error };
+    Ok(std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777)
+}
+
+/// The text of a file that is for its owner alone.
+///
+/// # Errors
+/// If the file cannot be read or is open to others.
+pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, KeyError> {
+    let name = path.display().to_string();
+    let mode = mode_of(path)?;
+    // A credential of systemd shows the rights of an access list as those of a group that has none.
+    let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
+    let refused = if credential { 0o027 } else { 0o077 };
+    if mode & refused != 0 {
+        return Err(KeyError::Open { path: name, mode });
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Zeroizing::new(text)),
+        Err(error) => Err(KeyError::Unreadable { path: name, error }),
     }
 }
 
@@ -123,17 +199,7 @@ impl KeyRing {
     /// # Errors
     /// If the file cannot be read, is open to others or holds no key.
     pub fn load(path: &Path) -> Result<KeyRing, KeyError> {
-        let name = path.display().to_string();
-        let unreadable = |error| KeyError::Unreadable { path: name.clone(), error };
-        let mode = std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777;
-        // A credential of systemd shows the rights of an access list as those of a group that has none.
-        let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
-        let refused = if credential { 0o027 } else { 0o077 };
-        if mode & refused != 0 {
-            return Err(KeyError::Open { path: name, mode });
-        }
-        let text = Zeroizing::new(std::fs::read_to_string(path).map_err(unreadable)?);
-        KeyRing::parse(&text, &name)
+        KeyRing::parse(&read_secret(path)?, &path.display().to_string())
     }
 
     /// Reads keys from a text that came from `place`. Empty lines and lines that begin with `#` say nothing.
@@ -142,14 +208,8 @@ impl KeyRing {
     /// If the text holds no key, too many, or something else.
     pub fn parse(text: &str, place: &str) -> Result<KeyRing, KeyError> {
         let mut keys = Vec::new();
-        for (number, line) in text.lines().map(str::trim).enumerate() {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let key = HopKey::parse(line).map_err(|problem| KeyError::Malformed {
-                place: format!("{place}: line {}", number + 1),
-                problem,
-            })?;
+        for (place, line) in lines(text, place) {
+            let key = HopKey::parse(line).map_err(|problem| KeyError::Malformed { place, problem })?;
             keys.push(key);
         }
         let malformed = |problem| Err(KeyError::Malformed { place: place.to_owned(), problem });

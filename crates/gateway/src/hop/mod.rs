@@ -12,11 +12,13 @@
 //! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold the key can
 //! make neither, and from the second message on old traffic stays secret even from who learns the key later. The first
 //! message is sealed under the key alone, because nobody has answered yet; it is what a recorder could send again, and
-//! [`replay`] is what it runs into.
+//! [`replay`] is what it runs into. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is
+//! sealed to the backend's public key.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | [`key`] | the key, its file, several keys while it is changed |
+//! | [`pairs`] | the alternative: a pair of keys on each side |
 //! | [`opening`] | what the first message says |
 //! | [`handshake`] | the two messages |
 //! | `dial`, `answer` | saying them: the frontend's part, the backend's part |
@@ -29,20 +31,24 @@
 //! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty record: a
 //! hop that just ends was cut by somebody else.
 
+use std::path::Path;
+
 pub(crate) mod answer;
 pub(crate) mod dial;
 pub mod handshake;
 pub mod key;
 pub mod line;
 pub mod opening;
+pub mod pairs;
 pub mod records;
 pub mod replay;
 pub mod stamp;
 pub mod stream;
 
 pub use handshake::Verdict;
-pub use key::{HopKey, KeyRing};
+pub use key::{HopKey, KeyError, KeyRing};
 pub use opening::{Opening, Purpose};
+pub use pairs::{PrivateKey, PublicKey, StaticKeys};
 pub use replay::ReplayWindow;
 pub use stamp::{BackendClock, Stamp};
 
@@ -51,8 +57,35 @@ pub use stamp::{BackendClock, Stamp};
 pub enum Hop {
     /// Encrypted and authenticated by keys that both sides hold.
     Sealed(KeyRing),
+    /// Encrypted and authenticated by a pair of keys on each side.
+    Pairs(StaticKeys),
     /// Readable and open to everybody who reaches it: for loopback, and for networks that are protected otherwise.
     Plain,
+}
+
+impl Hop {
+    /// Reads the key file, and with a private key the public keys of the other side in `peers`.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is open to others, or holds no such key.
+    pub fn load(key: &Path, peers: Option<&Path>) -> Result<Hop, KeyError> {
+        Hop::parse(&key::read_secret(key)?, &key.display().to_string(), peers)
+    }
+
+    /// As [`load`](Hop::load), with a key that came from `place`.
+    ///
+    /// # Errors
+    /// As [`load`](Hop::load).
+    pub fn parse(text: &str, place: &str, peers: Option<&Path>) -> Result<Hop, KeyError> {
+        let is_pair =
+            key::lines(text, place).next().is_some_and(|(_, line)| line.starts_with(pairs::PRIVATE));
+        match (is_pair, peers) {
+            (true, Some(peers)) => StaticKeys::read(text, place, peers).map(Hop::Pairs),
+            (true, None) => Err(KeyError::Alone { place: place.to_owned() }),
+            (false, Some(_)) => Err(KeyError::NoPair { place: place.to_owned() }),
+            (false, None) => KeyRing::parse(text, place).map(Hop::Sealed),
+        }
+    }
 }
 
 /// Longest first or second message, bytes: what is said about the connection, the client's first bytes and the seals. The

@@ -127,6 +127,8 @@ pub struct BackendSettings {
 pub struct HopSettings {
     /// File with the key.
     pub key_file: Option<PathBuf>,
+    /// File with the public keys of the other side, if the key is a pair.
+    pub peer_keys: Option<PathBuf>,
     /// No key.
     pub plain: Option<bool>,
     /// What the hop runs over: `packet:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
@@ -196,7 +198,7 @@ lay!(FrontendSettings {
     send_proxy,
 });
 lay!(BackendSettings { listen, to, allow, send_proxy, replay_tolerance });
-lay!(HopSettings { key_file, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
+lay!(HopSettings { key_file, peer_keys, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
 lay!(LimitSettings { max_connections, drain_timeout, connect_timeout });
 lay!(AdminSettings { listen, token_file });
 

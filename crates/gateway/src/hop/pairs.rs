@@ -1,0 +1,226 @@
+//! Static keys: each gateway has a pair of its own, and the other side holds the public half.
+//!
+//! It is the alternative to one key that both hold: nothing secret leaves a host, and a frontend is shut out by taking its
+//! line from the backend's list. The own pair stands in the key file, as `private:` and 64 hexadecimal digits, the newest
+//! first; the public keys of the other side in a file of their own, as `public:` and 64 digits, a line each. A frontend speaks
+//! with its newest pair to the first public key; a backend answers with whichever pair is meant to every key that it has.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use snow::params::DHChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use zeroize::Zeroizing;
+
+use super::key::{HopKey, KeyError, MOST_KEYS, digits, hexadecimal, lines, mode_of};
+
+/// What a private key begins with.
+pub(super) const PRIVATE: &str = "private:";
+/// What a public key begins with.
+const PUBLIC: &str = "public:";
+/// Public keys of the other side that a gateway may hold.
+pub const MOST_PEERS: usize = 4096;
+
+/// A private key of X25519.
+#[derive(Clone)]
+pub struct PrivateKey(HopKey);
+
+/// The public half.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKey([u8; 32]);
+
+/// The own pairs, the newest first, and the public keys of the other side. Neither is empty.
+#[derive(Clone, Debug)]
+pub struct StaticKeys {
+    own: Arc<[PrivateKey]>,
+    peers: Arc<[PublicKey]>,
+}
+
+impl PrivateKey {
+    /// A new key from the randomness of the operating system.
+    ///
+    /// # Errors
+    /// If the system has none.
+    pub fn generate() -> std::io::Result<PrivateKey> {
+        HopKey::generate().map(PrivateKey)
+    }
+
+    /// Its public half.
+    pub fn public(&self) -> PublicKey {
+        let mut public = [0; 32];
+        // The library that seals is built with this curve.
+        if let Some(mut curve) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
+            curve.set(self.bytes());
+            public.copy_from_slice(curve.pubkey());
+        }
+        PublicKey(public)
+    }
+
+    /// As it stands in a key file. Whoever reads it can pretend to be this gateway.
+    pub fn reveal(&self) -> Zeroizing<String> {
+        Zeroizing::new(format!("{PRIVATE}{}", *self.0.reveal()))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        self.0.bytes()
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(..)")
+    }
+}
+
+impl PublicKey {
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PUBLIC}{}", *hexadecimal(&self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl StaticKeys {
+    /// One pair, and who it speaks with.
+    pub fn of(own: PrivateKey, peers: Vec<PublicKey>) -> Option<StaticKeys> {
+        (!peers.is_empty()).then(|| StaticKeys { own: [own].into(), peers: peers.into() })
+    }
+
+    /// The own pairs from a text that came from `place`, the public keys of the other side from a file.
+    ///
+    /// # Errors
+    /// If there is no key in one of them, too many, or something else; if others than its owner may change the file.
+    pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
+        let own = private_keys(own, place)?;
+        let name = peers.display().to_string();
+        let mode = mode_of(peers)?;
+        if mode & 0o022 != 0 {
+            return Err(KeyError::Writable { path: name, mode });
+        }
+        let text = std::fs::read_to_string(peers)
+            .map_err(|error| KeyError::NoPeers { place: name.clone(), problem: error.to_string() })?;
+        let peers = public_keys(&text, &name)?;
+        Ok(StaticKeys { own: own.into(), peers: peers.into() })
+    }
+
+    /// The pair to speak with.
+    pub(super) fn newest(&self) -> &PrivateKey {
+        // Never empty, by construction.
+        &self.own[0]
+    }
+
+    /// All pairs that are spoken to.
+    pub(super) fn own(&self) -> impl Iterator<Item = &PrivateKey> {
+        self.own.iter()
+    }
+
+    /// Who a frontend speaks to.
+    pub(super) fn first_peer(&self) -> &PublicKey {
+        &self.peers[0]
+    }
+
+    /// Whether this is a public key of the other side. It is no secret which ones are.
+    pub(super) fn knows(&self, peer: &[u8]) -> bool {
+        self.peers.iter().any(|known| known.0 == peer)
+    }
+}
+
+/// The private keys in a text, the newest first.
+///
+/// # Errors
+/// If there is none, too many, or something else.
+pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError> {
+    let malformed = |place, problem| KeyError::Malformed { place, problem };
+    let mut keys = Vec::new();
+    for (place, line) in lines(text, place) {
+        let Some(rest) = line.strip_prefix(PRIVATE) else {
+            return Err(malformed(place, "this line does not begin with private:, as others do"));
+        };
+        let bytes = digits(rest).map_err(|problem| malformed(place, problem))?;
+        keys.push(PrivateKey(HopKey::new(*bytes)));
+    }
+    match keys.len() {
+        0 => Err(malformed(place.to_owned(), "there is no private key in it")),
+        1..=MOST_KEYS => Ok(keys),
+        _ => Err(malformed(place.to_owned(), "these are more than 4 keys")),
+    }
+}
+
+/// The public keys in a text.
+fn public_keys(text: &str, place: &str) -> Result<Vec<PublicKey>, KeyError> {
+    let refused = |place: String, problem: &str| KeyError::NoPeers { place, problem: problem.to_owned() };
+    let mut keys = Vec::new();
+    for (place, line) in lines(text, place) {
+        // What follows the key says whose it is.
+        let word = line.split_whitespace().next().unwrap_or_default();
+        let Some(rest) = word.strip_prefix(PUBLIC) else {
+            return Err(refused(place, "this line does not begin with public:"));
+        };
+        keys.push(PublicKey(*digits(rest).map_err(|problem| refused(place, problem))?));
+    }
+    match keys.len() {
+        0 => Err(refused(place.to_owned(), "there is no public key in it")),
+        1..=MOST_PEERS => Ok(keys),
+        _ => Err(refused(place.to_owned(), "these are more than 4096 keys")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::hop::Hop;
+
+    #[test]
+    fn the_public_half_is_that_of_rfc_7748() {
+        // Section 5.2: the first iteration, the scalar 9 at the base point 9.
+        let keys = private_keys(&format!("private:09{}", "00".repeat(31)), "test").unwrap();
+        let public = "public:422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079";
+        assert_eq!(keys[0].public().to_string(), public);
+    }
+
+    #[test]
+    fn a_pair_is_read_with_the_keys_of_the_other_side() {
+        let directory = std::env::temp_dir().join(format!("brisk-pairs-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (own, peers) = (directory.join("key"), directory.join("peers"));
+        let key = PrivateKey::generate().unwrap();
+        let write = |path: &Path, text: &str, mode: u32| {
+            std::fs::write(path, text).unwrap();
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        write(&own, &format!("# {}\n{}\n", key.public(), *key.reveal()), 0o600);
+        write(&peers, &format!("{} the frontend in Rome\n", key.public()), 0o644);
+        let error = |key: &Path, peers: Option<&Path>| Hop::load(key, peers).unwrap_err().to_string();
+        let Ok(Hop::Pairs(keys)) = Hop::load(&own, Some(&peers)) else { panic!("they are read") };
+        assert!(keys.knows(key.public().bytes()) && !keys.knows(&[1; 32]));
+        assert_eq!(keys.newest().bytes(), key.bytes());
+        assert!(error(&own, None).contains("--peer-keys"));
+
+        write(&peers, &key.public().to_string(), 0o664);
+        assert!(error(&own, Some(&peers)).contains("chmod 644"));
+        write(&peers, "private:ab", 0o644);
+        assert!(error(&own, Some(&peers)).contains("does not begin with public:"));
+        write(&peers, "", 0o644);
+        assert!(error(&own, Some(&peers)).contains("no public key"));
+        write(&own, &key.reveal(), 0o640);
+        assert!(error(&own, Some(&peers)).contains("chmod 600"));
+        write(&own, &"ab".repeat(32), 0o600);
+        assert!(error(&own, Some(&peers)).contains("is no pair"));
+        write(&own, &format!("{}\n{}\n", *key.reveal(), "ab".repeat(32)), 0o600);
+        assert!(error(&own, Some(&peers)).contains("line 2"));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
