@@ -20,7 +20,7 @@ fn duration(millis: i32) -> Option<Duration> {
 }
 
 /// socket(): TCP over IPv4 or IPv6.
-pub(crate) fn socket(world: &World, domain: i32, kind: i32, protocol: i32) -> Answer<i32> {
+pub(crate) fn socket(world: &impl World, domain: i32, kind: i32, protocol: i32) -> Answer<i32> {
     let family = match domain {
         libc::AF_INET => Family::V4,
         libc::AF_INET6 => Family::V6,
@@ -35,12 +35,17 @@ pub(crate) fn socket(world: &World, domain: i32, kind: i32, protocol: i32) -> An
 }
 
 /// bind().
-pub(crate) fn bind(world: &World, fd: i32, addr: SocketAddr) -> Answer<()> {
-    world.call(|host| host.socket(fd)?.bind(addr))
+pub(crate) fn bind(world: &impl World, fd: i32, addr: SocketAddr) -> Answer<()> {
+    world.call(|host| host.bind(fd, addr))
+}
+
+/// getsockname().
+pub(crate) fn getsockname(world: &impl World, fd: i32) -> Answer<SocketAddr> {
+    world.call(|host| host.parts(fd).map(|(socket, stack, _)| socket.own_address(stack)))
 }
 
 /// listen().
-pub(crate) fn listen(world: &World, fd: i32, backlog: i32) -> Answer<()> {
+pub(crate) fn listen(world: &impl World, fd: i32, backlog: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts(fd)?;
@@ -49,7 +54,7 @@ pub(crate) fn listen(world: &World, fd: i32, backlog: i32) -> Answer<()> {
 }
 
 /// accept(): a new descriptor and the peer's address.
-pub(crate) fn accept(world: &World, fd: i32) -> Answer<(i32, SocketAddr)> {
+pub(crate) fn accept(world: &impl World, fd: i32) -> Answer<(i32, SocketAddr)> {
     let limit = world.call(|host| wait_limit(host, fd, 0, Direction::Receive))?;
     let accepted = world.wait(limit, |host| {
         let (socket, stack, _) = host.parts(fd)?;
@@ -60,7 +65,7 @@ pub(crate) fn accept(world: &World, fd: i32) -> Answer<(i32, SocketAddr)> {
 }
 
 /// connect().
-pub(crate) fn connect(world: &World, fd: i32, remote: SocketAddr) -> Answer<()> {
+pub(crate) fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer<()> {
     let begun = world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts(fd)?;
@@ -73,7 +78,7 @@ pub(crate) fn connect(world: &World, fd: i32, remote: SocketAddr) -> Answer<()> 
 }
 
 /// Waits for the end of the handshake, unless the program does not want to.
-fn finish_connect(world: &World, fd: i32, flags: i32) -> Answer<()> {
+fn finish_connect(world: &impl World, fd: i32, flags: i32) -> Answer<()> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
     let done = world.wait(limit, |host| host.socket(fd)?.connect_outcome())?;
     done.ok_or(Errno(libc::EINPROGRESS))
@@ -98,7 +103,7 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
 }
 
 /// recv() and its kin.
-pub(crate) fn receive(world: &World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
+pub(crate) fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Receive))?;
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
@@ -153,7 +158,7 @@ pub(crate) struct SendOptions {
 }
 
 /// send() and its kin: how many bytes were taken.
-pub(crate) fn send(world: &World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
+pub(crate) fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
     let flags = options.flags;
     let mut sending = Sending { data, flags, stamping: options.stamping, done: 0 };
     if flags & libc::MSG_FASTOPEN != 0 {
@@ -186,7 +191,7 @@ pub(crate) fn send(world: &World, fd: i32, data: &[u8], options: SendOptions) ->
 }
 
 /// MSG_FASTOPEN: the SYN takes what it can; a program that waits, waits for the answer.
-fn send_with_syn(world: &World, fd: i32, data: &[u8], remote: SocketAddr, flags: i32) -> Answer<usize> {
+fn send_with_syn(world: &impl World, fd: i32, data: &[u8], remote: SocketAddr, flags: i32) -> Answer<usize> {
     let taken = world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts(fd)?;
@@ -200,7 +205,7 @@ fn send_with_syn(world: &World, fd: i32, data: &[u8], remote: SocketAddr, flags:
 }
 
 /// shutdown().
-pub(crate) fn shutdown(world: &World, fd: i32, how: i32) -> Answer<()> {
+pub(crate) fn shutdown(world: &impl World, fd: i32, how: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
         let (socket, stack, _) = host.parts(fd)?;
@@ -209,7 +214,7 @@ pub(crate) fn shutdown(world: &World, fd: i32, how: i32) -> Answer<()> {
 }
 
 /// close().
-pub(crate) fn close(world: &World, fd: i32) -> Answer<()> {
+pub(crate) fn close(world: &impl World, fd: i32) -> Answer<()> {
     if world.call(|host| Ok(host.epoll(fd).is_ok()))? {
         return world.call(|host| host.remove(fd).map(drop));
     }
@@ -235,7 +240,7 @@ pub(crate) fn close(world: &World, fd: i32) -> Answer<()> {
 }
 
 /// fcntl(): the flags of a descriptor.
-pub(crate) fn fcntl(world: &World, fd: i32, command: i32, argument: i64) -> Answer<i32> {
+pub(crate) fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer<i32> {
     world.call(|host| {
         if !host.knows(fd) {
             return Err(Errno(libc::EBADF));
@@ -256,7 +261,7 @@ pub(crate) fn fcntl(world: &World, fd: i32, command: i32, argument: i64) -> Answ
 }
 
 /// ioctl() that answers a number.
-pub(crate) fn ioctl(world: &World, fd: i32, request: u64) -> Answer<i32> {
+pub(crate) fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
     world.call(|host| {
         let (socket, stack, _) = host.parts(fd)?;
         let id = socket.conn();
@@ -278,7 +283,7 @@ pub(crate) fn ioctl(world: &World, fd: i32, request: u64) -> Answer<i32> {
 }
 
 /// ioctl(FIONBIO).
-pub(crate) fn set_nonblocking(world: &World, fd: i32, nonblocking: bool) -> Answer<()> {
+pub(crate) fn set_nonblocking(world: &impl World, fd: i32, nonblocking: bool) -> Answer<()> {
     world.call(|host| {
         host.socket(fd)?.nonblocking = nonblocking;
         Ok(())
@@ -287,7 +292,7 @@ pub(crate) fn set_nonblocking(world: &World, fd: i32, nonblocking: bool) -> Answ
 
 /// poll(); `foreign` fills in an entry whose descriptor is the kernel's.
 pub(crate) fn poll(
-    world: &World,
+    world: &impl World,
     entries: &mut [libc::pollfd],
     timeout: i32,
     foreign: &mut dyn FnMut(&mut libc::pollfd),
@@ -300,7 +305,7 @@ pub(crate) fn poll(
 }
 
 /// epoll_create().
-pub(crate) fn epoll_create(world: &World, size: i32) -> Answer<i32> {
+pub(crate) fn epoll_create(world: &impl World, size: i32) -> Answer<i32> {
     if size <= 0 {
         return Err(Errno(libc::EINVAL));
     }
@@ -308,7 +313,7 @@ pub(crate) fn epoll_create(world: &World, size: i32) -> Answer<i32> {
 }
 
 /// epoll_ctl().
-pub(crate) fn epoll_ctl(world: &World, epfd: i32, fd: i32, control: EpollControl) -> Answer<()> {
+pub(crate) fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) -> Answer<()> {
     world.call(|host| {
         if !host.knows(fd) {
             return Err(Errno(libc::EBADF));
@@ -321,7 +326,7 @@ pub(crate) fn epoll_ctl(world: &World, epfd: i32, fd: i32, control: EpollControl
 }
 
 /// epoll_wait(): pairs of events and data.
-pub(crate) fn epoll_wait(world: &World, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
+pub(crate) fn epoll_wait(world: &impl World, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
     let told = world.wait(duration(timeout), |host| {
         let told = epoll::wait(host, epfd, most)?;
@@ -331,12 +336,12 @@ pub(crate) fn epoll_wait(world: &World, epfd: i32, most: i32, timeout: i32) -> A
 }
 
 /// setsockopt().
-pub(crate) fn setsockopt(world: &World, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+pub(crate) fn setsockopt(world: &impl World, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
     world.call(|host| crate::options::set(host, fd, level, name, value))
 }
 
 /// getsockopt(): at most `len` bytes.
-pub(crate) fn getsockopt(world: &World, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+pub(crate) fn getsockopt(world: &impl World, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     world.call(|host| crate::options::get(host, fd, level, name, len))
 }
 

@@ -4,7 +4,7 @@ use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
 
 /// An error number of the C library, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Errno(pub(crate) i32);
+pub struct Errno(pub i32);
 
 /// What a call answers.
 pub(crate) type Answer<T = i32> = Result<T, Errno>;

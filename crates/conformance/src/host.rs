@@ -1,6 +1,8 @@
 //! The host under test: the stack, its virtual clock, the packets that left it, and the descriptors.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use brisk_script::Settings;
@@ -11,15 +13,17 @@ use brisk_wire::{Instant, Packet, parse};
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
 use crate::ready::epoll::Epoll;
-use crate::socket::{Family, Role, Socket};
+use crate::socket::{Family, Role, Socket, plain};
 use crate::sysctl;
 
 /// Where descriptors of this library begin: no kernel gives out such numbers.
 pub(crate) const FIRST_FD: i32 = 1 << 24;
 /// Where the clock starts: not at the origin, so that nothing is "long ago" by accident.
-const START: Instant = Instant::from_millis(1_000_000);
+pub(crate) const START: Instant = Instant::from_millis(1_000_000);
 /// What the time of day is when the clock shows zero, seconds since 1970.
 const EPOCH_SECS: u64 = 1_700_000_000;
+/// Ports that are given out (Linux: `ip_local_port_range`).
+const PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// Packets at one instant beyond which the stack is stuck.
 const MOST_AT_ONCE: u32 = 100_000;
 
@@ -30,10 +34,25 @@ pub(crate) enum Descriptor {
     Epoll(Epoll),
 }
 
+/// A host on a device, which knows its own addresses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OnDevice {
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Largest IP packet, bytes.
+    pub(crate) mtu: u16,
+    /// How finely timers fire.
+    pub(crate) granularity: Duration,
+    pub(crate) seed: u64,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Host {
     flags: SoFlags,
+    /// Where the host is, if its packets go to a device.
+    device: Option<OnDevice>,
+    /// Where the search for a free port begins.
+    next_port: u16,
     /// What the namespace and `--so_flags` say, as of the last `socket()`.
     pub(crate) settings: Settings,
     stack: Option<Stack>,
@@ -51,6 +70,8 @@ impl Host {
     pub(crate) fn new(flags: SoFlags) -> Host {
         Host {
             flags,
+            device: None,
+            next_port: *PORTS.start(),
             settings: Settings::default(),
             stack: None,
             now: START,
@@ -58,6 +79,11 @@ impl Host {
             table: BTreeMap::new(),
             unreachable: None,
         }
+    }
+
+    /// A host without sockets whose packets go to a device.
+    pub(crate) fn on_device(flags: SoFlags, device: OnDevice) -> Host {
+        Host { device: Some(device), ..Host::new(flags) }
     }
 
     /// The time of day, microseconds since 1970.
@@ -104,6 +130,12 @@ impl Host {
 
     fn make_stack(&self) -> Answer<Stack> {
         let mut config = self.settings.stack.clone();
+        if let Some(device) = &self.device {
+            config.addresses = device.addresses.clone();
+            config.mtu = config.mtu.min(device.mtu);
+            config.granularity = device.granularity;
+            return Stack::new(config, device.seed).map_err(|_| Errno(libc::EINVAL));
+        }
         // Any address is ours, as on a device that captures everything; connections go out from the first.
         config.any_address = true;
         config.addresses = self.flags.local_ip.into_iter().collect();
@@ -120,11 +152,11 @@ impl Host {
 
 /// Packets.
 impl Host {
-    /// Takes a packet of the script.
-    pub(crate) fn arrive(&mut self, packet: &[u8]) -> Answer<()> {
+    /// Takes a packet from outside.
+    pub(crate) fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
         self.note_icmp(packet);
         let now = self.now;
-        self.stack()?.on_packet(packet, Rx::default(), now);
+        self.stack()?.on_packet(packet, rx, now);
         self.drain();
         Ok(())
     }
@@ -260,6 +292,25 @@ impl Host {
             Some(Descriptor::Socket(_)) => Err(Errno(libc::EINVAL)),
             None => Err(Errno(libc::EBADF)),
         }
+    }
+
+    /// bind(): port 0 stands for one that no other socket has.
+    pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
+        let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
+        if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
+            return Err(Errno(libc::EADDRNOTAVAIL));
+        }
+        let port = if addr.port() == 0 { self.free_port()? } else { addr.port() };
+        self.socket(fd)?.bind(SocketAddr::new(addr.ip(), port))
+    }
+
+    fn free_port(&mut self) -> Answer<u16> {
+        let taken: Vec<u16> = self.sockets().filter_map(|socket| Some(socket.local?.port())).collect();
+        let from = self.next_port;
+        let free = (from..=*PORTS.end()).chain(*PORTS.start()..from).find(|port| !taken.contains(port));
+        let free = free.ok_or(Errno(libc::EADDRINUSE))?;
+        self.next_port = if free == *PORTS.end() { *PORTS.start() } else { free + 1 };
+        Ok(free)
     }
 
     /// A new socket for a connection that was accepted.

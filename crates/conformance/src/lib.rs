@@ -13,7 +13,8 @@
 //! | module | what |
 //! |---|---|
 //! | `abi` | everything C: the table, the caller's memory, the preloaded symbols; all `unsafe` of the crate |
-//! | `world` | the lock, the virtual clock, and callers that sleep |
+//! | `world` | the lock, the clock (virtual or real), and callers that sleep |
+//! | [`live`] | the same calls in real time on a device, for `brisk-conformance-dut` |
 //! | `host` | the stack, the packets that left it, the descriptors |
 //! | `socket` | what a socket is, and its calls |
 //! | `ready` | `poll` and `epoll` |
@@ -36,6 +37,7 @@ mod errno;
 mod error_queue;
 mod flags;
 mod host;
+pub mod live;
 mod options;
 mod ready;
 mod socket;
@@ -43,3 +45,5 @@ mod sysctl;
 mod tcp_info;
 mod usage;
 mod world;
+
+pub use errno::Errno;

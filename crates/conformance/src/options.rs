@@ -215,7 +215,11 @@ fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32
         libc::TCP_THIN_LINEAR_TIMEOUTS => {
             socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then_some(LINEAR_TIMEOUTS);
         }
-        libc::TCP_LINGER2 => socket.tcp.fin_wait_2_timeout = secs(number.clamp(0, 120)),
+        libc::TCP_LINGER2 => {
+            let limit = secs(number.clamp(0, 120));
+            socket.tcp.fin_wait_2_timeout = limit;
+            conn.into_iter().for_each(|id| stack.set_fin_wait_2_timeout(id, limit));
+        }
         libc::TCP_USER_TIMEOUT => {
             let millis = within(number, 0..=i32::MAX)? as u64;
             let limit = (millis > 0).then(|| Duration::from_millis(millis));

@@ -23,6 +23,7 @@ const NAMES: &[&str] = &[
     "tcp_mtu_probing",
     "tcp_notsent_lowat",
     "tcp_retries2",
+    "tcp_rfc1337",
     "tcp_rmem",
     "tcp_rto_max_ms",
     "tcp_rto_min_us",

@@ -62,6 +62,17 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "does not tell its MTU", error))
     }
 
+    /// The hardware address of an Ethernet.
+    pub fn hardware_address(&self) -> Result<[u8; 6], OpenError> {
+        self.link()
+            .and_then(|reply| {
+                let attributes = reply.get(IFINFOMSG..).unwrap_or_default();
+                let address = attribute(attributes, IFLA_ADDRESS).and_then(|value| value.try_into().ok());
+                address.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no Ethernet"))
+            })
+            .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
+    }
+
     /// What the kernel says about the interface: struct ifinfomsg and attributes.
     fn link(&self) -> io::Result<Vec<u8>> {
         Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
@@ -205,6 +216,7 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;

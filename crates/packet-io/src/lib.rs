@@ -5,6 +5,7 @@
 //! | [`device`] | [`Device`]: batches of IP packets in and out, with super-packets both ways |
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
+//! | [`ethernet`] | a host of its own on an Ethernet, with ARP and neighbour discovery |
 //! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
@@ -24,6 +25,7 @@ compile_error!(
 );
 
 pub mod device;
+pub mod ethernet;
 mod headers;
 pub mod inherited;
 pub mod interface;

@@ -79,7 +79,7 @@ const ETHERNET_HEADER: usize = 14;
 // From linux/if_packet.h and linux/if_ether.h.
 const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
-const ETH_P_ALL: u16 = 3;
+pub(crate) const ETH_P_ALL: u16 = 3;
 
 impl PacketDevice {
     /// Opens `interface`. What `options` asks the stack to listen on is guarded from now on.
@@ -275,7 +275,7 @@ fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
 }
 
 /// Binds to an interface and to a protocol of frames; 0 gets none.
-fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
+pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: sockaddr_ll is plain old data, and the storage has room and alignment for every kind of address.
     let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
@@ -287,10 +287,15 @@ fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
     socket.bind(&address)
 }
 
-fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards) -> io::Result<()> {
+/// What arrives has a `virtio_net_hdr` before it, and what this host sends does not arrive.
+pub(crate) fn describe_arrivals(socket: &Socket) -> io::Result<()> {
     let on = 1i32.to_ne_bytes();
     crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)?;
-    crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &on)?;
+    crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &on)
+}
+
+fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards) -> io::Result<()> {
+    describe_arrivals(socket)?;
     let served = options.serve.map(|served| served.port());
     socket.attach_filter(&filter::program(link as u32, served, guards.ports().as_ref()))?;
     crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);

@@ -34,6 +34,7 @@ const KEYS: &[(&str, &str)] = &[
     ("max_super_segment", "largest super-segment, bytes; 0: none"),
     ("max_connections", "most connections at one time"),
     ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
+    ("time_wait_resets", "on, off: a reset ends TIME-WAIT"),
     ("granularity", "clock granularity of the driver"),
     ("challenge_acks_per_second", "challenge ACKs of the host"),
     ("congestion", "cubic, reno, or fixed:BYTES"),
@@ -274,6 +275,7 @@ impl Settings {
             "max_super_segment" => self.stack.max_super_segment = number(key, value)?,
             "max_connections" => self.stack.max_connections = number(key, value)?,
             "msl" => self.stack.msl = span(key, value)?,
+            "time_wait_resets" => self.stack.time_wait_resets = on_off(key, value)?,
             "granularity" => self.stack.granularity = span(key, value)?,
             "challenge_acks_per_second" => self.stack.challenge_acks_per_second = number(key, value)?,
             "backlog" => {
@@ -509,6 +511,7 @@ impl Settings {
             "tcp_syn_retries" => self.tcp.syn_retries = number(key, value)?,
             "tcp_synack_retries" => self.tcp.synack_retries = number(key, value)?,
             "tcp_retries2" => self.tcp.retries = number(key, value)?,
+            "tcp_rfc1337" => self.stack.time_wait_resets = value == "0",
             "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds()?,
             "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
             "tcp_fastopen" => self.sysctl_fast_open(key, value)?,

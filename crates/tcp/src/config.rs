@@ -49,6 +49,9 @@ pub struct StackConfig {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
+    /// A reset at RCV.NXT ends TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0). Default false: an
+    /// old reset must not let old segments into the next connection (RFC 1337).
+    pub time_wait_resets: bool,
     /// Clock granularity of the driver: G of RFC 6298. Default 1 us.
     pub granularity: Duration,
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
@@ -107,6 +110,7 @@ impl Default for StackConfig {
             fec_mem_total: 64 << 20,
             ephemeral_ports: 32_768..=60_999,
             msl: Duration::from_secs(30),
+            time_wait_resets: false,
             granularity: Duration::from_micros(1),
             challenge_acks_per_second: 1000,
             observe: false,

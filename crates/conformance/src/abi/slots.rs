@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use brisk_tcp::stack::Rx;
 use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval,
 };
@@ -16,7 +17,7 @@ use crate::calls::{self, SendOptions};
 use crate::errno::{Answer, Errno};
 use crate::host::FIRST_FD;
 use crate::ready::epoll::Control;
-use crate::world::World;
+use crate::world::{VirtualWorld, World};
 
 type User = *mut c_void;
 
@@ -30,7 +31,10 @@ fn is_ours(fd: c_int) -> bool {
 }
 
 /// Runs a call; its error goes to `errno`, and a panic must not reach C.
-pub(super) fn run_in(world: Option<&World>, call: impl FnOnce(&World) -> Answer<isize>) -> isize {
+pub(super) fn run_in(
+    world: Option<&VirtualWorld>,
+    call: impl FnOnce(&VirtualWorld) -> Answer<isize>,
+) -> isize {
     let answer = match world {
         Some(world) => catch_unwind(AssertUnwindSafe(|| call(world))).unwrap_or(Err(Errno(libc::EIO))),
         None => Err(Errno(libc::EBADF)),
@@ -44,16 +48,16 @@ pub(super) fn run_in(world: Option<&World>, call: impl FnOnce(&World) -> Answer<
     }
 }
 
-fn run(user: User, call: impl FnOnce(&World) -> Answer<isize>) -> isize {
+fn run(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<isize>) -> isize {
     // SAFETY: the table hands out a pointer to a world that is never freed, or the caller made it up.
-    run_in(unsafe { user.cast::<World>().as_ref() }, call)
+    run_in(unsafe { user.cast::<VirtualWorld>().as_ref() }, call)
 }
 
-fn run_int(user: User, call: impl FnOnce(&World) -> Answer<i32>) -> c_int {
+fn run_int(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<i32>) -> c_int {
     run(user, |world| call(world).map(|value| value as isize)) as c_int
 }
 
-fn run_unit(user: User, call: impl FnOnce(&World) -> Answer<()>) -> c_int {
+fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int {
     run(user, |world| call(world).map(|()| 0)) as c_int
 }
 
@@ -101,7 +105,13 @@ pub(super) unsafe extern "C" fn connect(
 ///
 /// # Safety
 /// `to` points to `len` writable bytes.
-unsafe fn receive(world: &World, fd: c_int, to: *mut c_void, len: usize, flags: c_int) -> Answer<isize> {
+unsafe fn receive(
+    world: &VirtualWorld,
+    fd: c_int,
+    to: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Answer<isize> {
     let received = calls::receive(world, fd, len.min(MOST_BYTES), flags)?;
     // SAFETY: the caller's contract.
     unsafe { memory::put(to, len, &received.bytes) }
@@ -170,7 +180,7 @@ pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msgh
     })
 }
 
-fn send_bytes(world: &World, fd: c_int, bytes: &[u8], flags: c_int) -> Answer<isize> {
+fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: &[u8], flags: c_int) -> Answer<isize> {
     calls::send(world, fd, bytes, SendOptions { flags, ..SendOptions::default() }).map(|count| count as isize)
 }
 
@@ -303,7 +313,7 @@ pub(super) unsafe extern "C" fn getsockopt(
 /// # Safety
 /// As for the system call.
 pub(super) unsafe fn getsockopt_of_ours(
-    world: &World,
+    world: &VirtualWorld,
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -362,7 +372,9 @@ pub(super) unsafe extern "C" fn poll(
 
 pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
     // SAFETY: see the module.
-    run_unit(user, |world| world.call(|host| host.arrive(unsafe { memory::bytes(packet, len) })))
+    run_unit(user, |world| {
+        world.call(|host| host.arrive(unsafe { memory::bytes(packet, len) }, Rx::default()))
+    })
 }
 
 /// Nothing to come is an answer of no bytes: packetdrill would repeat a call that failed for ever.
@@ -483,7 +495,7 @@ pub(super) unsafe extern "C" fn splice(
 }
 
 /// What the pipe takes is read; the rest stays in the socket.
-fn splice_out(world: &World, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
+fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     let seen = calls::receive(world, from, len.min(SPLICE_STEP), libc::MSG_PEEK | nonblocking)?;
     if seen.bytes.is_empty() {
@@ -496,7 +508,7 @@ fn splice_out(world: &World, from: c_int, to: c_int, len: usize, flags: c_uint) 
     Ok(written)
 }
 
-fn splice_in(world: &World, from: c_int, to: c_int, len: usize) -> Answer<isize> {
+fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize) -> Answer<isize> {
     let mut buffer = vec![0u8; len.min(SPLICE_STEP)];
     // SAFETY: the buffer is ours.
     let read = raw::answer(unsafe { libc::read(from, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long)?;

@@ -9,7 +9,7 @@ use libc::{
 
 use super::slots;
 use crate::flags::SoFlags;
-use crate::world::World;
+use crate::world::VirtualWorld;
 
 type User = *mut c_void;
 
@@ -73,11 +73,11 @@ pub(super) struct PacketdrillInterface {
 const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * 8, "33 pointers are the ABI");
 
 /// The world of the last table that was filled: the preloaded symbols must find it without a pointer.
-static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+static WORLD: AtomicPtr<VirtualWorld> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The world, once packetdrill has loaded the library.
 #[cfg(not(test))]
-pub(super) fn world() -> Option<&'static World> {
+pub(super) fn world() -> Option<&'static VirtualWorld> {
     // SAFETY: null, or a world that was leaked on purpose.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn packetdrill_interface_init(
         std::process::exit(1);
     });
     // Never freed: descriptors are closed when everything else has ended.
-    let world = Box::into_raw(Box::new(World::new(flags)));
+    let world = Box::into_raw(Box::new(VirtualWorld::new(flags)));
     WORLD.store(world, Ordering::Release);
     // SAFETY: the caller's contract; the old content is plain memory of the caller.
     unsafe { ifc.write(table(world.cast())) }

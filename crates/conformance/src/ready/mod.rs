@@ -47,7 +47,8 @@ fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     let failed = socket.error.is_some();
     set(ERR, failed || socket.errors.is_ready());
     let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
-    let ended = at_end || socket.read_shut || socket.over;
+    // The peer's FIN tells even while data before it waits to be read.
+    let ended = at_end || socket.usage.peer_closed() || socket.read_shut || socket.over;
     let enough = stack.readable(id) >= socket.options.receive_low_water;
     set(HUP, socket.over || (ended && socket.write_shut));
     set(IN | RDNORM, enough || ended);

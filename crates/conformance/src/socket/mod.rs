@@ -2,7 +2,7 @@
 //! it while the clock runs.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use brisk_script::Settings;
@@ -176,6 +176,16 @@ impl Socket {
             Role::Connection(id) => Some(id),
             Role::Fresh | Role::Listening(_) => None,
         }
+    }
+
+    /// Its own address, as its program sees it.
+    pub(crate) fn own_address(&self, stack: &Stack) -> SocketAddr {
+        let any = match self.family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let connected = self.conn().and_then(|id| stack.local_addr(id));
+        self.as_seen(connected.or(self.local).unwrap_or(SocketAddr::new(any, 0)))
     }
 
     /// The error that is told once.

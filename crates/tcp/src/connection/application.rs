@@ -206,6 +206,11 @@ impl Connection {
         self.keepalive = keepalive.filter(|_| open).map(|config| Keepalive::new(config, now));
     }
 
+    /// Sets how long FIN-WAIT-2 lasts.
+    pub(crate) fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
+        Arc::make_mut(&mut self.config).fin_wait_2_timeout = timeout;
+    }
+
     /// Sets the user timeout.
     pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout;

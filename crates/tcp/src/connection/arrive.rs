@@ -277,7 +277,12 @@ impl Connection {
     /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
         let news = self.read_gentle_signals(segment, now);
-        let window_changed = self.tx.window.update(segment.seq, segment.ack, segment.window).is_change();
+        let window = &mut self.tx.window;
+        let window_changed = match segment.flags.contains(Flags::SYN) {
+            true => window.update_unscaled(segment.seq, segment.ack, segment.window),
+            false => window.update(segment.seq, segment.ack, segment.window),
+        }
+        .is_change();
         self.tx.window.on_probe_answered();
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         let mut ack = self.tx.scoreboard.on_ack(

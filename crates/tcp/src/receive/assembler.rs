@@ -305,6 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn a_full_table_still_takes_what_touches_a_range() {
+        let mut assembler = Assembler::new(SeqNum(1));
+        let start = |i: u32| 101 + 100 * i;
+        for i in 0..RANGES_MAX as u32 {
+            assembler.on_data(range(start(i), start(i) + 10), false);
+        }
+        let apart = assembler.on_data(range(start(1) + 11, start(1) + 21), false);
+        assert_eq!((apart.block, apart.store.is_empty()), (None, true), "one byte away");
+        let apart = assembler.on_data(range(start(2) - 11, start(2) - 1), false);
+        assert_eq!((apart.block, apart.store.is_empty()), (None, true), "one byte before");
+        let behind = assembler.on_data(range(start(1) + 10, start(1) + 20), false);
+        assert_eq!(behind.block, Some(range(start(1), start(1) + 20)));
+        let before = assembler.on_data(range(start(2) - 10, start(2)), false);
+        assert_eq!(before.block, Some(range(start(2) - 10, start(2) + 10)));
+        assert_eq!(assembler.above.len(), RANGES_MAX);
+    }
+
+    #[test]
     fn ranges_are_bounded_and_a_refused_segment_is_not_stored() {
         let mut assembler = Assembler::new(SeqNum(0));
         for i in 0..RANGES_MAX as u32 {

@@ -397,6 +397,17 @@ mod tests {
     }
 
     #[test]
+    fn a_round_ends_when_the_round_trip_is_over_and_not_later() {
+        let mut window = scaled();
+        let rtt = Duration::from_millis(50);
+        window.on_rtt(rtt);
+        let early = Instant::ZERO + (rtt - Duration::from_micros(1));
+        assert_eq!(window.on_read(1 << 18, early), None);
+        assert!(window.on_read(1 << 18, Instant::ZERO + rtt).is_some_and(|capacity| capacity >= 1 << 20));
+        assert_eq!(window.on_read(1 << 20, Instant::ZERO + rtt), None, "the next has begun");
+    }
+
+    #[test]
     fn a_steady_reader_keeps_its_buffer() {
         let mut window = scaled();
         window.on_rtt(Duration::from_millis(50));

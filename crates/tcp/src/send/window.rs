@@ -83,6 +83,15 @@ impl SendWindow {
     /// Takes the window of an acceptable segment with ACK, unless it is older than the one last
     /// taken. The caller has checked SND.UNA =< SEG.ACK =< SND.NXT.
     pub(crate) fn update(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
+        self.take(seq, ack, self.scaled(wnd_raw))
+    }
+
+    /// The same for a segment with SYN, whose window is never scaled (RFC 7323 2.2).
+    pub(crate) fn update_unscaled(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
+        self.take(seq, ack, u32::from(wnd_raw))
+    }
+
+    fn take(&mut self, seq: SeqNum, ack: SeqNum, wnd: u32) -> Changed {
         // RFC 9293: "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set
         // SND.WND". A retransmission by the peer has an old SEG.SEQ; that it acknowledges more than
         // anything before shows that its window is news all the same.
@@ -92,7 +101,7 @@ impl SendWindow {
             return Changed::Stale;
         }
         let before = self.snd_wnd;
-        self.snd_wnd = u32::from(wnd_raw) << self.scale;
+        self.snd_wnd = wnd;
         (self.snd_wl1, self.snd_wl2) = (seq, ack);
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
         match (before, self.snd_wnd) {
@@ -198,7 +207,9 @@ mod tests {
         let mut window = window(1000);
         window.set_scale(7);
         assert_eq!(window.snd_wnd(), 1000);
-        assert_eq!(window.update(SeqNum(101), SeqNum(1), 1000), Changed::Grew);
+        assert_eq!(window.update_unscaled(SeqNum(100), SeqNum(2), 1000), Changed::Same);
+        assert_eq!((window.snd_wnd(), window.max_snd_wnd()), (1000, 1000));
+        assert_eq!(window.update(SeqNum(101), SeqNum(2), 1000), Changed::Grew);
         assert_eq!((window.snd_wnd(), window.max_snd_wnd()), (128_000, 128_000));
     }
 

@@ -137,7 +137,11 @@ impl Stack {
         let entry = self.time_wait.entry(place).ok_or(Refusal::InTimeWait)?;
         let tuple = entry.tuple;
         match entry.judge(arrived) {
-            TimeWaitVerdict::Ignore => return Err(Refusal::InTimeWait),
+            TimeWaitVerdict::Reset if self.config.time_wait_resets => {
+                self.time_wait.remove(place);
+                self.demux.remove(&tuple);
+            }
+            TimeWaitVerdict::Ignore | TimeWaitVerdict::Reset => return Err(Refusal::InTimeWait),
             TimeWaitVerdict::AckAndRestart => {
                 self.time_wait.restart(place, now);
                 self.acknowledge_in_time_wait(place, now);

@@ -388,6 +388,14 @@ impl Stack {
         }
     }
 
+    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes on as it
+    /// began.
+    pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.set_fin_wait_2_timeout(timeout);
+        }
+    }
+
     /// Changes or removes the user timeout.
     pub fn set_user_timeout(&mut self, id: ConnId, timeout: Option<Duration>) {
         if let Some(slot) = self.owned_mut(id) {

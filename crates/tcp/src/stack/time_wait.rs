@@ -44,6 +44,8 @@ pub(crate) struct TimeWaitEntry {
 pub(crate) enum TimeWaitVerdict {
     /// Nothing: an old duplicate, or a reset (RFC 1337).
     Ignore,
+    /// A reset at RCV.NXT that may end the wait if the host's settings say so (RFC 9293 section 3.10.7.4).
+    Reset,
     /// The peer repeats its FIN: acknowledge it and wait from the beginning.
     AckAndRestart,
     /// Acknowledge what is known: a challenge to a SYN, the answer to an old segment.
@@ -56,11 +58,12 @@ impl TimeWaitEntry {
     /// Judges a segment.
     pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
         let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers;
-        if segment.flags.contains(Flags::RST) {
-            // RFC 1337: a reset must not end TIME-WAIT early.
-            return TimeWaitVerdict::Ignore;
-        }
         let value = segment.options.timestamps.map(|timestamps| timestamps.value);
+        let old_timestamp = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(recent, value));
+        if segment.flags.contains(Flags::RST) {
+            let exact = segment.seq == rcv_nxt && !old_timestamp;
+            return if exact { TimeWaitVerdict::Reset } else { TimeWaitVerdict::Ignore };
+        }
         if segment.flags.contains(Flags::SYN) {
             // RFC 9293 section 3.10.7.4 / RFC 6191: a SYN beyond the old numbers, or with a later
             // timestamp, belongs to a new incarnation.
@@ -87,7 +90,6 @@ impl TimeWaitEntry {
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {
             return TimeWaitVerdict::AckAndRestart;
         }
-        let old_timestamp = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(recent, value));
         if !old_timestamp && segment.is_empty() && segment.seq == rcv_nxt {
             return TimeWaitVerdict::Ignore;
         }
@@ -262,9 +264,14 @@ mod tests {
     const REOPEN: TimeWaitVerdict = TimeWaitVerdict::Reopen(SeqNum(900 + SEQUENCE_GAP));
 
     #[test]
-    fn a_reset_does_not_end_time_wait() {
-        assert_eq!(judge(&entry(None), Flags::RST, 500, &[], None), TimeWaitVerdict::Ignore);
-        assert_eq!(judge(&entry(None), Flags::RST | Flags::ACK, 500, &[], None), TimeWaitVerdict::Ignore);
+    fn only_an_exact_reset_of_now_is_worth_a_question() {
+        let reset = |recent, seq, value| judge(&entry(recent), Flags::RST, seq, &[], value);
+        assert_eq!(reset(None, 500, None), TimeWaitVerdict::Reset);
+        assert_eq!(reset(Some(RECENT), 500, Some(RECENT)), TimeWaitVerdict::Reset);
+        assert_eq!(reset(Some(RECENT), 500, Some(RECENT - 1)), TimeWaitVerdict::Ignore);
+        for seq in [499, 501] {
+            assert_eq!(reset(None, seq, None), TimeWaitVerdict::Ignore);
+        }
     }
 
     #[test]

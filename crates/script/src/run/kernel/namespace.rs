@@ -59,6 +59,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("slow_start_after_idle", _) => one("tcp_slow_start_after_idle", flag()),
         // Set at the socket: a namespace may not choose freely.
         ("congestion", "reno" | "cubic") => Ok(Vec::new()),
+        ("time_wait_resets", _) => one("tcp_rfc1337", if value == "on" { "0" } else { "1" }.to_owned()),
         ("syn_retries", _) => one("tcp_syn_retries", value.to_owned()),
         ("synack_retries", _) => one("tcp_synack_retries", value.to_owned()),
         ("retries", _) => one("tcp_retries2", value.to_owned()),

@@ -1,4 +1,4 @@
-//! The lock around the host, the virtual clock, and callers that sleep.
+//! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
 //!
 //! One thread drives: the one that loaded the library. It moves the clock (`usleep`, `gettimeofday`,
 //! `netdev_receive`). Another makes the calls that block. Such a caller sleeps until something has
@@ -15,6 +15,7 @@ use brisk_wire::Instant;
 use crate::errno::{Answer, Errno};
 use crate::flags::SoFlags;
 use crate::host::Host;
+use crate::world::World;
 
 /// How long the clock stands still, in real time, for a caller that was woken and does not ask for the
 /// time: a program that is not packetdrill need not.
@@ -26,7 +27,7 @@ const HORIZON: Duration = Duration::from_secs(24 * 3600);
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct VirtualWorld {
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -63,16 +64,16 @@ impl Inner {
 
 type Locked<'a> = MutexGuard<'a, Inner>;
 
-impl World {
+impl VirtualWorld {
     /// A world that the calling thread drives.
-    pub(crate) fn new(flags: SoFlags) -> World {
+    pub(crate) fn new(flags: SoFlags) -> VirtualWorld {
         let inner = Inner {
             host: Host::new(flags),
             driver: thread::current().id(),
             sleepers: Vec::new(),
             returning: Vec::new(),
         };
-        World { inner: Mutex::new(inner), changed: Condvar::new() }
+        VirtualWorld { inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
     fn lock(&self) -> Locked<'_> {
@@ -82,46 +83,6 @@ impl World {
         // Whoever calls again has returned.
         inner.returning.retain(|thread| *thread != me);
         inner
-    }
-
-    /// Makes a call that does not wait.
-    pub(crate) fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T> {
-        let mut inner = self.lock();
-        let answer = call(&mut inner.host);
-        inner.host.drain();
-        self.tell(&mut inner);
-        answer
-    }
-
-    /// Makes a call that waits until `attempt` has an answer, or for `limit` of virtual time: `None` then.
-    pub(crate) fn wait<T>(
-        &self,
-        limit: Option<Duration>,
-        mut attempt: impl FnMut(&mut Host) -> Answer<Option<T>>,
-    ) -> Answer<Option<T>> {
-        let me = thread::current().id();
-        let mut inner = self.lock();
-        let until = limit.map(|limit| inner.host.now + limit);
-        let mut slept = false;
-        loop {
-            let answer = attempt(&mut inner.host);
-            inner.host.drain();
-            inner.sleepers.retain(|sleeper| sleeper.thread != me);
-            self.tell(&mut inner);
-            let over = until.is_some_and(|until| until <= inner.host.now);
-            if over || !matches!(answer, Ok(None)) {
-                if slept && me != inner.driver {
-                    inner.returning.push(me);
-                }
-                self.changed.notify_all();
-                return answer;
-            }
-            inner = match me == inner.driver {
-                true => self.drive(inner, until)?,
-                false => self.sleep(inner, Sleeper { thread: me, until, must_try: false }),
-            };
-            slept = true;
-        }
     }
 
     /// The driver itself waits: nobody else moves the clock, so that it goes to the next timer.
@@ -227,13 +188,53 @@ impl World {
     }
 }
 
+impl World for VirtualWorld {
+    fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T> {
+        let mut inner = self.lock();
+        let answer = call(&mut inner.host);
+        inner.host.drain();
+        self.tell(&mut inner);
+        answer
+    }
+
+    fn wait<T>(
+        &self,
+        limit: Option<Duration>,
+        mut attempt: impl FnMut(&mut Host) -> Answer<Option<T>>,
+    ) -> Answer<Option<T>> {
+        let me = thread::current().id();
+        let mut inner = self.lock();
+        let until = limit.map(|limit| inner.host.now + limit);
+        let mut slept = false;
+        loop {
+            let answer = attempt(&mut inner.host);
+            inner.host.drain();
+            inner.sleepers.retain(|sleeper| sleeper.thread != me);
+            self.tell(&mut inner);
+            let over = until.is_some_and(|until| until <= inner.host.now);
+            if over || !matches!(answer, Ok(None)) {
+                if slept && me != inner.driver {
+                    inner.returning.push(me);
+                }
+                self.changed.notify_all();
+                return answer;
+            }
+            inner = match me == inner.driver {
+                true => self.drive(inner, until)?,
+                false => self.sleep(inner, Sleeper { thread: me, until, must_try: false }),
+            };
+            slept = true;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn world() -> Arc<World> {
-        Arc::new(World::new(SoFlags::default()))
+    fn world() -> Arc<VirtualWorld> {
+        Arc::new(VirtualWorld::new(SoFlags::default()))
     }
 
     #[test]

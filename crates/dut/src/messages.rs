@@ -1,0 +1,317 @@
+//! The messages of `posix_server`, field by field. The numbers are the protocol; the names are ours.
+//!
+//! A call answers `ret` as the C function would and `errno` as a number of Linux's, which is 0 when `ret` is not
+//! negative.
+
+use prost::{Enumeration, Message, Oneof};
+
+/// `struct sockaddr_in`. The port is in the byte order of the host, the address in that of the network.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SockaddrIn {
+    /// `AF_INET`.
+    #[prost(int32, tag = "1")]
+    pub family: i32,
+    /// 0 to 65535.
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// Four bytes.
+    #[prost(bytes = "vec", tag = "3")]
+    pub addr: Vec<u8>,
+}
+
+/// `struct sockaddr_in6`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SockaddrIn6 {
+    /// `AF_INET6`.
+    #[prost(uint32, tag = "1")]
+    pub family: u32,
+    /// 0 to 65535.
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// Flow label and class.
+    #[prost(uint32, tag = "3")]
+    pub flowinfo: u32,
+    /// Sixteen bytes.
+    #[prost(bytes = "vec", tag = "4")]
+    pub addr: Vec<u8>,
+    /// The interface, for addresses of one link.
+    #[prost(uint32, tag = "5")]
+    pub scope_id: u32,
+}
+
+/// Either of the two.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Sockaddr {
+    /// Which.
+    #[prost(oneof = "Address", tags = "1, 2")]
+    pub sockaddr: Option<Address>,
+}
+
+/// The address in a [`Sockaddr`].
+#[derive(Clone, PartialEq, Eq, Oneof)]
+pub enum Address {
+    /// IPv4.
+    #[prost(message, tag = "1")]
+    In(SockaddrIn),
+    /// IPv6.
+    #[prost(message, tag = "2")]
+    In6(SockaddrIn6),
+}
+
+/// `struct timeval`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Timeval {
+    /// Whole seconds.
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    /// The rest.
+    #[prost(int64, tag = "2")]
+    pub microseconds: i64,
+}
+
+/// The value of a socket option.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SockOptVal {
+    /// In one of three forms.
+    #[prost(oneof = "OptionValue", tags = "1, 2, 3")]
+    pub val: Option<OptionValue>,
+}
+
+/// The value in a [`SockOptVal`].
+#[derive(Clone, PartialEq, Eq, Oneof)]
+pub enum OptionValue {
+    /// As it lies in memory.
+    #[prost(bytes, tag = "1")]
+    Bytes(Vec<u8>),
+    /// An `int`.
+    #[prost(int32, tag = "2")]
+    Int(i32),
+    /// A `struct timeval`.
+    #[prost(message, tag = "3")]
+    Time(Timeval),
+}
+
+/// The form in which an option is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
+#[repr(i32)]
+pub enum OptionKind {
+    /// As it lies in memory.
+    Bytes = 0,
+    /// An `int`.
+    Int = 1,
+    /// A `struct timeval`.
+    Time = 2,
+}
+
+/// Declares messages whose fields are numbers, texts, bytes or other messages.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $tag:literal ($($kind:tt)*)),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Message)]
+        pub struct $name {
+            $($(#[$field_doc])* #[prost($($kind)*, tag = $tag)] pub $field: $type,)*
+        }
+    )*};
+}
+
+messages! {
+    /// accept(2).
+    AcceptRequest {
+        /// The listener.
+        sockfd: i32 = "1" (int32),
+    }
+    /// What accept(2) answers.
+    AcceptResponse {
+        /// The new socket, or -1.
+        fd: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// The peer.
+        addr: Option<Sockaddr> = "3" (message, optional),
+    }
+    /// bind(2).
+    BindRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// Where; port 0 asks for a free one.
+        addr: Option<Sockaddr> = "2" (message, optional),
+    }
+    /// What bind, close, connect, listen, send, sendto and setsockopt answer.
+    Return {
+        /// What the C function returns.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+    }
+    /// close(2).
+    CloseRequest {
+        /// The socket.
+        fd: i32 = "1" (int32),
+    }
+    /// connect(2).
+    ConnectRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// Where to.
+        addr: Option<Sockaddr> = "2" (message, optional),
+    }
+    /// getsockname(2).
+    GetSockNameRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+    }
+    /// What getsockname(2) answers.
+    GetSockNameResponse {
+        /// 0 or -1.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// The socket's own address.
+        addr: Option<Sockaddr> = "3" (message, optional),
+    }
+    /// getsockopt(2).
+    GetSockOptRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// `SOL_SOCKET` and so on.
+        level: i32 = "2" (int32),
+        /// The option.
+        optname: i32 = "3" (int32),
+        /// Bytes that the caller has room for, if it asks for bytes.
+        optlen: i32 = "4" (int32),
+        /// In which form.
+        kind: i32 = "5" (enumeration = "OptionKind"),
+    }
+    /// What getsockopt(2) answers.
+    GetSockOptResponse {
+        /// 0 or -1.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// The value, in the form that was asked for.
+        optval: Option<SockOptVal> = "3" (message, optional),
+    }
+    /// listen(2).
+    ListenRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// How many may wait.
+        backlog: i32 = "2" (int32),
+    }
+    /// `struct pollfd`: `events` in a request, `revents` in an answer.
+    PollFd {
+        /// The socket.
+        fd: i32 = "1" (int32),
+        /// Which events.
+        events: u32 = "2" (uint32),
+    }
+    /// poll(2).
+    PollRequest {
+        /// The sockets.
+        pfds: Vec<PollFd> = "1" (message, repeated),
+        /// -1 waits for ever.
+        timeout_millis: i32 = "2" (int32),
+    }
+    /// What poll(2) answers.
+    PollResponse {
+        /// How many have something, or -1.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// All of them.
+        pfds: Vec<PollFd> = "3" (message, repeated),
+    }
+    /// recv(2).
+    RecvRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// At most so many bytes.
+        len: i32 = "2" (int32),
+        /// `MSG_...`.
+        flags: i32 = "3" (int32),
+    }
+    /// What recv(2) answers.
+    RecvResponse {
+        /// How many bytes, or -1.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// The bytes.
+        buf: Vec<u8> = "3" (bytes = "vec"),
+    }
+    /// send(2).
+    SendRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// The bytes.
+        buf: Vec<u8> = "2" (bytes = "vec"),
+        /// `MSG_...`.
+        flags: i32 = "3" (int32),
+    }
+    /// sendto(2).
+    SendToRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// The bytes.
+        buf: Vec<u8> = "2" (bytes = "vec"),
+        /// `MSG_...`.
+        flags: i32 = "3" (int32),
+        /// Where to.
+        dest_addr: Option<Sockaddr> = "4" (message, optional),
+    }
+    /// fcntl(2) with `O_NONBLOCK`.
+    SetNonblockingRequest {
+        /// The socket.
+        fd: i32 = "1" (int32),
+        /// Set or cleared.
+        nonblocking: bool = "2" (bool),
+    }
+    /// What fcntl(2) answers.
+    SetNonblockingResponse {
+        /// 0 or -1.
+        ret: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+        /// The command that failed: `F_GETFL` or `F_SETFL`.
+        cmd: String = "3" (string),
+    }
+    /// setsockopt(2).
+    SetSockOptRequest {
+        /// The socket.
+        sockfd: i32 = "1" (int32),
+        /// `SOL_SOCKET` and so on.
+        level: i32 = "2" (int32),
+        /// The option.
+        optname: i32 = "3" (int32),
+        /// The value.
+        optval: Option<SockOptVal> = "4" (message, optional),
+    }
+    /// shutdown(2).
+    ShutdownRequest {
+        /// The socket.
+        fd: i32 = "1" (int32),
+        /// `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
+        how: i32 = "2" (int32),
+    }
+    /// What shutdown(2) answers.
+    ShutdownResponse {
+        /// Error number.
+        errno: i32 = "1" (int32),
+    }
+    /// socket(2).
+    SocketRequest {
+        /// `AF_INET` or `AF_INET6`.
+        domain: i32 = "1" (int32),
+        /// `SOCK_STREAM`.
+        kind: i32 = "2" (int32),
+        /// 0 or `IPPROTO_TCP`.
+        protocol: i32 = "3" (int32),
+    }
+    /// What socket(2) answers.
+    SocketResponse {
+        /// The socket, or -1.
+        fd: i32 = "1" (int32),
+        /// Error number.
+        errno: i32 = "2" (int32),
+    }
+}

@@ -1,0 +1,159 @@
+//! Who is where on the link: hardware addresses that are known, and packets that wait for one.
+//!
+//! There is no timer: a question is repeated when a packet wants to leave, at most once a second (RFC 1122 section
+//! 2.3.2.1), which TCP's own retransmissions see to. What was not confirmed for a while is still used, and asked for
+//! again beside.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::frame::Mac;
+
+/// Between two questions for the same address.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long an answer is taken for granted (REACHABLE_TIME of RFC 4861 section 10).
+const REACHABLE: Duration = Duration::from_secs(30);
+/// Addresses that are remembered; whoever was heard of longest ago makes room.
+const MOST_NEIGHBOURS: usize = 1024;
+/// Packets that wait for one address; the oldest makes room.
+const MOST_WAITING: usize = 64;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    known: HashMap<IpAddr, Neighbour>,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    mac: Option<Mac>,
+    /// When it was heard of last, or first asked for.
+    heard: Instant,
+    asked: Option<Instant>,
+    waiting: VecDeque<Vec<u8>>,
+}
+
+/// What to do with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Verdict {
+    /// Where it goes, or `None`: hand it to [`Neighbours::hold`].
+    pub(super) mac: Option<Mac>,
+    /// Ask for the address.
+    pub(super) ask: bool,
+}
+
+impl Neighbours {
+    /// A packet wants to go to `hop`.
+    pub(super) fn look_up(&mut self, hop: IpAddr, now: Instant) -> Verdict {
+        if !self.known.contains_key(&hop) {
+            self.make_room();
+        }
+        let fresh = Neighbour { mac: None, heard: now, asked: None, waiting: VecDeque::new() };
+        let entry = self.known.entry(hop).or_insert(fresh);
+        let doubtful = entry.mac.is_none() || now.saturating_duration_since(entry.heard) >= REACHABLE;
+        let due = entry.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASK_AGAIN);
+        let ask = doubtful && due;
+        if ask {
+            entry.asked = Some(now);
+        }
+        Verdict { mac: entry.mac, ask }
+    }
+
+    /// Keeps a packet until `hop` is known. True if another had to make room for it.
+    pub(super) fn hold(&mut self, hop: IpAddr, packet: &[u8]) -> bool {
+        let Some(entry) = self.known.get_mut(&hop) else { return true };
+        let full = entry.waiting.len() >= MOST_WAITING;
+        if full {
+            entry.waiting.pop_front();
+        }
+        entry.waiting.push_back(packet.to_vec());
+        full
+    }
+
+    /// `address` is at `mac`. Somebody new is remembered only if `insert` says so (who asked us: RFC 826; not everybody
+    /// who tells something: RFC 4861 section 7.2.5). Returns the packets that waited.
+    pub(super) fn learn(
+        &mut self,
+        address: IpAddr,
+        mac: Mac,
+        insert: bool,
+        now: Instant,
+    ) -> VecDeque<Vec<u8>> {
+        if !self.known.contains_key(&address) {
+            if !insert {
+                return VecDeque::new();
+            }
+            self.make_room();
+        }
+        let fresh = Neighbour { mac: None, heard: now, asked: None, waiting: VecDeque::new() };
+        let entry = self.known.entry(address).or_insert(fresh);
+        (entry.mac, entry.heard, entry.asked) = (Some(mac), now, None);
+        std::mem::take(&mut entry.waiting)
+    }
+
+    fn make_room(&mut self) {
+        if self.known.len() < MOST_NEIGHBOURS {
+            return;
+        }
+        let oldest = self.known.iter().min_by_key(|(_, entry)| entry.heard).map(|(address, _)| *address);
+        oldest.map(|address| self.known.remove(&address));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 9];
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0A00_0000 + number).into()
+    }
+
+    #[test]
+    fn an_unknown_address_is_asked_for_once_a_second_and_its_packets_wait() {
+        let (mut neighbours, start) = (Neighbours::default(), Instant::now());
+        let mut asked = 0;
+        for millis in (0..3000).step_by(100) {
+            let verdict = neighbours.look_up(address(1), start + Duration::from_millis(millis));
+            assert_eq!(verdict.mac, None);
+            assert!(!neighbours.hold(address(1), &[millis as u8]));
+            asked += u32::from(verdict.ask);
+        }
+        assert_eq!(asked, 3);
+        let waited = neighbours.learn(address(1), MAC, false, start);
+        assert_eq!((waited.len(), waited[0][0], waited[1][0]), (30, 0, 100));
+        assert_eq!(neighbours.look_up(address(1), start), Verdict { mac: Some(MAC), ask: false });
+    }
+
+    #[test]
+    fn what_is_old_is_used_and_asked_for_again() {
+        let (mut neighbours, start) = (Neighbours::default(), Instant::now());
+        neighbours.learn(address(1), MAC, true, start);
+        let later = start + REACHABLE;
+        assert_eq!(neighbours.look_up(address(1), later), Verdict { mac: Some(MAC), ask: true });
+        assert_eq!(neighbours.look_up(address(1), later), Verdict { mac: Some(MAC), ask: false });
+        neighbours.learn(address(1), MAC, false, later);
+        assert!(!neighbours.look_up(address(1), later + ASK_AGAIN).ask);
+    }
+
+    #[test]
+    fn nobody_fills_the_table_and_nobody_is_remembered_for_telling() {
+        let (mut neighbours, start) = (Neighbours::default(), Instant::now());
+        neighbours.learn(address(0), MAC, false, start);
+        assert_eq!(neighbours.known.len(), 0);
+        for number in 0..3000 {
+            neighbours.learn(address(number), MAC, true, start + Duration::from_millis(u64::from(number)));
+            neighbours.look_up(address(10_000 + number), start + Duration::from_millis(u64::from(number)));
+        }
+        assert_eq!(neighbours.known.len(), MOST_NEIGHBOURS);
+        assert!(neighbours.known.contains_key(&address(2999)));
+        for number in 0..200u8 {
+            neighbours.hold(address(12_999), &[number]);
+        }
+        let waiting = &neighbours.known[&address(12_999)].waiting;
+        assert_eq!((waiting.len(), waiting[0][0]), (MOST_WAITING, 200 - MOST_WAITING as u8));
+    }
+}

@@ -1,0 +1,49 @@
+//! The packet socket: whole frames of one interface, each behind a `virtio_net_hdr`, without those that this host
+//! sends (packet(7)).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use socket2::{Domain, Socket, Type};
+
+use super::frame::Mac;
+use crate::interface::Interface;
+use crate::packet::{ETH_P_ALL, bind, describe_arrivals};
+use crate::sockopt;
+
+/// Bytes of frames that may wait to be fetched; the kernel may grant less.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// Option of SOL_PACKET, and the kind of membership that is one multicast address (linux/if_packet.h).
+const PACKET_ADD_MEMBERSHIP: i32 = 1;
+const PACKET_MR_MULTICAST: u16 = 0;
+
+/// Opens a socket on `interface` that also hears `groups`. Never blocks.
+pub(super) fn open(interface: &Interface, groups: impl Iterator<Item = Mac>) -> io::Result<OwnedFd> {
+    // Without a protocol it hears nothing until it is bound to the one interface.
+    let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
+    describe_arrivals(&socket)?;
+    sockopt::wish_for_buffers(socket.as_fd(), RECEIVE_BUFFER);
+    bind(&socket, interface.index(), ETH_P_ALL)?;
+    for group in groups {
+        let request = membership(interface, group);
+        sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)?;
+    }
+    Ok(socket.into())
+}
+
+/// `struct packet_mreq`.
+fn membership(interface: &Interface, group: Mac) -> Vec<u8> {
+    let mut request = (interface.index() as i32).to_ne_bytes().to_vec();
+    request.extend(PACKET_MR_MULTICAST.to_ne_bytes());
+    request.extend((group.len() as u16).to_ne_bytes());
+    request.extend(group);
+    request.resize(16, 0);
+    request
+}
+
+/// Whether the kernel has `address` in this network namespace. One of IPv6 that is bound to a link cannot be asked for
+/// without naming the link, and is not found.
+pub(super) fn kernel_has(address: IpAddr) -> bool {
+    UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
+}
