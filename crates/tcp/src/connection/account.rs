@@ -41,8 +41,9 @@ impl Connection {
 
     fn account_control(&mut self, control: Control) {
         match control {
-            Control::ChallengeAck | Control::Poke => self.account_ack(),
-            Control::Reset(_) | Control::Abort => {}
+            Control::ChallengeAck => self.account_ack(),
+            // The peer refuses a poke for its sequence number, and with it the acknowledgement in it.
+            Control::Poke | Control::Reset(_) | Control::Abort => {}
         }
     }
 

@@ -6,7 +6,7 @@ use brisk_tcp::Event;
 use brisk_tcp::config::{BufferConfig, ConnectConfig, KeepaliveConfig, ListenConfig, TcpConfig};
 use brisk_tcp::connection::State;
 use brisk_tcp::error::CloseReason;
-use brisk_tcp::stack::Refusal;
+use brisk_tcp::stack::{Refusal, Rx};
 use brisk_wire::{Flags, IcmpKind, TcpHeader, emit_icmp, emit_icmp_too_big};
 
 use crate::harness::{A, B, Pair, Seen, packet, pattern};
@@ -70,6 +70,34 @@ fn keepalive_finds_a_dead_peer() {
     assert!(pair.heard(A, Event::Closed(at_a, CloseReason::KeepaliveTimeout)));
     assert!(pair.seen.len() > quiet);
     let _ = at_b;
+}
+
+/// The probe of one end arrives while that of the other waits to be sent: it is answered all the same.
+#[test]
+fn probes_that_cross_are_both_answered() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let second = Duration::from_secs(1);
+    let keepalive = KeepaliveConfig { idle: second, interval: second, count: 3 };
+    pair.a.set_keepalive(at_a, Some(keepalive));
+    pair.b.set_keepalive(at_b, Some(keepalive));
+    let mut packet = Vec::new();
+    // A wire without delay, on which both timers fire at the same time.
+    for now in (1..20).map(|round| pair.now + second * round) {
+        pair.a.on_timeout(now);
+        pair.b.on_timeout(now);
+        loop {
+            let from_a =
+                pair.a.poll_transmit(now, &mut packet).map(|_| pair.b.on_packet(&packet, Rx::default(), now));
+            let from_b =
+                pair.b.poll_transmit(now, &mut packet).map(|_| pair.a.on_packet(&packet, Rx::default(), now));
+            if from_a.or(from_b).is_none() {
+                break;
+            }
+        }
+    }
+    let states = (pair.a.state(at_a), pair.b.state(at_b));
+    assert_eq!(states, (Some(State::Established), Some(State::Established)));
 }
 
 #[test]
