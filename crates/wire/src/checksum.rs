@@ -31,16 +31,15 @@ impl Sum {
     /// (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. Addresses of different
     /// families are summed as they are; [`emit`](crate::emit) refuses to write such packets.
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
-        let mut sum = Sum::new();
+        // A handful of words, none of which can overflow 64 bits.
+        let mut words = u64::from(len.to_be()) + u64::from(u16::from(protocol).to_be());
         for address in [src, dst] {
             match address {
-                IpAddr::V4(v4) => sum.add(&v4.octets()),
-                IpAddr::V6(v6) => sum.add(&v6.octets()),
+                IpAddr::V4(v4) => words += u64::from(u32::from_ne_bytes(v4.octets())),
+                IpAddr::V6(v6) => words += native_sum(&v6.octets()),
             }
         }
-        sum.add(&len.to_be_bytes());
-        sum.add(&[0, protocol]);
-        sum
+        Sum { words, odd: false }
     }
 
     /// Appends `bytes` to what is summed. Pieces may have odd lengths.

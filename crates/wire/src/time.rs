@@ -4,46 +4,63 @@
 //! is the driver's choice (start of the process, of the simulation, of a test) and has no meaning; only
 //! differences do. The type lives here because this is the one crate that every other sees.
 
+use core::fmt;
+use core::num::NonZeroU64;
 use core::ops::{Add, AddAssign, Sub};
 
 pub use core::time::Duration;
 
-/// A point in time: microseconds since an origin that the driver chose.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Instant(u64);
+/// A point in time: microseconds since an origin that the driver chose, at most `u64::MAX - 1` of them.
+///
+/// An `Option<Instant>` takes no more room than an `Instant`: a connection has many deadlines that do not hold.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(NonZeroU64);
 
 impl Instant {
     /// The origin.
-    pub const ZERO: Instant = Instant(0);
+    pub const ZERO: Instant = Instant(NonZeroU64::MIN);
 
     /// The instant `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
-        Instant(micros)
+        Instant(NonZeroU64::MIN.saturating_add(micros))
     }
 
     /// The instant `millis` milliseconds after the origin. Saturates at the end of time.
     pub const fn from_millis(millis: u64) -> Self {
-        Instant(millis.saturating_mul(1000))
+        Instant::from_micros(millis.saturating_mul(1000))
     }
 
     /// Microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// The time from `earlier` to `self`, or zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+        Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
     }
 
     /// `self - span`, or `None` if that is before the origin.
     pub fn checked_sub(self, span: Duration) -> Option<Instant> {
-        self.0.checked_sub(micros(span)).map(Instant)
+        self.as_micros().checked_sub(micros(span)).map(Instant::from_micros)
     }
 
     /// `self - span`, or the origin if that is before it.
     pub fn saturating_sub(self, span: Duration) -> Instant {
-        Instant(self.0.saturating_sub(micros(span)))
+        Instant::from_micros(self.as_micros().saturating_sub(micros(span)))
+    }
+}
+
+impl Default for Instant {
+    /// The origin.
+    fn default() -> Self {
+        Instant::ZERO
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Instant").field(&self.as_micros()).finish()
     }
 }
 
@@ -73,7 +90,7 @@ impl Sub<Instant> for Instant {
 
 /// Whole microseconds of `span`; a fraction is cut off.
 fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+    span.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(span.subsec_micros()))
 }
 
 #[cfg(test)]

@@ -285,6 +285,9 @@ impl Connection {
         .is_change();
         self.tx.window.on_probe_answered();
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
+        if self.acknowledges_nothing(segment) {
+            return;
+        }
         let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
             &segment.options.sack,
@@ -316,6 +319,17 @@ impl Connection {
         }
         self.answer_gentle_signals(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
+    }
+
+    /// Data that arrives while nothing is in flight says nothing to any part but the window.
+    fn acknowledges_nothing(&self, segment: &Arrived<'_>) -> bool {
+        !segment.payload.is_empty()
+            && self.tx.scoreboard.is_empty()
+            && segment.ack == self.tx.scoreboard.una()
+            && segment.options.sack.is_empty()
+            && self.tx.recovery.state() == CongestionState::Open
+            && self.gentle.active.is_none()
+            && !self.ecn.is_echo(segment.flags)
     }
 
     /// Which probes were needed. A segment that was probed and is delivered now came with the probe unless

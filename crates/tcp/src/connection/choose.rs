@@ -308,7 +308,7 @@ impl Connection {
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
-        let blocks = self.rx.sack.blocks(self.sack_room()).len() as u32;
+        let blocks = self.rx.sack.count(self.sack_room()) as u32;
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
         self.tx.mss().saturating_sub(options).min(self.planned_segment(self.tx.scoreboard.nxt())).max(1)

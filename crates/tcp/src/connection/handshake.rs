@@ -1,6 +1,7 @@
 //! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3), and what is
 //! agreed there.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
@@ -56,7 +57,7 @@ impl Connection {
         secrets: Secrets,
         host: Host,
         now: Instant,
-    ) -> Self {
+    ) -> Box<Self> {
         let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
         connection.is_active = true;
@@ -72,7 +73,7 @@ impl Connection {
         host: Host,
         syn: &Arrived<'_>,
         now: Instant,
-    ) -> Self {
+    ) -> Box<Self> {
         let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         connection.ecn.on_syn(syn.flags);
@@ -92,7 +93,7 @@ impl Connection {
         cookie: CookieParams,
         now: Instant,
         env: &mut Env<'_>,
-    ) -> Self {
+    ) -> Box<Self> {
         let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         let syn_options = Options {

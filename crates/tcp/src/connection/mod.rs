@@ -171,10 +171,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(tuple: FourTuple, config: &Arc<TcpConfig>, secrets: Secrets, host: Host, now: Instant) -> Self {
+    fn new(
+        tuple: FourTuple,
+        config: &Arc<TcpConfig>,
+        secrets: Secrets,
+        host: Host,
+        now: Instant,
+    ) -> Box<Self> {
         let tx = Sender::new(config, secrets.iss, host, tuple.remote.is_ipv6(), now);
         let rx = Receiver::new(config, secrets.ts_offset, u32::from(tx.advertised_mss()));
-        Connection {
+        Box::new(Connection {
             tuple,
             config: Arc::clone(config),
             secrets,
@@ -207,7 +213,7 @@ impl Connection {
             released: false,
             probes: None,
             counters: Counters::default(),
-        }
+        })
     }
 
     /// Records [`Probe`]s from now on.
@@ -278,6 +284,11 @@ impl Connection {
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete()).then(|| (self.irs, self.numbers(), self.syn_data_taken))
+    }
+
+    /// True if [`Connection::take_events`] has some.
+    pub(crate) fn has_events(&self) -> bool {
+        self.events != Events::default()
     }
 
     /// The events since the last call.

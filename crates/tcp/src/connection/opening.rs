@@ -66,6 +66,13 @@ impl Connection {
         }
     }
 
+    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can have anything.
+    pub(crate) fn may_have_gentle_news(&self) -> bool {
+        let told = &self.gentle.told;
+        let answered = self.established.is_some() || self.closed.is_some();
+        self.is_active && (!told.opened && answered || !told.spoilt && self.gentle.offered)
+    }
+
     /// As [`Connection::opened`], once.
     pub(crate) fn take_opened(&mut self) -> Option<Opened> {
         if self.gentle.told.opened {

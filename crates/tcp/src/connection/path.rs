@@ -217,10 +217,19 @@ impl Connection {
 
 /// Telling.
 impl Connection {
+    /// True if [`Connection::take_path_report`] may have something now.
+    pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
+        if self.path.over || self.established.is_none() && self.closed.is_none() {
+            return false;
+        }
+        let due = self.path.told_at.is_none_or(|at| now.saturating_since(at) >= REPORT_INTERVAL);
+        due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
+    }
+
     /// What the memory should hear now, if anything: at the handshake, from time to time, at the end.
     /// Nobody is believed before the handshake, except that an active open failed.
     pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
-        if self.path.over {
+        if !self.owes_path_report(now) {
             return None;
         }
         self.path.over = self.closed.is_some();
@@ -232,10 +241,6 @@ impl Connection {
         }
         let mtu = self.tx.mtu.report();
         let first = self.path.told_at.is_none();
-        let due = self.path.told_at.is_none_or(|at| now.saturating_since(at) >= REPORT_INTERVAL);
-        if !due && !self.path.over && mtu == self.path.told_mtu {
-            return None;
-        }
         self.sort_losses();
         let losses = self.losses();
         let report = PathReport {

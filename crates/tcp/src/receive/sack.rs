@@ -48,6 +48,11 @@ impl SackReporter {
         self.dsack = Some(range);
     }
 
+    /// How many [`SackReporter::blocks`] with this `room` are.
+    pub(crate) fn count(&self, room: usize) -> usize {
+        (usize::from(self.dsack.is_some()) + self.recent.len()).min(room.min(BLOCKS))
+    }
+
     /// The blocks of the next acknowledgement, at most `room` of them.
     pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
         self.dsack

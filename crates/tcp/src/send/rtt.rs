@@ -14,7 +14,6 @@ const MAX_SAMPLE: Duration = Duration::from_secs(3600);
 pub(crate) struct RttEstimator {
     config: RtoConfig,
     granularity: Duration,
-    initial: Duration,
     /// What an earlier connection over the path knew: SRTT and RTTVAR.
     prior: Option<(Duration, Duration)>,
     latest: Option<Duration>,
@@ -23,6 +22,8 @@ pub(crate) struct RttEstimator {
     srtt8: u64,
     /// Four times the variation in microseconds.
     rttvar4: u64,
+    /// The timeout that follows from these, before any backoff.
+    rto_base: Duration,
     minimum: WindowedMin,
 }
 
@@ -32,12 +33,12 @@ impl RttEstimator {
         RttEstimator {
             config: *config,
             granularity,
-            initial: config.initial,
             prior: None,
             latest: None,
             samples: 0,
             srtt8: 0,
             rttvar4: 0,
+            rto_base: config.initial.min(config.max),
             minimum: WindowedMin::default(),
         }
     }
@@ -62,6 +63,8 @@ impl RttEstimator {
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
         self.latest = Some(rtt);
+        self.rto_base =
+            self.timeout(Duration::from_micros((self.srtt8 / 8).max(1)), Duration::from_micros(self.rttvar4));
         self.minimum.update(rtt, now);
     }
 
@@ -74,7 +77,7 @@ impl RttEstimator {
     /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
-            self.initial = self.timeout(srtt, rttvar.saturating_mul(4));
+            self.set_initial_rto(self.timeout(srtt, rttvar.saturating_mul(4)));
         }
     }
 
@@ -121,10 +124,7 @@ impl RttEstimator {
     /// `[min, max]`. The floor is on the variance term so that a stable path keeps a timeout well
     /// beyond two round trips.
     pub(crate) fn rto_base(&self) -> Duration {
-        let Some(srtt) = self.srtt() else {
-            return self.initial.min(self.config.max);
-        };
-        self.timeout(srtt, Duration::from_micros(self.rttvar4))
+        self.rto_base
     }
 
     /// `four_rttvar`: K*RTTVAR of RFC 6298.
@@ -136,7 +136,9 @@ impl RttEstimator {
     /// Sets the timeout that holds until the first sample. RFC 6298 5.7: after the timer of a SYN
     /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn set_initial_rto(&mut self, initial: Duration) {
-        self.initial = initial;
+        if self.latest.is_none() {
+            self.rto_base = initial.min(self.config.max);
+        }
     }
 }
 

@@ -4,9 +4,7 @@
 //! learns whether somebody else's packet was challenged too (CVE-2016-5696). The budget of every
 //! second is therefore drawn anew, uniformly from half to one and a half times the limit.
 
-use rand_chacha::ChaCha20Rng;
-
-use super::keys::{self, Purpose};
+use super::keys::{Chance, Purpose};
 use crate::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -17,20 +15,20 @@ pub(crate) struct AnswerLimit {
     per_second: u32,
     window_start: Option<Instant>,
     left: u32,
-    chance: ChaCha20Rng,
+    chance: Chance,
 }
 
 impl AnswerLimit {
     /// A limit of `per_second` answers; 0 allows none.
     pub(crate) fn new(per_second: u32, seed: u64, purpose: Purpose) -> Self {
-        AnswerLimit { per_second, window_start: None, left: 0, chance: keys::stream(seed, purpose) }
+        AnswerLimit { per_second, window_start: None, left: 0, chance: Chance::new(seed, purpose) }
     }
 
     /// True if one more answer may be sent now.
     pub(crate) fn allows(&mut self, now: Instant) -> bool {
         if self.window_start.is_none_or(|start| now.saturating_since(start) >= WINDOW) {
             self.window_start = Some(now);
-            self.left = (self.per_second / 2).saturating_add(keys::below(&mut self.chance, self.per_second));
+            self.left = (self.per_second / 2).saturating_add(self.chance.below(self.per_second));
             self.left = self.left.max(self.per_second.min(1));
         }
         let allowed = self.left > 0;

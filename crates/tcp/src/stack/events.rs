@@ -4,73 +4,101 @@
 //! holds at most one event of a kind per connection and one per listener, which bounds it.
 
 use alloc::collections::VecDeque;
-
-use hashbrown::HashSet;
+use alloc::vec::Vec;
 
 use super::conn_id::{ConnId, ListenerId};
-use super::demux::KeyedHash;
-use crate::error::CloseReason;
 use crate::event::Event;
 
-/// An event without its details: what must not be in the queue twice.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Kind {
-    Connected(ConnId),
-    Incoming(ListenerId),
-    Readable(ConnId),
-    Writable(ConnId),
-    Closed(ConnId),
-}
+/// Kinds of events, one bit each.
+const CONNECTED: u8 = 1;
+const READABLE: u8 = 2;
+const WRITABLE: u8 = 4;
+const CLOSED: u8 = 8;
+const INCOMING: u8 = 1;
 
 /// The queue of events.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    order: VecDeque<(Kind, CloseReason)>,
-    queued: HashSet<Kind, KeyedHash>,
+    order: VecDeque<Event>,
+    connections: Waiting,
+    listeners: Waiting,
+}
+
+/// The kinds of events that wait, for each slot: of which tenant, and which.
+#[derive(Debug, Default)]
+struct Waiting(Vec<(u32, u8)>);
+
+impl Waiting {
+    /// Notes an event; true unless it was noted before. A new tenant finds nothing of the old one.
+    fn insert(&mut self, index: u32, generation: u32, kind: u8) -> bool {
+        let index = index as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, (0, 0));
+        }
+        let (tenant, kinds) = &mut self.0[index];
+        if *tenant != generation {
+            (*tenant, *kinds) = (generation, 0);
+        }
+        let is_new = *kinds & kind == 0;
+        *kinds |= kind;
+        is_new
+    }
+
+    fn remove(&mut self, index: u32, generation: u32, kind: u8) {
+        if let Some((_, kinds)) = self.0.get_mut(index as usize).filter(|(tenant, _)| *tenant == generation) {
+            *kinds &= !kind;
+        }
+    }
+}
+
+/// Whose event it is and which.
+enum Place {
+    Connection(ConnId, u8),
+    Listener(ListenerId, u8),
+}
+
+fn place(event: &Event) -> Place {
+    match *event {
+        Event::Connected(id) => Place::Connection(id, CONNECTED),
+        Event::Readable(id) => Place::Connection(id, READABLE),
+        Event::Writable(id) => Place::Connection(id, WRITABLE),
+        Event::Closed(id, _) => Place::Connection(id, CLOSED),
+        Event::Incoming(listener) => Place::Listener(listener, INCOMING),
+    }
 }
 
 impl EventQueue {
-    /// An empty queue.
-    pub(crate) fn new(hash: KeyedHash) -> Self {
-        EventQueue { order: VecDeque::new(), queued: HashSet::with_hasher(hash) }
-    }
-
-    /// Adds an event unless it is waiting already.
+    /// Adds an event unless one of its kind is waiting already.
     pub(crate) fn push(&mut self, event: Event) {
-        let (kind, reason) = match event {
-            Event::Connected(id) => (Kind::Connected(id), CloseReason::Finished),
-            Event::Incoming(listener) => (Kind::Incoming(listener), CloseReason::Finished),
-            Event::Readable(id) => (Kind::Readable(id), CloseReason::Finished),
-            Event::Writable(id) => (Kind::Writable(id), CloseReason::Finished),
-            Event::Closed(id, reason) => (Kind::Closed(id), reason),
+        let is_new = match place(&event) {
+            Place::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
+            Place::Listener(id, kind) => self.listeners.insert(id.index, id.generation, kind),
         };
-        if self.queued.insert(kind) {
-            self.order.push_back((kind, reason));
+        if is_new {
+            self.order.push_back(event);
         }
     }
 
     /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        let (kind, reason) = self.order.pop_front()?;
-        self.queued.remove(&kind);
-        Some(match kind {
-            Kind::Connected(id) => Event::Connected(id),
-            Kind::Incoming(listener) => Event::Incoming(listener),
-            Kind::Readable(id) => Event::Readable(id),
-            Kind::Writable(id) => Event::Writable(id),
-            Kind::Closed(id) => Event::Closed(id, reason),
-        })
+        let event = self.order.pop_front()?;
+        match place(&event) {
+            Place::Connection(id, kind) => self.connections.remove(id.index, id.generation, kind),
+            Place::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
+        }
+        Some(event)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::CloseReason;
 
     #[test]
     fn an_event_that_waits_is_not_queued_again() {
         let id = ConnId { index: 1, generation: 0 };
-        let mut events = EventQueue::new(KeyedHash::new(1));
+        let mut events = EventQueue::default();
         for _ in 0..1000 {
             events.push(Event::Readable(id));
         }

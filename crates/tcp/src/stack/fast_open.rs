@@ -6,12 +6,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
-use rand_chacha::ChaCha20Rng;
 
 use super::Stack;
 use super::conn_id::{ConnId, ListenerId};
 use super::demux::{FourTuple, KeyedHash};
-use super::keys::{self, Purpose};
+use super::keys::{Chance, Purpose};
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::connection::{Connection, MAX_EARLY_BYTES, Serve};
 use crate::error::CloseReason;
@@ -41,7 +40,7 @@ pub(crate) struct FastOpen {
     hash: KeyedHash,
     /// Made when the first listener wants it: it has a bitmap of 128 KiB.
     one_time: Option<OneTimeCookies>,
-    chance: ChaCha20Rng,
+    chance: Chance,
     /// The time of day, and when it was told.
     unix: Option<(u64, Instant)>,
 }
@@ -74,8 +73,8 @@ impl FastOpen {
     /// Fast Open of the stack with this seed.
     pub(crate) fn new(config: &StackConfig, seed: u64, hash: KeyedHash) -> Self {
         let of = &config.fast_open;
-        let mut chance = keys::stream(seed, Purpose::FastOpen);
-        let drawn = CookieKey::new(keys::key(&mut chance));
+        let mut chance = Chance::new(seed, Purpose::FastOpen);
+        let drawn = CookieKey::new(chance.key());
         FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             server: Server::new(of.limits, hash.clone()),
@@ -152,7 +151,7 @@ impl Stack {
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
         at.cut(&fast_open.keys, &fast_open.hash);
         if at.config.one_time && fast_open.one_time.is_none() {
-            let [key, hash_key] = [(); 2].map(|()| CookieKey::new(keys::key(&mut fast_open.chance)));
+            let [key, hash_key] = [(); 2].map(|()| CookieKey::new(fast_open.chance.key()));
             fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
         }
     }

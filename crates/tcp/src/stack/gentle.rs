@@ -38,12 +38,16 @@ impl Stack {
     /// A connection was touched: what it has to tell.
     pub(super) fn settle_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
+        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        if opened.is_none() && !spoilt {
+            return;
+        }
         let to = destination(&slot.connection.tuple());
-        if let Some(opened) = slot.connection.take_opened() {
+        if let Some(opened) = opened {
             self.gentle_memory.on_opened(to, &opened, now);
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);
         }
-        if slot.connection.take_spoilt() {
+        if spoilt {
             self.gentle_memory.on_spoilt(to, now);
         }
     }

@@ -12,7 +12,7 @@ use brisk_wire::SeqNum;
 use siphasher::sip::SipHasher24;
 
 use super::demux::FourTuple;
-use super::keys::{self, Key, Purpose};
+use super::keys::{Chance, Key, Purpose};
 use crate::connection::Secrets;
 use crate::time::Instant;
 
@@ -27,8 +27,8 @@ impl SecretSource {
     /// The source of a stack with this seed.
     pub(crate) fn new(seed: u64) -> Self {
         SecretSource {
-            isn_key: keys::key(&mut keys::stream(seed, Purpose::InitialSequence)),
-            timestamp_key: keys::key(&mut keys::stream(seed, Purpose::TimestampOffset)),
+            isn_key: Chance::new(seed, Purpose::InitialSequence).key(),
+            timestamp_key: Chance::new(seed, Purpose::TimestampOffset).key(),
         }
     }
 

@@ -278,7 +278,7 @@ impl Stack {
     fn admit_opened(
         &mut self,
         listener: ListenerId,
-        connection: Connection,
+        connection: Box<Connection>,
         tcp: &TcpConfig,
         ticket: Box<Ticket>,
         now: Instant,
@@ -293,7 +293,7 @@ impl Stack {
         self.events.push(Event::Incoming(listener));
     }
 
-    fn admit(&mut self, listener: ListenerId, connection: Connection, tcp: &TcpConfig, now: Instant) {
+    fn admit(&mut self, listener: ListenerId, connection: Box<Connection>, tcp: &TcpConfig, now: Instant) {
         if let Some(at) = self.listeners.at_mut(listener) {
             at.half_open += 1;
         }

@@ -179,7 +179,7 @@ impl Stack {
             to_transmit: VecDeque::new(),
             pressed: false,
             answers: Answers::default(),
-            events: EventQueue::new(hash.clone()),
+            events: EventQueue::default(),
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
@@ -624,9 +624,12 @@ impl Stack {
         while let Some(id) = self.pop_listed() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             let remote = slot.connection.tuple().remote.ip();
-            let planner = slot.connection.planner_config().copied();
-            if let Some(planner) = &planner {
-                slot.connection.set_allowance(self.allowances.available(remote, planner, now));
+            let allowance = slot
+                .connection
+                .planner_config()
+                .map(|planner| self.allowances.available(remote, planner, now));
+            if let Some(allowance) = allowance {
+                slot.connection.set_allowance(allowance);
             }
             let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
                 slot.connection.poll_transmit(now, env, out)
@@ -635,7 +638,7 @@ impl Stack {
                 self.settle_quietly(id, now);
                 continue;
             };
-            if planner.is_some() {
+            if allowance.is_some() {
                 self.allowances.note(remote, built.origin, out.len(), now);
             }
             self.settle(id, now);
@@ -674,11 +677,8 @@ impl Stack {
 
     /// When [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let connections = self.deadlines.next();
-        match (connections, self.time_wait.next_timeout()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let noted = [self.deadlines.next(), self.time_wait.next_timeout()];
+        noted.into_iter().chain(self.deadlines_to_note()).flatten().min()
     }
 
     /// Runs every timer that is due, each connection once.
@@ -687,6 +687,7 @@ impl Stack {
         while let Some(entry) = self.time_wait.pop_expired(now) {
             self.demux.remove(&entry.tuple);
         }
+        self.note_deadlines();
         let mut due = Vec::new();
         while let Some(index) = self.deadlines.pop_due(now) {
             due.push(index);

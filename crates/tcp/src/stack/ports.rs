@@ -8,10 +8,9 @@ use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
-use rand_chacha::ChaCha20Rng;
 use siphasher::sip::SipHasher24;
 
-use super::keys::{self, Key, Purpose};
+use super::keys::{Chance, Key, Purpose};
 
 /// Counters: RFC 6056 recommends at least ten; more keep destinations apart better.
 const COUNTERS: usize = 256;
@@ -26,18 +25,18 @@ pub(crate) struct Ports {
     offset_key: Key,
     counter_key: Key,
     counters: [u32; COUNTERS],
-    chance: ChaCha20Rng,
+    chance: Chance,
 }
 
 impl Ports {
     /// Chooses from `range`, which is not empty.
     pub(crate) fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
-        let mut chance = keys::stream(seed, Purpose::Ports);
+        let mut chance = Chance::new(seed, Purpose::Ports);
         Ports {
             first: *range.start(),
             count: u32::from(range.end().saturating_sub(*range.start())) + 1,
-            offset_key: keys::key(&mut chance),
-            counter_key: keys::key(&mut chance),
+            offset_key: chance.key(),
+            counter_key: chance.key(),
             counters: [0; COUNTERS],
             chance,
         }
@@ -64,7 +63,7 @@ impl Ports {
     ) -> Option<u16> {
         let offset = hash(&self.offset_key, local, remote) as u32;
         let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
-        *counter = counter.wrapping_add(1 + keys::below(&mut self.chance, MAX_STEP));
+        *counter = counter.wrapping_add(1 + self.chance.below(MAX_STEP));
         for _ in 0..self.count.min(most) {
             let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
             if is_free(port) {

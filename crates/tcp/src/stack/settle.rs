@@ -1,9 +1,10 @@
 //! After a connection was touched: what follows for the rest of the stack.
 //!
 //! Whatever happened to a connection (a segment, a call, a timer, a transmission), the same things
-//! follow, in one place: its memory is counted, its events are passed on, its deadline is noted, it is
-//! put on the list of those that may have something to send, and if it is over it makes way, to
-//! TIME-WAIT or to nothing.
+//! follow, in one place: its memory is counted, its events are passed on, it is put on the list of those
+//! that may have something to send, and if it is over it makes way, to TIME-WAIT or to nothing. Its
+//! deadline is noted when it leaves the list, having nothing more to send: nearly every segment moves a
+//! timer, and a driver asks for the next deadline only once the list is empty.
 
 use alloc::boxed::Box;
 
@@ -60,6 +61,31 @@ pub(crate) struct Slot {
     pub(crate) ticket: Option<Box<Ticket>>,
 }
 
+/// What there is to do about a connection that was touched; mostly nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct News {
+    memory: bool,
+    repair_memory: bool,
+    events: bool,
+    fast_open: bool,
+    gentle: bool,
+    path: bool,
+}
+
+impl Slot {
+    fn news(&self, now: Instant) -> News {
+        let connection = &self.connection;
+        News {
+            memory: self.memory != connection.memory(),
+            repair_memory: self.repair_memory != connection.repair_memory(),
+            events: connection.has_events(),
+            fast_open: self.asker.is_some() || self.ticket.is_some() || connection.wants_one_time_cookie(),
+            gentle: connection.may_have_gentle_news(),
+            path: connection.owes_path_report(now),
+        }
+    }
+}
+
 /// Calls `f` with what a connection may ask of the stack.
 pub(crate) fn with_env<R>(
     config: &StackConfig,
@@ -85,7 +111,7 @@ impl Stack {
     /// Takes in a new connection. The caller has made room.
     pub(super) fn insert(
         &mut self,
-        mut connection: Connection,
+        mut connection: Box<Connection>,
         tcp: &TcpConfig,
         phase: Phase,
         now: Instant,
@@ -95,7 +121,7 @@ impl Stack {
         }
         let tuple = connection.tuple();
         let id = self.slots.insert(Slot {
-            connection: Box::new(connection),
+            connection,
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
@@ -154,7 +180,7 @@ impl Stack {
 
     /// A connection was touched: passes on what follows, and looks whether it has something to send.
     pub(super) fn settle(&mut self, id: ConnId, now: Instant) {
-        self.settle_quietly(id, now);
+        self.follow_up(id, now);
         if let Some(slot) = self.slots.at_mut(id)
             && !slot.listed
         {
@@ -165,20 +191,54 @@ impl Stack {
 
     /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
     pub(super) fn settle_quietly(&mut self, id: ConnId, now: Instant) {
-        self.clock = self.clock.max(now);
-        self.count_memory(id);
-        self.count_repair_memory(id, now);
-        self.take_probes(id, now);
-        self.take_events(id);
-        self.settle_fast_open(id, now);
-        self.settle_gentle(id, now);
-        self.settle_path(id, now);
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.is_done() {
-            return self.retire(id, now);
+        self.follow_up(id, now);
+        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.is_done()) {
+            self.deadlines.set(id.index, slot.connection.next_timeout());
         }
-        let deadline = slot.connection.next_timeout();
-        self.deadlines.set(id.index, deadline);
+    }
+
+    fn follow_up(&mut self, id: ConnId, now: Instant) {
+        self.clock = self.clock.max(now);
+        let Some(news) = self.slots.at(id).map(|slot| slot.news(now)) else { return };
+        if news.memory || !self.memory_waiters.is_empty() {
+            self.count_memory(id);
+        }
+        if news.repair_memory {
+            self.count_repair_memory(id, now);
+        }
+        if self.config.observe {
+            self.take_probes(id, now);
+        }
+        if news.events {
+            self.take_events(id);
+        }
+        if news.fast_open {
+            self.settle_fast_open(id, now);
+        }
+        if news.gentle {
+            self.settle_gentle(id, now);
+        }
+        if news.path {
+            self.settle_path(id, now);
+        }
+        if self.slots.at(id).is_some_and(|slot| slot.connection.is_done()) {
+            self.retire(id, now);
+        }
+    }
+
+    /// The deadlines of those on the list, which are not noted yet.
+    pub(super) fn deadlines_to_note(&self) -> impl Iterator<Item = Option<Instant>> {
+        let listed = self.to_transmit.iter().filter_map(|id| self.slots.at(*id));
+        listed.filter(|slot| !slot.connection.is_done()).map(|slot| slot.connection.next_timeout())
+    }
+
+    /// Notes them.
+    pub(super) fn note_deadlines(&mut self) {
+        for id in &self.to_transmit {
+            if let Some(slot) = self.slots.at(*id).filter(|slot| !slot.connection.is_done()) {
+                self.deadlines.set(id.index, slot.connection.next_timeout());
+            }
+        }
     }
 
     /// The next connection that may have something to send.
@@ -235,9 +295,6 @@ impl Stack {
     }
 
     fn take_probes(&mut self, id: ConnId, now: Instant) {
-        if !self.config.observe {
-            return;
-        }
         let Some(slot) = self.slots.at_mut(id) else { return };
         for probe in slot.connection.take_probes() {
             self.note_probe(id, now, probe);

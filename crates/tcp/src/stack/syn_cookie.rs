@@ -27,7 +27,7 @@ use brisk_wire::SeqNum;
 use siphasher::sip::SipHasher24;
 
 use super::demux::FourTuple;
-use super::keys::{self, Key, Purpose};
+use super::keys::{Chance, Key, Purpose};
 use crate::connection::CookieParams;
 use crate::time::{Duration, Instant};
 
@@ -50,8 +50,8 @@ pub(crate) struct CookieJar {
 impl CookieJar {
     /// The jar of the stack with this seed.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut chance = keys::stream(seed, Purpose::SynCookies);
-        CookieJar { mac_key: keys::key(&mut chance), mask_key: keys::key(&mut chance) }
+        let mut chance = Chance::new(seed, Purpose::SynCookies);
+        CookieJar { mac_key: chance.key(), mask_key: chance.key() }
     }
 
     /// The initial sequence number that keeps `params` for the SYN with sequence number `irs`; `None` if
