@@ -1,0 +1,125 @@
+//! The cases.
+
+use brisk_link::LinkSpec;
+use brisk_sim::TransactionSpec;
+use brisk_sim::transaction::transaction_in;
+use brisk_sim::world::Arena;
+use brisk_tcp::TcpConfig;
+use brisk_tcp::config::{CorrectiveConfig, KeepaliveConfig, ProactiveConfig};
+use brisk_tcp::time::Duration;
+
+use crate::pair::Pair;
+
+/// Something to count.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// How often it runs, and again as often.
+    pub(crate) times: u64,
+    /// Units of one run; the cost is that of one.
+    pub(crate) of: u64,
+    pub(crate) run: fn(u64),
+}
+
+const SEGMENT: usize = 1448;
+
+/// Connections that lie beside the one that is asked, and those that have timers.
+const MANY: u64 = 20_000;
+const WITH_TIMERS: u64 = 1_000;
+
+pub(crate) const CASES: [Case; 11] = [
+    Case { name: "stack", times: 200, of: 1, run: |times| (0..times).for_each(|_| drop(plain())) },
+    Case { name: "connection of 64 bytes", times: 500, of: 1, run: |times| transactions(plain(), 64, times) },
+    Case { name: "connection of 5 kB", times: 500, of: 1, run: |times| transactions(plain(), 5_000, times) },
+    Case {
+        name: "connection of 5 kB, Fast Open",
+        times: 500,
+        of: 1,
+        run: |times| transactions(Pair::new(&TcpConfig::default(), true), 5_000, times),
+    },
+    Case { name: "segment in bulk, both ends", times: 3_000, of: 1, run: |times| bulk(plain(), times) },
+    Case {
+        name: "segment in bulk, one in 50 lost",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(plain().losing_each(50), times),
+    },
+    Case {
+        name: "segment in bulk, Corrective",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(with(|tcp| tcp.mechanisms.corrective = Some(CorrectiveConfig::default())), times),
+    },
+    Case {
+        name: "segment in bulk, Proactive",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(with(|tcp| tcp.mechanisms.proactive = Some(ProactiveConfig::default())), times),
+    },
+    Case { name: "round trip among 20,000 connections", times: MANY / 2, of: 1, run: among_many },
+    Case { name: "keepalive among 1,000", times: 10, of: WITH_TIMERS, run: keepalives },
+    Case { name: "simulated 5 kB at 2 % loss", times: 300, of: 1, run: simulated },
+];
+
+fn plain() -> Pair {
+    Pair::new(&TcpConfig::default(), false)
+}
+
+fn with(set: fn(&mut TcpConfig)) -> Pair {
+    let mut tcp = TcpConfig::default();
+    set(&mut tcp);
+    Pair::new(&tcp, false)
+}
+
+fn transactions(mut pair: Pair, response: usize, times: u64) {
+    let response = vec![2; response];
+    // The first asks for the cookie.
+    for _ in 0..times + 1 {
+        pair.transaction(&response);
+        pair.pass(Duration::from_millis(1));
+    }
+}
+
+fn bulk(mut pair: Pair, segments: u64) {
+    let (client, server) = pair.open(&[]);
+    pair.carry(client, server, segments as usize * SEGMENT);
+}
+
+/// A request and a response of 64 bytes over one connection after another.
+fn among_many(times: u64) {
+    let mut pair = plain();
+    let open: Vec<_> = (0..MANY).map(|_| pair.open(&[])).collect();
+    // Far apart, so that neither order of opening nor neighbourhood helps.
+    let order = (0..times).map(|at| (at * 7_919 % MANY) as usize);
+    for (client, server) in order.map(|at| open[at]) {
+        pair.client.write(client, &[1; 64], pair.now).expect("the buffer is empty");
+        pair.exchange();
+        pair.drain_server(server);
+        pair.server.write(server, &[2; 64], pair.now).expect("the buffer is empty");
+        pair.exchange();
+        pair.drain_client(client);
+        pair.pass(Duration::from_micros(10));
+    }
+}
+
+/// Every connection is asked whether it is alive, `times` over.
+fn keepalives(times: u64) {
+    let second = Duration::from_secs(1);
+    let keepalive = KeepaliveConfig { idle: second, interval: second, ..KeepaliveConfig::default() };
+    let tcp = TcpConfig { keepalive: Some(keepalive), ..TcpConfig::default() };
+    let mut pair = Pair::new(&tcp, false);
+    for _ in 0..WITH_TIMERS {
+        pair.open(&[]);
+        pair.pass(Duration::from_micros(100));
+    }
+    pair.pass(second * times as u32);
+}
+
+fn simulated(times: u64) {
+    let link = LinkSpec::parse("--rtt 200ms --loss 2%").expect("a link");
+    let spec = TransactionSpec::new(&link, 5_000);
+    let mut arena = Arena::default();
+    for seed in 0..times {
+        let result = transaction_in(&spec, seed, &mut arena).expect("a valid setting");
+        assert!(result.completion.is_some(), "it completes");
+    }
+}

@@ -1,0 +1,112 @@
+//! What the stack costs, in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
+//!
+//! Each case runs twice under valgrind, once as often and once twice as often; the difference, divided by
+//! the number of additional runs, is what one run costs, set-up and program start not included. Counts
+//! are those of the program and the C library on valgrind's processor, so they do not depend on what
+//! else the machine does, and move by less than a percent from one machine to the next. `recorded.txt`
+//! holds the counts of the last change that moved them; a case that exceeds its record by more than
+//! [`TOLERANCE`] fails the bench, and CI with it. `-- --record` writes the file anew.
+//!
+//! Instructions are not time: a cache miss counts as little as an addition.
+
+mod cases;
+mod pair;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use cases::{CASES, Case};
+
+/// How far a count may exceed its record, as a share of it.
+const TOLERANCE: f64 = 0.03;
+
+/// Copies by vector registers only: of a `rep movsb` valgrind counts every byte as an instruction.
+const NO_STRING_INSTRUCTIONS: &str =
+    "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [flag, name, times] = args.as_slice()
+        && flag == "--run"
+    {
+        let case = CASES.iter().find(|case| case.name == name).expect("the name of a case");
+        (case.run)(times.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("instructions: skipped, because valgrind is not installed");
+        return ExitCode::SUCCESS;
+    }
+    measure(&args)
+}
+
+/// Counts the cases that `args` names, or all, and compares with what is recorded.
+fn measure(args: &[String]) -> ExitCode {
+    let record = args.iter().any(|arg| arg == "--record");
+    let names: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let mut recorded = read_recorded();
+    let mut exceeded = false;
+    println!("{:<36} {:>12} {:>12} {:>8}", "instructions for", "now", "recorded", "change");
+    for case in CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| *name == case.name)) {
+        let now = cost(case);
+        let before = recorded.insert(case.name.to_owned(), now);
+        let change = before.map(|before| now as f64 / before as f64 - 1.0);
+        let is_worse = change.is_none_or(|change| change > TOLERANCE);
+        exceeded |= is_worse;
+        let note = if is_worse && !record { "  exceeds" } else { "" };
+        let column = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        println!(
+            "{:<36} {now:>12} {:>12} {:>8}{note}",
+            case.name,
+            column(before.map(|before| before.to_string())),
+            column(change.map(|change| format!("{:+.1} %", 100.0 * change))),
+        );
+    }
+    if record {
+        let lines = recorded.iter().map(|(name, count)| format!("{name} {count}\n"));
+        std::fs::write(record_path(), lines.collect::<String>()).expect("the record can be written");
+        return ExitCode::SUCCESS;
+    }
+    if exceeded {
+        println!("a count exceeds its record by more than {} %: make it", 100.0 * TOLERANCE);
+        println!("cheaper, or say in the commit what it buys and record it with `-- --record`");
+    }
+    ExitCode::from(u8::from(exceeded))
+}
+
+fn record_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/instructions/recorded.txt")
+}
+
+fn read_recorded() -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(record_path()).unwrap_or_default();
+    let line = |line: &str| {
+        let (name, count) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What one run of a case costs.
+fn cost(case: &Case) -> u64 {
+    let (once, twice) = (count(case.name, case.times), count(case.name, 2 * case.times));
+    (twice - once) / case.times / case.of
+}
+
+/// Instructions of this program running a case so often.
+fn count(name: &str, times: u64) -> u64 {
+    let program = std::env::current_exe().expect("a path");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["--run", name, &times.to_string()])
+        .env_clear()
+        .env("GLIBC_TUNABLES", NO_STRING_INSTRUCTIONS)
+        .output()
+        .expect("valgrind runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} failed: {said}");
+    let collected = said.lines().find_map(|line| line.split_once("Collected :")).expect("a count");
+    collected.1.trim().parse().expect("a number")
+}

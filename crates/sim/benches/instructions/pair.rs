@@ -1,0 +1,171 @@
+//! Two stacks on a wire without delay.
+
+use std::net::SocketAddr;
+
+use brisk_tcp::error::ReadError;
+use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_tcp::stack::Rx;
+use brisk_tcp::time::{Duration, Instant};
+use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, ListenerId, Stack, StackConfig, TcpConfig};
+
+/// The listener's address.
+const SERVER: &str = "10.0.0.2:80";
+
+/// A client, a server that listens, and the wire between them.
+pub(crate) struct Pair {
+    pub(crate) client: Stack,
+    pub(crate) server: Stack,
+    pub(crate) now: Instant,
+    listener: ListenerId,
+    connect: ConnectConfig,
+    /// Every so manieth packet of the server is lost.
+    loses_each: Option<u64>,
+    sent: u64,
+    packet: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+fn stack(address: &str, seed: u64, keys: Option<KeySource>) -> Stack {
+    let mut config = StackConfig {
+        addresses: vec![address.parse().expect("an address")],
+        max_connections: 300_000,
+        ephemeral_ports: 1024..=65535,
+        ..StackConfig::default()
+    };
+    config.fast_open.keys = keys;
+    Stack::new(config, seed).expect("the configuration is valid")
+}
+
+impl Pair {
+    /// Both ends with `tcp`, and with Fast Open if so asked.
+    pub(crate) fn new(tcp: &TcpConfig, fast_open: bool) -> Pair {
+        let keys = fast_open.then(|| KeySource::Fixed { primary: CookieKey::new([7; 16]), backup: None });
+        let mut server = stack("10.0.0.2", 2, keys);
+        let listen = ListenConfig {
+            tcp: tcp.clone(),
+            backlog: 1024,
+            fast_open: fast_open.then(FastOpenListen::default),
+            ..ListenConfig::default()
+        };
+        let remote: SocketAddr = SERVER.parse().expect("an address");
+        Pair {
+            client: stack("10.0.0.1", 1, None),
+            listener: server.listen(remote, listen).expect("the port is free"),
+            server,
+            now: Instant::ZERO,
+            connect: ConnectConfig {
+                tcp: tcp.clone(),
+                fast_open: fast_open.then(FastOpenConnect::default),
+                ..ConnectConfig::default()
+            },
+            loses_each: None,
+            sent: 0,
+            packet: Vec::new(),
+            buffer: vec![0; 65_536],
+        }
+    }
+
+    /// Every so manieth packet of the server is lost from now on.
+    pub(crate) fn losing_each(mut self, packets: u64) -> Pair {
+        self.loses_each = Some(packets);
+        self
+    }
+
+    /// Passes packets until neither end has anything to send.
+    pub(crate) fn exchange(&mut self) {
+        loop {
+            let mut moved = false;
+            while self.client.poll_transmit(self.now, &mut self.packet).is_some() {
+                self.server.on_packet(&self.packet, Rx::default(), self.now);
+                moved = true;
+            }
+            while self.server.poll_transmit(self.now, &mut self.packet).is_some() {
+                self.sent += 1;
+                if self.loses_each.is_none_or(|each| !self.sent.is_multiple_of(each)) {
+                    self.client.on_packet(&self.packet, Rx::default(), self.now);
+                }
+                moved = true;
+            }
+            while self.client.poll_event().or_else(|| self.server.poll_event()).is_some() {}
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass, with every timer that falls due.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(next) = [self.client.next_timeout(), self.server.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|at| *at <= until)
+        {
+            self.now = self.now.max(next);
+            self.client.on_timeout(self.now);
+            self.server.on_timeout(self.now);
+            self.exchange();
+        }
+        self.now = until;
+    }
+
+    /// Opens a connection; `request` rides on the SYN if Fast Open is on.
+    pub(crate) fn open(&mut self, request: &[u8]) -> (ConnId, ConnId) {
+        let remote: SocketAddr = SERVER.parse().expect("an address");
+        let opened = self.client.connect_with_data(remote, request, &self.connect, self.now);
+        let (client, _) = opened.expect("a port is free");
+        self.exchange();
+        let (server, _) = self.server.accept(self.listener).expect("the handshake completed");
+        (client, server)
+    }
+
+    /// A connection for one request and one response, closed by the server first.
+    pub(crate) fn transaction(&mut self, response: &[u8]) {
+        let (client, server) = self.open(&[1; 100]);
+        assert_eq!(self.drain_server(server), 100);
+        self.server.write(server, response, self.now).expect("the buffer is empty");
+        self.server.shutdown(server, self.now).expect("it is open");
+        self.exchange();
+        assert_eq!(self.drain_client(client), response.len());
+        self.client.shutdown(client, self.now).expect("it is open");
+        self.client.release(client, self.now);
+        self.exchange();
+        self.server.release(server, self.now);
+    }
+
+    /// Carries `bytes` to the client.
+    pub(crate) fn carry(&mut self, client: ConnId, server: ConnId, bytes: usize) {
+        let chunk = [3; 65_536];
+        let (mut unwritten, mut unread) = (bytes, bytes);
+        while unread > 0 {
+            let most = unwritten.min(chunk.len());
+            if let Ok(written) = self.server.write(server, &chunk[..most], self.now) {
+                unwritten -= written;
+            }
+            self.exchange();
+            unread -= self.drain_client(client);
+            self.exchange();
+            self.pass(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn drain_client(&mut self, id: ConnId) -> usize {
+        drain(&mut self.client, id, &mut self.buffer, self.now)
+    }
+
+    pub(crate) fn drain_server(&mut self, id: ConnId) -> usize {
+        drain(&mut self.server, id, &mut self.buffer, self.now)
+    }
+}
+
+fn drain(stack: &mut Stack, id: ConnId, buffer: &mut [u8], now: Instant) -> usize {
+    let mut read = 0;
+    loop {
+        match stack.read(id, buffer, now) {
+            Ok(n) if n > 0 => read += n,
+            Ok(_) | Err(ReadError::WouldBlock) => return read,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
