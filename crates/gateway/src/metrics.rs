@@ -27,6 +27,11 @@ type Fraction = Gauge<f64, AtomicU64>;
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
+/// What becomes of parity segments: those that left, those that came, and of these such that nothing was missing, that were
+/// dropped without an answer, and that could not repair, by the cause.
+const PARITY: [&str; 7] =
+    ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
+
 /// A mechanism, whether it is on, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MechanismState {
@@ -49,6 +54,8 @@ pub struct Metrics {
     wire: Family<Labels, Counter>,
     payload: Family<Labels, Counter>,
     repaired: Family<Labels, Counter>,
+    parity: Family<Labels, Counter>,
+    parity_saved: Counter<f64, AtomicU64>,
     timeouts: Counter,
     probes: Family<Labels, Counter>,
     rejected: Counter,
@@ -131,6 +138,8 @@ impl Metrics {
             wire: Family::default(),
             payload: Family::default(),
             repaired: Family::default(),
+            parity: Family::default(),
+            parity_saved: Counter::default(),
             timeouts: Counter::default(),
             probes: Family::default(),
             rejected: Counter::default(),
@@ -164,6 +173,9 @@ impl Metrics {
         for name in ["probe", "parity", "copy"] {
             zero(&self.repaired, vec![label("by", name)]);
         }
+        for name in PARITY {
+            zero(&self.parity, vec![label("result", name)]);
+        }
         for name in ["repaired", "spurious", "other"] {
             zero(&self.probes, vec![label("result", name)]);
         }
@@ -188,6 +200,11 @@ impl Metrics {
         );
         counter("payload_bytes", "Bytes carried; up is towards the origin", &self.payload);
         counter("segments_repaired", "Losses that were repaired before a retransmission", &self.repaired);
+        counter(
+            "parity_segments",
+            "Parity segments, sent, received and, of the latter, without use by cause",
+            &self.parity,
+        );
         counter("tail_probes", "Tail loss probes, by what they found", &self.probes);
         registry.register("connections_active", "Connections that are open now", self.open.clone());
         registry.register("rto", "Retransmission timeouts on the hop", self.timeouts.clone());
@@ -195,6 +212,12 @@ impl Metrics {
             "rejected",
             "Connections of the hop whose first message was none of ours",
             self.rejected.clone(),
+        );
+        registry.register_with_unit(
+            "parity_saved",
+            "How much earlier the reports of repairs came than those of retransmissions could have",
+            Unit::Seconds,
+            self.parity_saved.clone(),
         );
         registry.register_with_unit(
             "time_to_first_byte",
@@ -313,11 +336,12 @@ impl Metrics {
         self.timeouts.inc_by(counters.timeouts);
         let again = counters.retransmitted_bytes;
         let first = counters.wire_bytes_out.saturating_sub(again + counters.redundant_bytes);
-        let redundant = if counters.repaired_by_parity > 0 { "parity" } else { "copy" };
+        let parity = counters.parity.sent_bytes;
         for (direction, kind, bytes) in [
             ("out", "first", first),
             ("out", "retransmit", again),
-            ("out", redundant, counters.redundant_bytes),
+            ("out", "parity", parity),
+            ("out", "copy", counters.redundant_bytes.saturating_sub(parity)),
             ("in", "all", counters.wire_bytes_in),
         ] {
             self.wire.get_or_create(&vec![label("dir", direction), label("kind", kind)]).inc_by(bytes);
@@ -329,6 +353,7 @@ impl Metrics {
         ] {
             self.repaired.get_or_create(&vec![label("by", by)]).inc_by(count);
         }
+        self.observe_parity(hop);
         let other = counters.probes.saturating_sub(counters.repaired_by_probe + counters.probes_spurious);
         for (result, count) in [
             ("repaired", counters.repaired_by_probe),
@@ -337,6 +362,23 @@ impl Metrics {
         ] {
             self.probes.get_or_create(&vec![label("result", result)]).inc_by(count);
         }
+    }
+
+    fn observe_parity(&self, hop: &ConnStats) {
+        let parity = &hop.counters.parity;
+        let counts = [
+            parity.sent,
+            parity.received,
+            parity.needless,
+            parity.dropped,
+            parity.failed_too_much,
+            parity.failed_history,
+            parity.failed_checksum,
+        ];
+        for (result, count) in PARITY.into_iter().zip(counts) {
+            self.parity.get_or_create(&vec![label("result", result)]).inc_by(count);
+        }
+        self.parity_saved.inc_by(parity.saved.as_secs_f64());
     }
 
     pub(crate) fn recent(&self) -> Recent {
@@ -443,6 +485,8 @@ mod tests {
             "brisk_wire_bytes_total{dir=\"out\",kind=\"parity\"} 0",
             "brisk_payload_bytes_total{dir=\"down\"} 1000",
             "brisk_segments_repaired_total{by=\"copy\"} 0",
+            "brisk_parity_segments_total{result=\"needless\"} 0",
+            "brisk_parity_saved_seconds_total 0",
             "brisk_rto_total 0",
             "brisk_tail_probes_total{result=\"spurious\"} 0",
             "brisk_time_to_first_byte_seconds_bucket{le=\"0.15\"} 1",

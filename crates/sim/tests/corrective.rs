@@ -7,6 +7,7 @@ use brisk_link::{LinkSpec, Way};
 use brisk_sim::application::{Amount, BulkSender, Sink};
 use brisk_sim::page::{self, Activity, LoadResult, LoadSpec, Page, Wait, Work};
 use brisk_sim::world::{Arena, Side, World};
+use brisk_sim::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::config::{ConnectConfig, CorrectiveConfig, FecHold, ListenConfig, StackConfig, TcpConfig};
 use brisk_tcp::connection::Counters;
 use brisk_wire::Instant;
@@ -178,4 +179,56 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
     run("corrective, into_queue", &joining);
     assert!((0.38..=0.62).contains(&share), "{share}");
     assert!(with <= 1.1 * without, "dropped: {without} without, {with} with parity");
+}
+
+/// Completion in milliseconds (mean, 50th, 95th and 99th percentile), retransmissions a transaction and bytes on the
+/// wire per byte of payload.
+fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f64, f64) {
+    let link = LinkSpec::parse(link).expect("a link");
+    let spec = TransactionSpec {
+        established: true,
+        client: tcp.clone(),
+        server: tcp.clone(),
+        ..TransactionSpec::new(&link, bytes)
+    };
+    let results: Vec<TransactionResult> =
+        (0..runs).map(|seed| transaction(&spec, seed).expect("it runs")).collect();
+    let mut times: Vec<f64> =
+        results.iter().map(|result| result.completion.expect("it completes").as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    let at = |percent: usize| times[times.len() * percent / 100];
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    let again: u64 = results.iter().map(|result| result.retransmits).sum();
+    let wire: u64 = results.iter().map(|result| result.wire_bytes_down + result.wire_bytes_up).sum();
+    let payload: u64 = results.iter().map(|result| result.payload_bytes).sum();
+    ([mean, at(50), at(95), at(99)], again as f64 / runs as f64, wire as f64 / payload as f64)
+}
+
+/// What `hold` is worth with one parity: whether three segments above a hole send it again at once, or the answer to
+/// parity is waited for.
+/// `cargo test --release -p brisk-sim --test corrective what_full_hold_is_worth -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures: run it by hand, in release"]
+fn what_full_hold_is_worth() {
+    println!(
+        "| exchange | hold | mean | p50 | p95 | p99 | sent again | wire |\n|---|---|---|---|---|---|---|---|"
+    );
+    for (link, bytes) in [
+        ("--rtt 200ms --loss 2%", 5_000),
+        ("--rtt 200ms --loss 2%", 50_000),
+        ("--rtt 200ms --loss after:1%,50%", 50_000),
+        ("--rtt 100ms --rate 20mbit --loss 2%", 30_000),
+        ("--rtt 40ms --rate 20mbit --loss 1%", 200_000),
+        ("--rtt 40ms --rate 20mbit --reorder 2%,5ms", 200_000),
+    ] {
+        for hold in [FecHold::Off, FecHold::Reordering, FecHold::Full] {
+            let mut tcp = TcpConfig::default();
+            tcp.mechanisms.corrective =
+                Some(CorrectiveConfig { hold: Some(hold), ..CorrectiveConfig::default() });
+            let ([mean, p50, p95, p99], again, wire) = exchanges(link, bytes, &tcp, 3000);
+            println!(
+                "| {bytes} B, {link} | {hold:?} | {mean:.1} | {p50:.0} | {p95:.0} | {p99:.0} | {again:.2} | {wire:.3} |"
+            );
+        }
+    }
 }
