@@ -67,7 +67,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    service::run(async move {
+    let limits = settings.limits.clone();
+    service::run_within(&limits, async move {
         let stop = Stop::on_signals()?;
         let listen = listen(&settings.backend)?;
         let (builder, attached) = attach(&settings, listen)?.open()?;

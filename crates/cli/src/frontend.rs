@@ -100,7 +100,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    service::run(async move {
+    let limits = settings.limits.clone();
+    service::run_within(&limits, async move {
         let stop = Stop::on_signals()?;
         let peers = resolve(&settings).await?;
         let first = peers.first().ok_or_else(no_peer)?.1;

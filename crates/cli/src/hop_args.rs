@@ -69,6 +69,9 @@ struct LimitArgs {
     /// Connections at one time; more wait to be accepted [default: 10000]
     #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
+    /// Threads that serve connections; more than one pays beyond some thousand requests a second [default: 1]
+    #[arg(long, value_name = "N", env = "BRISK_THREADS", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Option<u8>,
     /// How long connections may go on after SIGTERM [default: 30s]
     #[arg(long, value_name = "TIME", env = "BRISK_DRAIN_TIMEOUT", value_parser = parse_duration)]
     drain_timeout: Option<Duration>,
@@ -120,8 +123,8 @@ impl SharedArgs {
             packet: packet.clone(),
             kernel_tcp: no_kernel_tcp.then_some(false),
         };
-        let LimitArgs { max_connections, drain_timeout, connect_timeout } = *limits;
-        let limits = LimitSettings { max_connections, drain_timeout, connect_timeout };
+        let LimitArgs { max_connections, threads, drain_timeout, connect_timeout } = *limits;
+        let limits = LimitSettings { max_connections, threads, drain_timeout, connect_timeout };
         let AdminArgs { admin: listen, admin_token_file: token_file } = admin.clone();
         Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
     }

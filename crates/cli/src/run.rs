@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
         0 => Log::stderr(service::log_format(common), Level::Error),
         _ => service::log(common),
     };
-    let ended = service::run(serve(settings, told, sockets, child, log))?;
+    let limits = settings.limits.clone();
+    let ended = service::run_within(&limits, serve(settings, told, sockets, child, log))?;
     status(ended)
 }
 

@@ -4,7 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, LogFormat, Value};
+use brisk_gateway::settings::LimitSettings;
 use brisk_runtime::Endpoint;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -16,8 +18,25 @@ pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Runs `work` on a tokio runtime of its own.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime
+    run_in(&mut Builder::new_multi_thread(), work)
+}
+
+/// As [`run`], for a gateway with these limits: on one thread unless they say otherwise. With more, each packet wakes a
+/// second one that looks for the next.
+pub(crate) fn run_within<T>(
+    limits: &LimitSettings,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match limits.threads.map_or(1, usize::from) {
+        1 => run_in(&mut Builder::new_current_thread(), work),
+        more => run_in(Builder::new_multi_thread().worker_threads(more), work),
+    }
+}
+
+fn run_in<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = builder
+        .enable_all()
+        .build()
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))?;
     runtime.block_on(work)
 }

@@ -195,7 +195,6 @@ async fn accept_any(listeners: &[TcpListener]) -> io::Result<(brisk_runtime::Tcp
 async fn accept_kernel(listener: Option<&tokio::net::TcpListener>, log: &Log) -> (Line, SocketAddr) {
     let Some(listener) = listener else { return std::future::pending().await };
     let (stream, peer) = accept(listener, log).await;
-    prepare(&stream);
     (Line::Kernel(stream), peer)
 }
 

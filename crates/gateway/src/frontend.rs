@@ -110,6 +110,7 @@ impl Frontend {
     /// # Errors
     /// If the listener is none.
     pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
+        prepare(&listener);
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
         let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams)));
         Ok(Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listener })
@@ -229,6 +230,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
+    prepare(&socket);
     socket.listen(BACKLOG.into())
 }
 
@@ -263,7 +265,6 @@ async fn serve(
     signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
-    prepare(&client);
     let config = &shared.config;
     let admitted = match config.entrance.admit(&mut client, peer, config.first_bytes_wait).await {
         Ok(admitted) => admitted,

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,13 +35,15 @@ pub fn hop_tcp() -> TcpConfig {
 }
 
 /// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
-pub(crate) fn prepare(socket: &tokio::net::TcpStream) {
+/// What a listener accepts is prepared as the listener is.
+pub(crate) fn prepare(socket: &impl AsFd) {
+    let socket = socket2::SockRef::from(socket);
     let alive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(15));
     // A socket that refuses these is slower or lives longer, nothing worse.
-    let _ = socket.set_nodelay(true);
-    let _ = socket2::SockRef::from(socket).set_tcp_keepalive(&alive.with_retries(4));
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
 }
 
 /// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and the next

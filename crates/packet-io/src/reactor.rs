@@ -56,6 +56,21 @@ impl Reactor {
         }
     }
 
+    /// As [`Reactor::read`], for a read that tells whether it has left nothing: then the next `poll_readable` waits without
+    /// having been told `WouldBlock`, which would cost another call.
+    pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
+        let mut last = None;
+        let more = self.read(|| match read()? {
+            // What arrives from here on makes the descriptor readable again, also while this is being told.
+            (value, true) => {
+                last = Some(value);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            (value, false) => Ok(value),
+        });
+        last.map_or(more, Ok)
+    }
+
     /// Writes at once, whatever the reactor knows, because a device is nearly always writable. Only a second
     /// `WouldBlock`, observed by the reactor, lets the next `poll_writable` wait.
     pub(crate) fn write<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {

@@ -219,8 +219,8 @@ impl Device for UdpDevice {
         let mut count = 0;
         while count < budget {
             let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
-            let chains = match self.read(&mut metas, budget - count) {
-                Ok(chains) => chains,
+            let (chains, drained) = match self.read(&mut metas, budget - count) {
+                Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // An ICMP error about an earlier datagram, which the kernel reports once: no news to TCP.
                 Err(error) if is_unreachable(&error) => continue,
@@ -237,6 +237,9 @@ impl Device for UdpDevice {
                 arrival.chain(meta, chain.get(..meta.len).unwrap_or(chain), sink);
             }
             count += arrival.count;
+            if drained {
+                break;
+            }
         }
         Ok(count)
     }
@@ -287,13 +290,17 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
-    /// One system call; `Ok` is how many chains it brought.
-    fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<usize> {
+    /// One system call; `Ok` is how many chains it brought, and whether these were all.
+    fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<(usize, bool)> {
         let mut chains = self.buffer.chunks_mut(CHAIN);
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(chains.next().unwrap_or_default()));
         let wanted = &mut slices[..budget.clamp(1, RECEIVE_BATCH)];
-        self.reactor.read(|| self.state.recv(UdpSockRef::from(&self.socket), wanted, metas))
+        self.reactor.read_out(|| {
+            let chains = self.state.recv(UdpSockRef::from(&self.socket), wanted, metas)?;
+            let drained = chains < wanted.len();
+            Ok(((chains, drained), drained))
+        })
     }
 
     /// The way to a peer, if this socket can speak to it.

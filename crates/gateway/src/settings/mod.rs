@@ -153,6 +153,9 @@ pub struct HopSettings {
 pub struct LimitSettings {
     /// Connections at one time; 1 or more, default 10 000.
     pub max_connections: Option<u32>,
+    /// Threads that serve connections; 1 to 64, default 1.
+    #[serde(deserialize_with = "values::threads")]
+    pub threads: Option<u8>,
     /// How long connections may go on after the order to stop; default 30 s.
     #[serde(deserialize_with = "values::duration")]
     pub drain_timeout: Option<Duration>,
@@ -199,7 +202,7 @@ lay!(FrontendSettings {
 });
 lay!(BackendSettings { listen, to, allow, send_proxy, replay_tolerance });
 lay!(HopSettings { key_file, peer_keys, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
-lay!(LimitSettings { max_connections, drain_timeout, connect_timeout });
+lay!(LimitSettings { max_connections, threads, drain_timeout, connect_timeout });
 lay!(AdminSettings { listen, token_file });
 
 impl Settings {

@@ -83,6 +83,14 @@ where
     items.collect::<Result<Vec<T>, D::Error>>().map(Some)
 }
 
+pub(super) fn threads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    let threads = u8::deserialize(deserializer)?;
+    match threads {
+        1..=64 => Ok(Some(threads)),
+        _ => Err(D::Error::custom(format!("{threads}: write 1 to 64"))),
+    }
+}
+
 pub(super) fn one() -> u16 {
     1
 }
@@ -97,6 +105,16 @@ mod tests {
         assert_eq!(listen_address("127.0.0.1:80"), Ok("127.0.0.1:80".parse().unwrap()));
         for bad in ["80", ":", ":x", ":99999", "host:80"] {
             assert!(listen_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_thread_at_least() {
+        let threads =
+            |text: &str| toml::from_str::<super::super::LimitSettings>(text).map(|limits| limits.threads);
+        assert_eq!(threads("threads = 64"), Ok(Some(64)));
+        for bad in ["threads = 0", "threads = 65"] {
+            assert!(threads(bad).unwrap_err().to_string().contains("1 to 64"), "{bad}");
         }
     }
 
