@@ -19,6 +19,7 @@ use crate::output::{print, print_line};
 
 mod browse;
 mod draw;
+mod real;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +27,7 @@ Examples:
   brisk lab run ga-table5b --quick
   brisk lab run --all --out results && brisk lab report results -o report.html
   brisk lab run --all --shard 1/4 --out shard1    (on each of four machines)
+  sudo brisk lab run bar --real
   brisk lab merge shard1 shard2 shard3 shard4 --out results";
 
 /// Bytes of the largest plan, and of the largest file of pages.
@@ -45,7 +47,7 @@ enum Command {
     /// The plans that come with the program, one a line with a title
     #[command(after_help = "Example:\n  brisk lab list")]
     List,
-    /// Run plans in virtual time; an interrupted run goes on where it ended
+    /// Run plans in virtual time, or with --real in real time; an interrupted run goes on where it ended
     #[command(after_help = "Example:\n  brisk lab run ga-table5a ga-table5b --quick --json")]
     Run(Run),
     /// Put the shards of a run together
@@ -94,6 +96,8 @@ struct Run {
     /// Print one JSON object a line for each cell instead of tables
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    real: real::Args,
 }
 
 #[derive(Debug, clap::Args)]
@@ -147,6 +151,9 @@ fn list() -> Result<(), Failure> {
 
 impl Run {
     fn run(self, common: &Common) -> Result<(), Failure> {
+        if self.real.is_asked_for() {
+            return self.real.run(&self.plans()?, self.seed, &self.out, self.json, common);
+        }
         if let Some(jobs) = self.jobs {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs as usize).build_global();
             pool.map_err(|error| Failure::failed(format!("--jobs {jobs}: {error}")))?;

@@ -13,6 +13,7 @@
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
 //! | [`browse`] | a page in a real Chromium over an emulated link |
 //! | [`own`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
+//! | [`real`] | contestants in real time over the same emulated link |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod ladder;
 pub mod own;
 pub mod pages;
 pub mod plan;
+pub mod real;
 pub mod setting;
 pub mod sizes;
 pub mod statistics;

@@ -28,7 +28,7 @@ const SPACING: Duration = Duration::from_micros(12);
 const PACKET: usize = 1500;
 
 /// What surrounds a transaction. By default nothing does.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Setting {
     /// Paths of which each transaction meets one, drawn from its seed; none: always that of the comparison.
     pub paths: Vec<LinkSpec>,
@@ -45,7 +45,7 @@ pub struct Setting {
 }
 
 /// A second hop: the server fetches each response over an open connection before it answers.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Backend {
     /// The path between the server and its backend.
     pub link: LinkSpec,

@@ -26,6 +26,7 @@ use brisk_sim::page::Page;
 
 use crate::arms::{Arm, ArmError, parse_arm};
 use crate::pages::synthetic::Recipe;
+use crate::real::contestant::OneOrMore;
 use crate::setting::{Backend, Beside, Burst, Setting};
 use crate::sizes::Sizes;
 
@@ -111,6 +112,8 @@ pub struct Cell {
     /// Draw the first transaction of each arm, packet by packet.
     #[serde(default)]
     pub draw: bool,
+    /// Commands that take part when the cell is run in real time.
+    pub contestant: Option<OneOrMore>,
     /// What is compared; the first is what gains are measured against.
     pub arms: Vec<String>,
     /// What is expected.
@@ -243,6 +246,24 @@ impl Cell {
         Ok(Workload { link, sizes, sizes_text, page, setting: self.setting()?, arms: self.arms(&self.arms)? })
     }
 
+    /// The link and the bytes of a response, if the cell is one that contestants can run in real time.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn in_real_time(&self) -> Result<(LinkSpec, u64), String> {
+        let Workload { link, sizes, page, setting, .. } = self.workload()?;
+        let only = |what: &str| Err(format!("{what} only in virtual time"));
+        match sizes {
+            _ if page.is_some() => only("a page (see `brisk lab browse`):"),
+            _ if self.established => only("an open connection:"),
+            _ if setting != Setting::default() => {
+                only("several paths, a thinking server, a second hop, neighbours or bursts:")
+            }
+            Sizes::Fixed(bytes) => Ok((link, bytes)),
+            _ => only("a distribution of sizes:"),
+        }
+    }
+
     /// Reads arms and gives them the cell's initial window.
     fn arms(&self, names: &[String]) -> Result<Vec<Arm>, String> {
         let arms = names.iter().map(|arm| parse_arm(arm));
@@ -327,6 +348,7 @@ impl Cell {
                 return Err(format!("expect {metric} of '{arm}': the range begins above its end"));
             }
         }
+        self.contestant.as_ref().map_or(Ok(Vec::new()), OneOrMore::contestants)?;
         self.workload().map(|_| ())
     }
 }
@@ -393,7 +415,7 @@ mod tests {
     fn what_cannot_be_meant_is_named_with_its_place() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
-            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `arms`, `expect`"
+            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"
         );
         let cell = |rest: &str| error(&format!("[[cell]]\nname = \"x\"\narms = [\"tcp\"]\n{rest}"));
         assert!(cell("link = \"--rtt never\"\nflow = \"5kB\"\n").starts_with("p, cell 'x': link: "));

@@ -1,0 +1,125 @@
+//! `brisk lab run --real`: the cells of plans in real time, beside the kernel and whoever else a plan names.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use brisk_lab::plan::{Cell, Plan};
+use brisk_lab::real::Real;
+use brisk_lab::real::contestant::{Contestant, OneOrMore};
+use brisk_lab::real::report::RealReport;
+
+use crate::Common;
+use crate::duration::parse_duration;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{print, print_line};
+
+/// The flags of `lab run` that are about real time.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "In real time")]
+pub(super) struct Args {
+    /// Over an emulated link in real time (needs root): the kernel's CUBIC and BBR with and without Fast Open, an nginx pool,
+    /// the plan's `contestant`, and the gateway pair with each arm
+    #[arg(long, conflicts_with_all = ["shard", "pages", "jobs", "quick"])]
+    real: bool,
+    /// Requests of each contestant
+    #[arg(short, long = "number", value_name = "N", default_value_t = 200, requires = "real", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    n: u64,
+    /// Requests at a time
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "real", value_parser = clap::value_parser!(u64).range(1..=256))]
+    parallel: u64,
+    /// How long a bulk flow of each contestant runs beside one of the kernel's CUBIC; 0s leaves that out, as does a link
+    /// without a rate
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "real", value_parser = parse_duration)]
+    beside: Duration,
+    /// Only this cell
+    #[arg(long, value_name = "NAME", requires = "real")]
+    cell: Option<String>,
+}
+
+impl Args {
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.real
+    }
+
+    /// Runs every cell that can be run in real time; the others are named.
+    pub(super) fn run(
+        &self,
+        plans: &[(Plan, String)],
+        seed: u64,
+        out: &Path,
+        json: bool,
+        common: &Common,
+    ) -> Result<(), Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::failed("lab run --real makes network namespaces: run it as root"));
+        }
+        let stop = interrupt::stop_flag()?;
+        let mut ran = 0;
+        for (plan, _) in plans {
+            let asked_for = |cell: &&Cell| self.cell.as_ref().is_none_or(|name| cell.name == *name);
+            for cell in plan.cells.iter().filter(asked_for) {
+                match self.cell(plan, cell, seed)? {
+                    Ok(real) => {
+                        self.measure(&real, &out.join(&plan.name), &cell.name, json, common, &stop)?;
+                        ran += 1;
+                    }
+                    Err(why) if !common.quiet => eprintln!("{}, cell '{}': {why}", plan.name, cell.name),
+                    Err(_) => {}
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Failure::failed("interrupted; what was measured by then is shown and kept"));
+                }
+            }
+        }
+        match ran {
+            0 => Err(Failure::usage("none of these cells can be run in real time; `bar` has some that can")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The cell with everybody who takes part, or why it cannot be.
+    fn cell(&self, plan: &Plan, cell: &Cell, seed: u64) -> Result<Result<Real, String>, Failure> {
+        let (link, bytes) = match cell.in_real_time() {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(why)),
+        };
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::failed(format!("cannot find the program itself: {error}")))?;
+        let named = cell.contestant.as_ref().map_or(Ok(Vec::new()), OneOrMore::contestants);
+        let mut contestants = Contestant::kernels();
+        contestants.push(Contestant::nginx_pool());
+        contestants.extend(named.map_err(Failure::usage)?);
+        contestants.extend(cell.arms.iter().map(|arm| Contestant::pair(&program, arm)));
+        // Without a rate there is nothing that two flows would have to share.
+        let limited = link.up.rate.is_some() || link.down.rate.is_some();
+        let beside = if limited { self.beside } else { Duration::ZERO };
+        let (n, parallel) = (self.n, self.parallel as usize);
+        let name = format!("{}, {}", plan.name, cell.name);
+        Ok(Ok(Real { name, link, seed, bytes, n, parallel, beside, contestants }))
+    }
+
+    fn measure(
+        &self,
+        real: &Real,
+        directory: &Path,
+        cell: &str,
+        json: bool,
+        common: &Common,
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let mut look = |name: &str| {
+            if !common.quiet {
+                eprintln!("{}: {name}", real.name);
+            }
+        };
+        let report: RealReport = real.run(stop, &mut look).map_err(Failure::failed)?;
+        let text = serde_json::to_string(&report).map_err(|error| Failure::failed(error.to_string()))?;
+        let file = directory.join(format!("{cell}.real.json"));
+        std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::write(&file, format!("{text}\n")))
+            .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+        if json { print_line(&text) } else { print(&(report.to_text() + "\n")) }
+    }
+}

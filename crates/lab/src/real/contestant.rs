@@ -1,0 +1,242 @@
+//! Who takes part: the kernel's own TCP, and commands on one side of the link or both.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use brisk_gateway::HopKey;
+use serde::Deserialize;
+
+use super::ORIGIN;
+
+/// Somebody who brings requests to the origin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Contestant {
+    /// The name in the table.
+    pub name: String,
+    /// The kernel's TCP on both sides.
+    pub kernel: Kernel,
+    /// The command beside the load, which takes its requests; none: the load asks the origin itself.
+    pub left: Option<String>,
+    /// The command beside the origin.
+    pub right: Option<String>,
+}
+
+/// The kernel's TCP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kernel {
+    /// As `net.ipv4.tcp_available_congestion_control` has them.
+    pub congestion: String,
+    /// Fast Open on both sides.
+    pub fast_open: bool,
+}
+
+/// What a plan's cell names: a command beside the load, or a name and commands on either side.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Named {
+    /// A command beside the load.
+    Command(String),
+    /// A name and commands.
+    Pair(Pair),
+}
+
+/// A name and commands on either side.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    /// The name in the table.
+    pub name: String,
+    /// Beside the load.
+    pub left: String,
+    /// Beside the origin.
+    pub right: Option<String>,
+}
+
+/// One or several of them.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMore {
+    /// One.
+    One(Named),
+    /// Several.
+    More(Vec<Named>),
+}
+
+impl OneOrMore {
+    /// As contestants over the kernel's CUBIC.
+    ///
+    /// # Errors
+    /// A command that names no place to listen.
+    pub fn contestants(&self) -> Result<Vec<Contestant>, String> {
+        let named = match self {
+            OneOrMore::One(one) => std::slice::from_ref(one),
+            OneOrMore::More(all) => all,
+        };
+        named.iter().map(Named::contestant).collect()
+    }
+}
+
+impl Named {
+    fn contestant(&self) -> Result<Contestant, String> {
+        let (name, left, right) = match self {
+            Named::Command(command) => {
+                let program = command.split_whitespace().next().unwrap_or_default();
+                (program.rsplit('/').next().unwrap_or_default().to_owned(), command.clone(), None)
+            }
+            Named::Pair(Pair { name, left, right }) => (name.clone(), left.clone(), right.clone()),
+        };
+        if !(left.contains("{listen}") || left.contains("{port}")) {
+            return Err(format!(
+                "contestant '{left}': it has to say where the command listens: {{listen}} (127.0.0.1:8000) or {{port}}; \
+                 {{origin}} is where it goes"
+            ));
+        }
+        Ok(Contestant { name, kernel: Kernel::cubic(false), left: Some(left), right })
+    }
+}
+
+impl Kernel {
+    /// CUBIC.
+    pub fn cubic(fast_open: bool) -> Kernel {
+        Kernel { congestion: "cubic".to_owned(), fast_open }
+    }
+}
+
+impl Contestant {
+    /// The kernel's TCP from end to end, by the name of its congestion control.
+    pub fn kernel(congestion: &str, fast_open: bool) -> Contestant {
+        Contestant {
+            name: format!("kernel {congestion}{}", if fast_open { "+tfo" } else { "" }),
+            kernel: Kernel { congestion: congestion.to_owned(), fast_open },
+            left: None,
+            right: None,
+        }
+    }
+
+    /// nginx as a reverse proxy that keeps connections to the origin open.
+    pub fn nginx_pool() -> Contestant {
+        Contestant {
+            name: "nginx pool".to_owned(),
+            kernel: Kernel::cubic(false),
+            left: Some("nginx -c {nginx}".to_owned()),
+            right: None,
+        }
+    }
+
+    /// The gateway pair of `program` with an arm.
+    pub fn pair(program: &Path, arm: &str) -> Contestant {
+        let program = program.display();
+        let arm = arm.replace(' ', "");
+        Contestant {
+            name: format!("brisk {arm}"),
+            kernel: Kernel::cubic(false),
+            left: Some(format!(
+                "{program} -q frontend --listen {{listen}} --peer {{peer}} --key-file {{key}} --mechanisms {arm}"
+            )),
+            right: Some(format!(
+                "{program} -q backend --listen {{peer}} --to {{origin}} --key-file {{key}} --mechanisms {arm}"
+            )),
+        }
+    }
+
+    /// The kernel's TCPs that this machine has: CUBIC and BBR, each without Fast Open and with it.
+    pub fn kernels() -> Vec<Contestant> {
+        let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+            .unwrap_or_default();
+        let here = ["cubic", "bbr"]
+            .into_iter()
+            .filter(|name| available.split_whitespace().any(|word| word == *name));
+        here.flat_map(|name| [false, true].map(|fast_open| Contestant::kernel(name, fast_open))).collect()
+    }
+}
+
+/// What stands for the words in braces of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Places {
+    /// `{listen}`: where the left command takes requests.
+    pub(crate) listen: SocketAddr,
+    /// `{peer}`: the right command's address on the link.
+    pub(crate) peer: SocketAddr,
+    /// `{dir}`: a directory of its own; `{key}` and `{nginx}` are files in it that are made when asked for.
+    pub(crate) directory: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Places {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            peer: SocketAddr::new(ORIGIN.ip(), 7443),
+            directory: PathBuf::new(),
+        }
+    }
+}
+
+impl Places {
+    /// A command as words, its places filled in.
+    pub(crate) fn fill(&self, command: &str) -> io::Result<Vec<String>> {
+        let (key, nginx) = (self.directory.join("key"), self.directory.join("nginx.conf"));
+        if command.contains("{key}") && !key.exists() {
+            std::fs::write(&key, HopKey::generate()?.reveal().as_bytes())?;
+            std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600))?;
+        }
+        if command.contains("{nginx}") {
+            std::fs::write(&nginx, self.nginx())?;
+        }
+        let filled = |word: &str| {
+            word.replace("{listen}", &self.listen.to_string())
+                .replace("{port}", &self.listen.port().to_string())
+                .replace("{origin}", &ORIGIN.to_string())
+                .replace("{peer}", &self.peer.to_string())
+                .replace("{key}", &key.display().to_string())
+                .replace("{nginx}", &nginx.display().to_string())
+                .replace("{dir}", &self.directory.display().to_string())
+        };
+        Ok(command.split_whitespace().map(filled).collect())
+    }
+
+    fn nginx(&self) -> String {
+        let (directory, listen) = (self.directory.display(), self.listen);
+        format!(
+            "daemon off; user root; pid {directory}/nginx.pid; error_log {directory}/nginx.log; worker_processes 1;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; upstream origin {{ server {ORIGIN}; keepalive 64; keepalive_requests 1000000; }}\n\
+             server {{ listen {listen}; location / {{ proxy_pass http://origin; proxy_http_version 1.1; \
+             proxy_set_header Connection \"\"; proxy_buffering on; proxy_max_temp_file_size 0; }} }} }}\n"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Cell {
+        contestant: OneOrMore,
+    }
+
+    fn read(text: &str) -> Result<Vec<Contestant>, String> {
+        toml::from_str::<Cell>(text).map_err(|error| error.message().to_owned())?.contestant.contestants()
+    }
+
+    #[test]
+    fn a_command_is_a_contestant_and_so_is_a_pair_with_a_name() {
+        let one = read("contestant = \"/usr/bin/socat TCP-LISTEN:{port},fork TCP:{origin}\"").unwrap();
+        assert_eq!((one[0].name.as_str(), one[0].right.as_deref()), ("socat", None));
+        let more = read(
+            "contestant = [\"a {listen}\", { name = \"tunnel\", left = \"t {listen} {peer}\", right = \"t {peer} {origin}\" }]",
+        );
+        let names: Vec<String> = more.unwrap().into_iter().map(|contestant| contestant.name).collect();
+        assert_eq!(names, ["a", "tunnel"]);
+        assert!(read("contestant = \"socat\"").unwrap_err().contains("has to say where the command listens"));
+    }
+
+    #[test]
+    fn places_are_filled_in() {
+        let places = Places::default();
+        let words = places.fill("x --l {listen} p={port} --to {origin} {peer}").unwrap();
+        assert_eq!(words, ["x", "--l", "127.0.0.1:8000", "p=8000", "--to", "10.77.0.2:80", "10.77.0.2:7443"]);
+    }
+}

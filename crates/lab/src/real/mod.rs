@@ -1,0 +1,257 @@
+//! Contestants in real time: the kernel's TCP, pools, gateways and any command line, one after the other over the same
+//! emulated link with the same seed, under the same load.
+//!
+//! ```text
+//! namespace A                                         namespace B
+//! load --> [the contestant's left command] ==> link ==> [its right command] --> origin
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mod@self`] | the order of things |
+//! | [`contestant`] | who takes part |
+//! | `traffic` | origin, load and reference flow |
+//! | `processes` | commands in namespaces, and what they cost |
+//! | [`report`] | one table |
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use brisk_link::LinkSpec;
+use brisk_packet_io::OpenError;
+use brisk_packet_io::netns::Namespace;
+use thiserror::Error;
+
+use crate::emulate::{Between, Emulation, EndError, Outcome};
+
+pub mod contestant;
+mod processes;
+pub mod report;
+mod traffic;
+
+use contestant::{Contestant, Kernel, Places};
+use processes::Processes;
+use report::{ContestantReport, RealReport};
+use traffic::{Asked, Load, Origin};
+
+/// Where the origin listens, in namespace B.
+pub(crate) const ORIGIN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2)), 80);
+/// Requests of each contestant before those that count: they fetch cookies and teach both ends the path.
+const WARM: u64 = 10;
+/// How long a contestant may take until its first answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Real {
+    /// What it is called.
+    pub name: String,
+    /// The link.
+    pub link: LinkSpec,
+    /// Seed of the link: every contestant meets the same draws.
+    pub seed: u64,
+    /// Bytes of each response.
+    pub bytes: u64,
+    /// Requests of each contestant.
+    pub n: u64,
+    /// So many at a time.
+    pub parallel: usize,
+    /// How long a bulk flow of each contestant runs beside one of the kernel's; zero: not at all.
+    pub beside: Duration,
+    /// Who takes part, in this order.
+    pub contestants: Vec<Contestant>,
+}
+
+/// Why nothing could be measured.
+#[derive(Debug, Error)]
+pub enum RealError {
+    /// The namespaces or devices were refused.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The link's ends were refused.
+    #[error("{0}")]
+    End(#[from] EndError),
+    /// A socket, thread or file was refused.
+    #[error("cannot set up contestants on this machine: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Real {
+    /// Lets one after the other run, until all have or `stop` is set; `look` hears who begins.
+    ///
+    /// # Errors
+    /// [`RealError`] if the machine refuses; a contestant that does not work is a result.
+    pub fn run(&self, stop: &AtomicBool, look: &mut dyn FnMut(&str)) -> Result<RealReport, RealError> {
+        let mut reports = Vec::new();
+        for contestant in &self.contestants {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            look(&contestant.name);
+            reports.push(self.measure(contestant, stop)?);
+        }
+        Ok(RealReport::new(self, reports))
+    }
+
+    /// One contestant, in namespaces of its own.
+    fn measure(&self, contestant: &Contestant, stop: &AtomicBool) -> Result<ContestantReport, RealError> {
+        let name = |side: char| format!("brisk-{}-{side}", std::process::id());
+        let between = Between { a: name('a'), b: name('b') };
+        let _created = between.create_missing()?;
+        let (a, b) = between.ends(Vec::new(), Vec::new());
+        let mut emulation = Emulation::new(a.open()?, b.open()?, &self.link, self.seed);
+        let (left, right) = (Namespace::open(&between.a)?, Namespace::open(&between.b)?);
+        for side in [&left, &right] {
+            side.run(|| contestant.kernel.set_up())??;
+        }
+        let scratch = Scratch::make()?;
+        let stop_link = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let link = scope.spawn(|| {
+                emulation.prioritise();
+                emulation.run(None, &stop_link, &mut |_| {})
+            });
+            let origin = right.run(|| Origin::start(ORIGIN))?;
+            let stage =
+                Stage { real: self, contestant, left: &left, right: &right, scratch: &scratch.0, stop };
+            let measured = origin.map_err(RealError::from).and_then(|_origin| stage.measure());
+            stop_link.store(true, Ordering::Relaxed);
+            let outcome: Outcome =
+                link.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the link panicked")))?;
+            Ok(ContestantReport::new(contestant, self, measured?, &outcome))
+        })
+    }
+}
+
+/// What was measured of a contestant.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// Times of those that were answered, ms.
+    pub(crate) times: Vec<f64>,
+    /// Requests that were not.
+    pub(crate) failed: u64,
+    /// Why the last of them was not.
+    pub(crate) last_failure: Option<String>,
+    /// IP bytes that A and B sent for the requests that count.
+    pub(crate) wire: (u64, u64),
+    /// Processor time of the contestant's own processes for them.
+    pub(crate) cpu: Option<Duration>,
+    /// Bytes of its bulk flow and of the reference beside it.
+    pub(crate) beside: Option<(u64, u64)>,
+}
+
+/// A contestant at work.
+struct Stage<'a> {
+    real: &'a Real,
+    contestant: &'a Contestant,
+    left: &'a Namespace,
+    right: &'a Namespace,
+    scratch: &'a Path,
+    stop: &'a AtomicBool,
+}
+
+impl Stage<'_> {
+    fn measure(&self) -> Result<Measured, RealError> {
+        let Contestant { left, right, kernel, .. } = self.contestant;
+        let places = Places { directory: self.scratch.to_owned(), ..Places::default() };
+        let failed =
+            |why: String| Measured { failed: self.real.n, last_failure: Some(why), ..Measured::default() };
+        let mut processes = Processes::default();
+        for (namespace, command) in [(self.right, right), (self.left, left)] {
+            let Some(command) = command else { continue };
+            let words = places.fill(command)?;
+            match namespace.run(|| processes.start(&words, self.scratch))? {
+                Ok(()) => {}
+                Err(error) => return Ok(failed(format!("{}: {error}", words[0]))),
+            }
+        }
+        let to = if left.is_some() { places.listen } else { ORIGIN };
+        let asked = Asked { to, bytes: self.real.bytes, fast_open: kernel.fast_open };
+        if let Err(why) = self.left.run(|| Load::first(&asked, PATIENCE, &mut processes))? {
+            return Ok(failed(why));
+        }
+        let load = |n| self.left.run(|| Load::run(&asked, n, self.real.parallel, self.stop));
+        load(WARM)??;
+        let (wire, cpu) = (self.sent()?, processes.cpu());
+        let Load { times, failed, last_failure } = load(self.real.n)??;
+        // What closes connections and acknowledges the last bytes belongs to them.
+        std::thread::sleep(2 * self.real.link.base_rtt() + Duration::from_millis(200));
+        let (wire_now, cpu_now) = (self.sent()?, processes.cpu());
+        let beside = match self.real.beside {
+            Duration::ZERO => None,
+            takes => Some(self.left.run(|| Load::beside(&asked, ORIGIN, takes, self.stop))??),
+        };
+        Ok(Measured {
+            times,
+            failed,
+            last_failure,
+            wire: (wire_now.0 - wire.0, wire_now.1 - wire.1),
+            cpu: (!processes.is_empty()).then(|| cpu_now.saturating_sub(cpu)),
+            beside,
+        })
+    }
+
+    /// What both ends have sent into the link so far, IP bytes.
+    fn sent(&self) -> Result<(u64, u64), RealError> {
+        Ok((self.left.run(processes::sent_by_device)??, self.right.run(processes::sent_by_device)??))
+    }
+}
+
+impl Kernel {
+    /// Sets the kernel's TCP of this namespace.
+    fn set_up(&self) -> io::Result<()> {
+        for (key, value) in [
+            // Cookies of client and server, and no need of the listener to ask for it.
+            ("tcp_fastopen", if self.fast_open { "1027" } else { "0" }),
+            ("tcp_no_metrics_save", "0"),
+        ] {
+            let path = format!("/proc/sys/net/ipv4/{key}");
+            let failed = |error| io::Error::other(format!("{path} = {value}: {error}"));
+            std::fs::write(&path, value).map_err(failed)?;
+        }
+        // The sysctl of a namespace refuses what the machine does not allow to everybody; a route does not.
+        let words = "route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl";
+        let done = Command::new("ip").args(words.split(' ')).arg(&self.congestion).output();
+        let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;
+        match done.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&done.stderr);
+                Err(io::Error::other(format!("ip {words} {}: {}", self.congestion, said.trim())))
+            }
+        }
+    }
+}
+
+/// A directory that is gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> io::Result<Scratch> {
+        let began = Instant::now();
+        loop {
+            let path = std::env::temp_dir().join(format!(
+                "brisk-real-{}-{}",
+                std::process::id(),
+                began.elapsed().as_nanos()
+            ));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Scratch(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left are configurations and logs.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

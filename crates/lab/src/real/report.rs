@@ -1,0 +1,237 @@
+//! Contestants side by side, in one table.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::contestant::Contestant;
+use super::{Measured, Real};
+use crate::compare::LinkReport;
+use crate::emulate::Outcome;
+use crate::statistics::{Interval, Sample, Statistic};
+
+/// What became of all contestants.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct RealReport {
+    /// What it is called.
+    pub name: String,
+    /// The link.
+    pub link: LinkReport,
+    /// Seed of the link.
+    pub seed: u64,
+    /// Bytes of each response.
+    pub bytes: u64,
+    /// Requests at a time.
+    pub parallel: usize,
+    /// The contestants, in order.
+    pub contestants: Vec<ContestantReport>,
+}
+
+/// What became of one.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ContestantReport {
+    /// Its name.
+    pub name: String,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Requests that were not.
+    pub failed: u64,
+    /// Why the last of them was not.
+    pub last_failure: Option<String>,
+    /// Completion times of those that were answered, ms.
+    pub ms: Times,
+    /// IP bytes that the client's side sent / bytes of responses.
+    pub wire_up: f64,
+    /// IP bytes that the origin's side sent, lost ones included / bytes of responses.
+    pub wire_down: f64,
+    /// Processor time of the contestant's own processes for a request, ms; none: there are none.
+    pub cpu_ms: Option<f64>,
+    /// Percent of its bulk flow in what came through beside one of the kernel's CUBIC; none: not measured.
+    pub share: Option<f64>,
+    /// Whether the link kept its times, and what there is to say about that.
+    pub valid: bool,
+    /// In words.
+    pub verdict: String,
+}
+
+/// Completion times, ms.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Times {
+    /// Mean.
+    pub mean: f64,
+    /// Its 95 % interval.
+    pub mean_ci95: Interval,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl ContestantReport {
+    pub(super) fn new(contestant: &Contestant, real: &Real, measured: Measured, outcome: &Outcome) -> Self {
+        let Measured { times, failed, last_failure, wire, cpu, beside } = measured;
+        let answered = times.len() as u64;
+        let payload = (answered * real.bytes) as f64;
+        let milliseconds = |cpu: Duration| cpu.as_secs_f64() * 1e3 / (answered + failed) as f64;
+        let share = |(own, other): (u64, u64)| 100.0 * own as f64 / (own + other) as f64;
+        ContestantReport {
+            name: contestant.name.clone(),
+            answered,
+            failed,
+            last_failure,
+            ms: Times::of(times, real.seed),
+            wire_up: wire.0 as f64 / payload,
+            wire_down: wire.1 as f64 / payload,
+            cpu_ms: cpu.map(milliseconds),
+            share: beside.map(share),
+            valid: outcome.validity.is_valid(),
+            verdict: outcome.validity.to_string(),
+        }
+    }
+}
+
+impl Times {
+    fn of(times: Vec<f64>, seed: u64) -> Times {
+        let sample = Sample::new(times);
+        let mut rng = brisk_link::seeds::rng(seed, "real");
+        let [mean_ci95] = sample.intervals([Statistic::Mean], &mut rng);
+        Times {
+            mean: sample.mean(),
+            mean_ci95,
+            p50: sample.quantile(0.5),
+            p95: sample.quantile(0.95),
+            p99: sample.quantile(0.99),
+        }
+    }
+}
+
+impl RealReport {
+    pub(super) fn new(real: &Real, contestants: Vec<ContestantReport>) -> RealReport {
+        RealReport {
+            name: real.name.clone(),
+            link: LinkReport::of(&real.link),
+            seed: real.seed,
+            bytes: real.bytes,
+            parallel: real.parallel,
+            contestants,
+        }
+    }
+
+    /// The report as text for a terminal.
+    pub fn to_text(&self) -> String {
+        let RealReport { name, link, bytes, parallel, contestants, .. } = self;
+        let mut text =
+            format!("{name}, in real time: {bytes} bytes over {}, {parallel} at a time\n", link.spec);
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header([
+            "contestant",
+            "n",
+            "mean",
+            "95 %",
+            "p50",
+            "p95",
+            "p99",
+            "up",
+            "down",
+            "CPU",
+            "share",
+        ]);
+        table.add_rows(contestants.iter().map(ContestantReport::row));
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 1));
+            if column.index > 0 {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for line in table.lines() {
+            text.push_str(&format!("{}\n", line.trim_end()));
+        }
+        text.push_str(
+            "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's\n\
+             processes. share: percent of its bulk flow beside one of the kernel's CUBIC.\n",
+        );
+        for contestant in contestants {
+            if let Some(why) = &contestant.last_failure {
+                text.push_str(&format!(
+                    "{}: {} requests failed, the last one: {why}\n",
+                    contestant.name, contestant.failed
+                ));
+            }
+            if !contestant.valid {
+                text.push_str(&format!("{}: {}\n", contestant.name, contestant.verdict));
+            }
+        }
+        text
+    }
+}
+
+impl ContestantReport {
+    fn row(&self) -> [String; 11] {
+        let Times { mean, mean_ci95: [low, high], p50, p95, p99 } = self.ms;
+        let or_dash =
+            |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        [
+            self.name.clone(),
+            self.answered.to_string(),
+            format!("{mean:.0}"),
+            format!("{low:.0}..{high:.0}"),
+            format!("{p50:.0}"),
+            format!("{p95:.0}"),
+            format!("{p99:.0}"),
+            format!("{:.3}", self.wire_up),
+            format!("{:.3}", self.wire_down),
+            or_dash(self.cpu_ms, 2),
+            or_dash(self.share, 0),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_contestant_did_is_per_byte_and_per_request() {
+        let real = Real {
+            name: "x".to_owned(),
+            link: brisk_link::LinkSpec::parse("--rtt 10ms").unwrap(),
+            seed: 1,
+            bytes: 1000,
+            n: 4,
+            parallel: 1,
+            beside: Duration::ZERO,
+            contestants: vec![Contestant::kernel("cubic", true)],
+        };
+        let measured = Measured {
+            times: vec![10.0, 20.0, 30.0],
+            failed: 1,
+            last_failure: Some("no answer".to_owned()),
+            wire: (300, 3600),
+            cpu: Some(Duration::from_millis(8)),
+            beside: Some((30, 70)),
+        };
+        let outcome = crate::emulate::Outcome {
+            elapsed: Duration::ZERO,
+            up: brisk_link::Counters::default(),
+            down: brisk_link::Counters::default(),
+            late: crate::emulate::Percentiles::default(),
+            validity: crate::emulate::Validity::Valid,
+            fifo: true,
+            spun: Duration::ZERO,
+            send_errors: 0,
+            last_send_error: None,
+        };
+        let report = ContestantReport::new(&real.contestants[0], &real, measured, &outcome);
+        assert_eq!((report.ms.mean, report.wire_up, report.wire_down), (20.0, 0.1, 1.2));
+        assert_eq!(
+            (report.cpu_ms, report.share, report.name.as_str()),
+            (Some(2.0), Some(30.0), "kernel cubic+tfo")
+        );
+        let text = RealReport::new(&real, vec![report]).to_text();
+        assert!(text.contains("1 requests failed, the last one: no answer"), "{text}");
+    }
+}
