@@ -9,8 +9,8 @@ fn no_thread_of_a_gateway_keeps_what_it_does_not_need() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend =
-        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
+    let flags = ["--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key, "--threads", "3"];
+    let mut backend = Running::start(&[&["backend"], &flags[..]].concat());
     let said = backend.until("event=confined");
     assert!(said.contains("capabilities=") && said.contains("files="), "{said}");
     let threads = std::fs::read_dir(format!("/proc/{}/task", backend.pid())).expect("it runs");
@@ -28,7 +28,7 @@ fn no_thread_of_a_gateway_keeps_what_it_does_not_need() {
         assert_eq!(held & !(1 << 2 | 1 << 10), 0, "{held:x}");
         seen += 1;
     }
-    assert!(seen > 1, "the threads of the runtime");
+    assert!(seen > 3, "the threads of the runtime");
 }
 
 const RUN: &str = r#"
