@@ -12,6 +12,7 @@
 //! | [`script`] | text of a packet script | reading and running it end, with a verdict or an error |
 //! | [`parity`] | parity segments at the decoder of Corrective | a repair brings what was missing, and the true bytes |
 //! | [`capture`] | a packet capture | reading ends, with figures that fit together or one line of error |
+//! | [`handshake`] | what is said on the hop between two gateways | what is changed is refused, what is not is accepted |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
@@ -23,6 +24,7 @@
 //! ```text
 //! cargo test --manifest-path fuzz/Cargo.toml                                       corpora, quick barrage
 //! cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture    1,000,000 per state
+//! cargo test --release --manifest-path fuzz/Cargo.toml --test handshakes -- --ignored --nocapture   1,000,000 handshakes
 //! cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE       one input
 //! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  corpora anew
 //! cargo +nightly fuzz run --features libfuzzer connection                          coverage-guided
@@ -35,6 +37,7 @@ pub mod connection;
 pub mod decisions;
 pub mod flow;
 pub mod forge;
+pub mod handshake;
 pub mod link;
 pub mod mutate;
 pub mod options;
@@ -55,13 +58,14 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
     Target { name: "script", run: script::run },
     Target { name: "parity", run: parity::run },
     Target { name: "capture", run: capture::run },
+    Target { name: "handshake", run: handshake::run },
     Target { name: "connection", run: connection::run },
     Target { name: "pair", run: pair::run },
 ];

@@ -20,6 +20,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "script" => script(),
         "parity" => named(parity()),
         "capture" => named(capture()),
+        "handshake" => named(handshake()),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -189,6 +190,26 @@ fn parity() -> Vec<(&'static str, Vec<u8>)> {
             .concat(),
         ),
         ("rewritten", [&[0, 0, 0][..], &arrive(0, 100), &sent(0, 200, &[0, 0, 0, 0, 1, 0, 0, 7])].concat()),
+    ]
+}
+
+/// Decisions as [`crate::handshake::run`] reads them: the door, then changes: what, where, with what.
+fn handshake() -> Vec<(&'static str, Vec<u8>)> {
+    let opening = [&[6, 0x10][..], &[0; 14], &[4, 192, 0, 2, 1, 0, 80, 198, 51, 100, 9, 1, 187], b"\x03a:1GET /"];
+    vec![
+        ("one-key-bit", vec![0, 0, 0, 40, 3]),
+        ("one-key-cut", vec![0, 2, 0, 47]),
+        ("one-key-unchanged", vec![0]),
+        ("pairs-bit", vec![1, 0, 0, 70, 3]),
+        ("pairs-longer", vec![1, 4, 0, 0, 7, 7, 7]),
+        ("pairs-unchanged", vec![1]),
+        ("guessed", [&[2][..], &[0x5a; 64]].concat()),
+        ("guessed-for-pairs", [&[3][..], &[0x5a; 112]].concat()),
+        ("answer-bit", vec![4, 0, 0, 33, 1]),
+        ("answer-unchanged", vec![4]),
+        ("record-byte", vec![5, 1, 0, 9, 0]),
+        ("record-unchanged", vec![5]),
+        ("opening", opening.concat()),
     ]
 }
 

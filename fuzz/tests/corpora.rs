@@ -110,6 +110,11 @@ fn any_capture_is_read_or_an_error() {
 }
 
 #[test]
+fn what_is_changed_on_the_hop_is_refused() {
+    fuzz("handshake", 20_000);
+}
+
+#[test]
 fn a_stack_withstands_any_peer_and_any_program() {
     fuzz("connection", 60_000);
 }

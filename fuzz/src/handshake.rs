@@ -1,0 +1,149 @@
+//! Target: any bytes as what is said on the hop between two gateways.
+//!
+//! The first byte chooses a door: a first message under one key or under pairs, the answer to one, what a message says when
+//! it is opened, a record. At the doors that keys guard the rest is either the message itself or, more to the point, says how
+//! a good one is changed: whatever was changed is refused.
+
+use std::sync::LazyLock;
+
+use brisk_gateway::hop::handshake::{FirstMessage, Initiator, Responder};
+use brisk_gateway::hop::records::Sealing;
+use brisk_gateway::hop::{Opening, PrivateKey, Purpose, Stamp, StaticKeys, Verdict};
+use brisk_gateway::{Hop, HopKey, KeyRing};
+
+use crate::decisions::Decisions;
+
+/// The client's first bytes in the message that is changed.
+const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: origin.example\r\n\r\n";
+const STAMP: Stamp = Stamp { epoch: 1, at: 2 };
+
+/// The keys of a frontend and of its backend, and a first message between them.
+struct Door {
+    backend: Hop,
+    frontend: Hop,
+    message: Vec<u8>,
+}
+
+/// One key that both hold, among others of the backend.
+static ONE_KEY: LazyLock<Door> = LazyLock::new(|| {
+    let lines: Vec<String> = (1..=4).map(|n: u8| HopKey::new([n; 32]).reveal().to_string()).collect();
+    let ring = KeyRing::parse(&lines.join("\n"), "fuzz").expect("four keys");
+    Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))))
+});
+
+/// A pair on each side.
+static PAIRS: LazyLock<Door> = LazyLock::new(|| {
+    let [front, back] = [(); 2].map(|()| PrivateKey::generate().expect("randomness"));
+    let (to_front, to_back) = (vec![front.public()], vec![back.public()]);
+    let keys = |own, peers| Hop::Pairs(StaticKeys::of(own, peers).expect("a peer"));
+    Door::new(keys(back, to_front), keys(front, to_back))
+});
+
+impl Door {
+    fn new(backend: Hop, frontend: Hop) -> Door {
+        let mut door = Door { backend, frontend, message: Vec::new() };
+        door.message = door.begin().1;
+        assert!(door.accept(&door.message).is_some(), "the good message is good");
+        door
+    }
+
+    fn begin(&self) -> (Initiator, Vec<u8>) {
+        let mut payload = Vec::new();
+        Opening { stamp: STAMP, ..Opening::new(Purpose::Carry) }.encode(&mut payload);
+        payload.extend_from_slice(REQUEST);
+        match &self.frontend {
+            Hop::Sealed(keys) => Initiator::begin(keys.newest(), &payload),
+            Hop::Pairs(keys) => Initiator::begin_with_pair(keys, &payload),
+            Hop::Plain => unreachable!("no door without a key"),
+        }
+        .expect("a short message")
+    }
+
+    fn accept(&self, message: &[u8]) -> Option<FirstMessage> {
+        match &self.backend {
+            Hop::Sealed(keys) => Responder::accept(keys, message).ok(),
+            Hop::Pairs(keys) => Responder::accept_with_pair(keys, message).ok(),
+            Hop::Plain => None,
+        }
+    }
+
+    /// Both sides after the two messages.
+    fn sealings(&self) -> (Sealing, Sealing) {
+        let (initiator, message) = self.begin();
+        let first = self.accept(&message).expect("it is good");
+        let (backend, answer) = first.responder.finish(Verdict::Go, STAMP).expect("a short answer");
+        let (frontend, ..) = initiator.finish(&answer).expect("it is good");
+        (frontend, backend)
+    }
+}
+
+/// Runs one input.
+pub fn run(bytes: &[u8]) {
+    let mut decisions = Decisions::new(bytes);
+    let choice = decisions.below(8);
+    let door = if choice % 2 == 0 { &*ONE_KEY } else { &*PAIRS };
+    match choice {
+        0 | 1 => first_message(door, &mut decisions),
+        2 | 3 => assert!(door.accept(decisions.all()).is_none(), "nobody can guess a message"),
+        4 => answer(door, &mut decisions),
+        5 => record(door, &mut decisions),
+        _ => opening(decisions.all()),
+    }
+}
+
+/// Changes `good` as the decisions say; `None` if it is as it was.
+fn changed(good: &[u8], decisions: &mut Decisions<'_>) -> Option<Vec<u8>> {
+    let mut message = good.to_vec();
+    while !decisions.is_over() {
+        let (what, at) = (decisions.below(5), usize::from(decisions.short()) % (message.len() + 1));
+        match what {
+            0 => message.get_mut(at).map_or((), |byte| *byte ^= 1 << decisions.below(8)),
+            1 => message.get_mut(at).map_or((), |byte| *byte = decisions.byte()),
+            2 => message.truncate(at),
+            3 => drop(message.splice(at..at, decisions.bytes(16).iter().copied())),
+            _ => message.extend_from_slice(decisions.bytes(64)),
+        }
+    }
+    (message != good).then_some(message)
+}
+
+fn first_message(door: &Door, decisions: &mut Decisions<'_>) {
+    match changed(&door.message, decisions) {
+        Some(message) => assert!(door.accept(&message).is_none(), "a changed message is refused"),
+        None => {
+            let first = door.accept(&door.message).expect("what is unchanged is good");
+            assert!(first.payload.ends_with(REQUEST));
+        }
+    }
+}
+
+fn answer(door: &Door, decisions: &mut Decisions<'_>) {
+    let (initiator, message) = door.begin();
+    let first = door.accept(&message).expect("it is good");
+    let (_, good) = first.responder.finish(Verdict::Go, STAMP).expect("a short answer");
+    let answer = changed(&good, decisions);
+    let finished = initiator.finish(answer.as_ref().unwrap_or(&good));
+    assert_eq!(finished.is_ok(), answer.is_none());
+}
+
+fn record(door: &Door, decisions: &mut Decisions<'_>) {
+    let (mut frontend, mut backend) = door.sealings();
+    let (mut wire, mut plain) = (Vec::new(), Vec::new());
+    frontend.seal(REQUEST, &mut wire).expect("a short record");
+    // The length in front is no part of what is sealed.
+    let good = wire.split_off(2);
+    let record = changed(&good, decisions);
+    let opened = backend.open(record.as_ref().unwrap_or(&good), &mut plain);
+    assert_eq!(opened.is_ok(), record.is_none());
+    assert!(plain.len() <= good.len());
+}
+
+fn opening(message: &[u8]) {
+    let Ok((opening, rest)) = Opening::decode(message) else { return };
+    assert!(message.ends_with(rest));
+    let mut again = Vec::new();
+    opening.encode(&mut again);
+    again.extend_from_slice(rest);
+    let (read, behind) = Opening::decode(&again).expect("what was written is read");
+    assert_eq!((read, behind), (opening, rest));
+}
