@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Tell the origin the client's address in a PROXY header: v1 or v2
     #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
     send_proxy: Option<ProxyVersion>,
+    /// Connect to the origin from the client's own address, where its way back leads over this host (brisk rules --as-client)
+    #[arg(long, env = "BRISK_AS_CLIENT")]
+    as_client: bool,
     /// Another origin that frontends may ask for: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable
     #[arg(long, value_name = "RULE", env = "BRISK_ALLOW", value_delimiter = ',')]
     allow: Vec<Allow>,
@@ -55,6 +58,7 @@ impl Args {
             listen: self.listen,
             to: self.to.clone(),
             allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
+            as_client: self.as_client.then_some(true),
             send_proxy: self.send_proxy,
             replay_tolerance: None,
         };
@@ -186,6 +190,7 @@ fn config(
         replay_tolerance: backend.replay_tolerance.unwrap_or(usual.replay_tolerance),
         kernel_listen,
         allow: backend.allow.clone().unwrap_or_default(),
+        as_client: backend.as_client.unwrap_or(false),
         send_proxy: backend.send_proxy,
         attached: Some(attached.clone()),
         service: hop_args::service(&settings.limits, log, metrics),

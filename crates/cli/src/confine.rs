@@ -51,11 +51,12 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 }
 
 /// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
-/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets to CAP_NET_RAW.
+/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
     let (mut admin, mut raw) =
         (settings.frontend.transparent.unwrap_or(false), settings.hop.packet.is_some());
+    raw |= settings.backend.as_client.unwrap_or(false);
     match device {
         Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }) => admin = true,
         Some(DeviceSpec::Packet { .. }) => raw = true,

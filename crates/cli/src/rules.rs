@@ -1,4 +1,5 @@
-//! `brisk rules`: the firewall rules that send clients to a transparent frontend. They are printed, not applied.
+//! `brisk rules`: the firewall rules that send clients to a transparent frontend, and an origin's answers to a backend that
+//! connects from the clients' addresses. They are printed, not applied.
 
 use crate::failure::Failure;
 use crate::{Common, output};
@@ -7,7 +8,8 @@ const EXAMPLES: &str = "\
 Examples:
   brisk rules --listen-port 8080 --user brisk | sudo nft -f -
   brisk rules --listen-port 8080 --router eth1 --port 80,443
-  brisk rules --listen-port 8080 --user brisk --remove | sudo nft -f -";
+  brisk rules --listen-port 8080 --user brisk --remove | sudo nft -f -
+  brisk rules --as-client | sudo nft -f -";
 
 /// The flags of `rules`.
 #[derive(Debug, clap::Args)]
@@ -15,16 +17,20 @@ Examples:
 pub(crate) struct Args {
     /// Port of the frontend that runs with --transparent
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    listen_port: u16,
+    #[arg(required_unless_present = "as_client")]
+    listen_port: Option<u16>,
     /// Ports that clients connect to
     #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',')]
     port: Vec<u16>,
     /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are left alone
-    #[arg(long, value_name = "USER", required_unless_present = "router", conflicts_with = "router")]
+    #[arg(long, value_name = "USER", required_unless_present_any = ["router", "as_client"], conflicts_with = "router")]
     user: Option<String>,
     /// For clients behind this router (TPROXY): the interface that they come in by
     #[arg(long, value_name = "IFACE")]
     router: Option<String>,
+    /// For a backend with --as-client: take the answers of origins whose way to the clients leads over this host
+    #[arg(long, conflicts_with_all = ["router", "user", "listen_port"])]
+    as_client: bool,
     /// Print what takes the rules away again
     #[arg(long)]
     remove: bool,
@@ -44,10 +50,19 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
 fn text(args: &Args) -> String {
     if args.remove {
         let routes = "# ip rule del fwmark 1 lookup 100; ip route del local default dev lo table 100\n";
-        return format!("delete table inet brisk\n{}", if args.router.is_some() { routes } else { "" });
+        let routed = args.router.is_some() || args.as_client;
+        return format!("delete table inet brisk\n{}", if routed { routes } else { "" });
+    }
+    if args.as_client {
+        return "# as root, once: ip rule add fwmark 1 lookup 100; ip route add local default dev lo table 100\n\
+             # the same with ip -6; the origin's route to the clients leads over this host, which forwards the rest\n\
+             table inet brisk {\n  chain prerouting {\n    type filter hook prerouting priority mangle;\n    \
+             meta l4proto tcp socket transparent 1 meta mark set 1 accept\n  }\n}\n"
+            .to_owned();
     }
     let ports = args.port.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-    let to = args.listen_port;
+    // There is one wherever it is needed: the flags say so.
+    let to = args.listen_port.unwrap_or_default();
     // A browser that may use QUIC would pass the gateway by.
     let quic = if args.port.contains(&443) { "    udp dport 443 reject\n" } else { "" };
     match (&args.router, &args.user) {
@@ -75,10 +90,11 @@ mod tests {
 
     fn args(user: Option<&str>, router: Option<&str>) -> Args {
         Args {
-            listen_port: 8080,
+            listen_port: Some(8080),
             port: vec![80, 443],
             user: user.map(str::to_owned),
             router: router.map(str::to_owned),
+            as_client: false,
             remove: false,
         }
     }
@@ -99,5 +115,13 @@ mod tests {
             "{rules}"
         );
         assert!(rules.contains("socket transparent 1"), "{rules}");
+    }
+    #[test]
+    fn answers_to_a_clients_address_are_taken_by_the_backends_host() {
+        let rules = text(&Args { as_client: true, listen_port: None, ..args(None, None) });
+        assert!(
+            rules.contains("socket transparent 1 meta mark set 1") && !rules.contains("tproxy"),
+            "{rules}"
+        );
     }
 }

@@ -65,6 +65,8 @@ pub struct BackendConfig {
     pub packet: Option<Endpoint>,
     /// Other origins that frontends may ask for. Default none.
     pub allow: Vec<Allow>,
+    /// Connect to the origin from the client's own address, where the origin's way back leads over this host. Default no.
+    pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
     /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
@@ -86,6 +88,7 @@ impl BackendConfig {
             kernel_listen: None,
             packet: None,
             allow: Vec::new(),
+            as_client: false,
             send_proxy: None,
             tcp: hop_tcp(),
             fast_open: Some(FastOpenListen {
@@ -233,6 +236,8 @@ async fn serve(
     let receiving = receive(line, &config.hop, &shared.run);
     let asked = match tokio::time::timeout(FIRST_MESSAGE, receiving).await {
         Ok(Ok(asked)) => asked,
+        // A frontend keeps connections ready and does not need all; health checks do so too.
+        Ok(Err(Rejected::Silent)) => return None,
         Ok(Err(rejected)) => return shared.reject(peer, &rejected),
         Err(_) => return shared.reject(peer, &Rejected::Late),
     };
@@ -282,8 +287,8 @@ async fn carry_on(
             let why = format!("{origin} is not among the origins that are allowed");
             Err((Verdict::Forbidden, End::OriginUnreachable(why)))
         }
-        Some(origin) => open_origin(config, origin, asked.line(), signal).await,
-        None => open_origin(config, &config.origin, asked.line(), signal).await,
+        Some(origin) => open_origin(config, origin, &asked, signal).await,
+        None => open_origin(config, &config.origin, &asked, signal).await,
     };
     let mut origin = match opened {
         Ok(origin) => origin,
@@ -348,10 +353,12 @@ async fn answer_watch(shared: &Shared, asked: Asked, signal: &watch::Receiver<Ph
 async fn open_origin(
     config: &BackendConfig,
     origin: &str,
-    line: &Line,
+    asked: &Asked,
     signal: &watch::Receiver<Phase>,
 ) -> Result<TcpStream, (Verdict, End)> {
-    let connecting = outgoing::connect(origin);
+    let client = asked.opening.client.filter(|_| config.as_client).map(|client| client.source);
+    let line = asked.line();
+    let connecting = outgoing::connect_as(client, origin);
     let opened = tokio::select! {
         opened = within(config.service.connect_timeout, signal, connecting) => match opened {
             Ok(Ok(stream)) => Ok(stream),

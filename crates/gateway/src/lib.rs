@@ -10,6 +10,7 @@
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
+//! | `warm` | connections to a backend that are open before they are needed |
 //! | `carrier` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
 //! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
@@ -47,6 +48,7 @@ pub mod service;
 pub mod settings;
 pub mod status;
 pub mod upstream;
+mod warm;
 
 pub use access::{Access, Role};
 pub use admin::{Admin, Shown};

@@ -79,6 +79,42 @@ pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream>
     Err(failed)
 }
 
+/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken.
+///
+/// # Errors
+/// Those of the last address; without CAP_NET_RAW or CAP_NET_ADMIN, and where the client's family is not that of the origin.
+pub(crate) async fn connect_as(
+    client: Option<SocketAddr>,
+    target: impl ToSocketAddrs,
+) -> io::Result<TcpStream> {
+    let Some(client) = client else { return connect(target).await };
+    let other = || format!("the origin has no address of the family of the client's, {}", client.ip());
+    let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, other());
+    for address in lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4()) {
+        match foreign(address, client)?.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// A socket towards `address` with an address that is not ours.
+fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = socket(address)?;
+    sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
+        let text = format!("the client's address cannot be taken: {error}; it needs CAP_NET_RAW");
+        io::Error::new(error.kind(), text)
+    })?;
+    socket.set_reuseaddr(true)?;
+    match socket.bind(client) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            socket.bind(SocketAddr::new(client.ip(), 0)).map(|()| socket)
+        }
+        other => other.map(|()| socket),
+    }
+}
+
 async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     for _ in 0..ATTEMPTS {
         let socket = socket(address)?;

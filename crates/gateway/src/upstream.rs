@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig};
+use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, watch};
 
@@ -25,6 +25,7 @@ use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
+use crate::warm::Warm;
 
 /// How often a watched backend is asked.
 const ASK: Duration = Duration::from_millis(250);
@@ -109,6 +110,7 @@ pub struct Upstream {
     pub(crate) clock: BackendClock,
     health: AtomicU8,
     ways: Ways,
+    warm: Warm,
     fates: Fates,
     changed: Notify,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
@@ -128,6 +130,7 @@ impl Upstream {
             clock: BackendClock::default(),
             health: AtomicU8::new(Health::Unknown as u8),
             ways: Ways::default(),
+            warm: Warm::default(),
             fates: Fates::default(),
             changed: Notify::new(),
             round_trip: AtomicU64::new(0),
@@ -314,6 +317,12 @@ impl Upstream {
             // Devices on the way let nothing but SYNs pass before the SYN-ACK.
             fast_open.data_after_syn = 0;
         }
+        if let (Way::Usual, Some(stream)) = (way, self.warm.take(Instant::now())) {
+            if let Some(connected) = connected {
+                connected.send_replace(true);
+            }
+            return self.ask_warm(stream, message).await;
+        }
         let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
         let address = address.ok_or_else(no_such_way)?;
         let (stream, sent) = endpoint.connect_with_data(address, message, &connect)?;
@@ -322,14 +331,43 @@ impl Upstream {
         if let Some(connected) = connected {
             connected.send_replace(true);
         }
+        if let (Way::Usual, Some(stats)) = (way, stream.stats()) {
+            self.warm.learn(stats.fast_open);
+        }
         let answered = ask(Line::Brisk(stream), &message[sent..], sent).await?;
         abandoned.kept();
         Ok(answered)
     }
 
+    /// Says `message` on a connection that was open before.
+    async fn ask_warm(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, Refused> {
+        stream.set_linger(None);
+        let abandoned = Abandoned(Some(stream.handle()));
+        let answered = ask(Line::Brisk(stream), message, 0).await?;
+        abandoned.kept();
+        Ok(answered)
+    }
+
+    /// Keeps connections open where requests do not ride on the SYN. Never ends.
+    async fn keep_warm(&self, dialling: &Dialling) {
+        loop {
+            tokio::time::sleep(ASK).await;
+            let missing = self.warm.missing(Instant::now());
+            if self.health() != Health::Up || self.way() != Way::Usual {
+                continue;
+            }
+            let connect = ConnectConfig { tcp: dialling.tcp.clone(), ..ConnectConfig::default() };
+            for _ in 0..missing {
+                let opening = dialling.endpoint.connect_with(self.spec.address, &connect);
+                let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, opening).await else { break };
+                self.warm.put(stream, Instant::now());
+            }
+        }
+    }
+
     /// Asks it every quarter of a second whether it lives, and what carries the hop. Never ends.
     pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
-        tokio::join!(self.watch_life(dialling, log), self.watch_path(dialling));
+        tokio::join!(self.watch_life(dialling, log), self.watch_path(dialling), self.keep_warm(dialling));
     }
 
     async fn watch_life(&self, dialling: &Dialling, log: &Log) {

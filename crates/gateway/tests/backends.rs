@@ -321,3 +321,28 @@ async fn another_key_takes_nobody_down_with_it() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "straight to the origin");
 }
+
+#[tokio::test]
+async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
+    const ROUND_TRIP: Duration = Duration::from_millis(200);
+    let (a, b) = network("--rtt 200ms");
+    let (records, origin) = (Records::default(), origin("o").await);
+    let config = BackendConfig::new(at(7443), origin.to_string(), key(1));
+    backend(&b, BackendConfig { fast_open: None, ..config }, &records);
+    let config = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(7443), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    let mut least = Duration::MAX;
+    // The first ones find out that it is off; then the pool fills. A handshake would make it two round trips at least.
+    for _ in 0..40 {
+        let began = Instant::now();
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));
+        least = least.min(began.elapsed());
+        if least < 2 * ROUND_TRIP {
+            break;
+        }
+        tokio::time::sleep(ROUND_TRIP).await;
+    }
+    assert!(least >= ROUND_TRIP && least < 2 * ROUND_TRIP, "{least:?}");
+    let records = records.lock().unwrap();
+    assert!(records.iter().all(|access| access.role == Role::Frontend || access.bytes_up > 0), "{records:?}");
+}

@@ -39,6 +39,18 @@ pub fn use_local_ports(fd: BorrowedFd<'_>, ports: RangeInclusive<u16>) -> io::Re
     set(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &value.to_ne_bytes())
 }
 
+/// Lets a socket be bound to an address that is not one of this host (`IP_TRANSPARENT`).
+///
+/// # Errors
+/// Without CAP_NET_RAW and CAP_NET_ADMIN.
+pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+    let (level, name) = match ipv6 {
+        true => (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
+        false => (libc::SOL_IP, libc::IP_TRANSPARENT),
+    };
+    set(fd, level, name, &1i32.to_ne_bytes())
+}
+
 /// The number that a request such as SIOCINQ answers.
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;

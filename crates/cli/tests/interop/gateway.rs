@@ -2,15 +2,17 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
 use std::time::Duration;
 
 use socket2::SockRef;
 
 use crate::link::{LOSSY, Link};
 use crate::lossy::many;
+use crate::namespace::Namespace;
 use crate::nginx;
 use crate::pages::{Pages, fetches};
-use crate::process::Process;
+use crate::process::{Process, run};
 use crate::scale::Scale;
 
 /// The frontend at the near end, the backend at the far end, the hop in UDP between them.
@@ -193,4 +195,42 @@ fn to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("the end of the stream");
     bytes
+}
+
+#[test]
+fn as_client_the_origin_sees_the_clients_own_address_and_port() {
+    require!("nft");
+    let (link, origin) = (Link::start(LOSSY), Namespace::new());
+    link.far.ip(&["link", "add", "lan", "type", "veth", "peer", "name", "lan", "netns", origin.name()]);
+    for (namespace, address) in [(&link.far, "10.9.0.1/24"), (&origin, "10.9.0.2/24")] {
+        namespace.ip(&["addr", "add", address, "dev", "lan"]);
+        namespace.ip(&["link", "set", "lan", "up"]);
+    }
+    origin.ip(&["route", "add", "default", "via", "10.9.0.1"]);
+    link.far.forward();
+    let rules = run(link.far.brisk(&["rules", "--as-client"]).stdout(Stdio::piped()));
+    let file = std::env::temp_dir().join(format!("brisk-as-client-{}", std::process::id()));
+    std::fs::write(&file, &rules.stdout).expect("a file");
+    run(link.far.command("nft").arg("-f").arg(&file));
+    std::fs::remove_file(&file).expect("it is there");
+    link.far.ip(&["rule", "add", "fwmark", "1", "lookup", "100"]);
+    link.far.ip(&["route", "add", "local", "default", "dev", "lo", "table", "100"]);
+
+    let listener = origin.inside(|| TcpListener::bind("10.9.0.2:80")).expect("a port");
+    let words = ["backend", "--listen", "10.77.0.2:7443", "--to", "10.9.0.2:80", "--as-client"];
+    let backend = Process::start("brisk backend", link.far.brisk(&words).env("BRISK_KEY", KEY));
+    backend.until_it_says("listen=");
+    let words = ["frontend", "--listen", "10.77.0.1:8080", "--peer", "10.77.0.2:7443"];
+    let frontend = Process::start("brisk frontend", link.near.brisk(&words).env("BRISK_KEY", KEY));
+    frontend.until_it_says("health=up");
+    let mut client =
+        patient(link.near.inside(|| TcpStream::connect("10.77.0.1:8080")).expect("the frontend accepts"));
+    client.write_all(b"hello").expect("it is sent");
+    let (mut served, peer) = listener.accept().expect("a connection");
+    assert_eq!(peer, client.local_addr().expect("an address"));
+    served.write_all(b"welcome").expect("it is sent");
+    drop(served);
+    assert_eq!(to_end(&mut client), b"welcome");
+    drop(client);
+    assert_eq!(Pair { frontend, backend }.stop().len(), 1);
 }

@@ -30,6 +30,9 @@ pub(crate) enum Rejected {
     /// The line failed, or what came was no message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
+    /// Who connected has said nothing and gone.
+    #[error("it said nothing")]
+    Silent,
     /// Nothing complete came in time.
     #[error("first message: it did not come in time")]
     Late,
@@ -89,7 +92,10 @@ enum Reply {
 /// Reads the first message and judges it. Who has to confirm has done so when this returns.
 pub(crate) async fn receive(mut line: Line, hop: &Hop, run: &Run) -> Result<Asked, Rejected> {
     let mut arrived = Vec::new();
-    let message = next_message(&mut line, &mut arrived).await?;
+    let message = match next_message(&mut line, &mut arrived).await {
+        Err(_) if arrived.is_empty() => return Err(Rejected::Silent),
+        message => message?,
+    };
     let first = match hop {
         Hop::Plain => return plain(line, &message, arrived),
         Hop::Sealed(keys) => Responder::accept(keys, &message)?,

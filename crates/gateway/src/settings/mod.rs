@@ -113,6 +113,8 @@ pub struct BackendSettings {
     /// Other origins that frontends may ask for.
     #[serde(deserialize_with = "values::list")]
     pub allow: Option<Vec<Allow>>,
+    /// Connect to the origin from the client's address; default no.
+    pub as_client: Option<bool>,
     /// The PROXY header for the origin.
     #[serde(deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
@@ -200,7 +202,7 @@ lay!(FrontendSettings {
     origin,
     send_proxy,
 });
-lay!(BackendSettings { listen, to, allow, send_proxy, replay_tolerance });
+lay!(BackendSettings { listen, to, allow, as_client, send_proxy, replay_tolerance });
 lay!(HopSettings { key_file, peer_keys, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
 lay!(LimitSettings { max_connections, threads, drain_timeout, connect_timeout });
 lay!(AdminSettings { listen, token_file });

@@ -1,0 +1,113 @@
+//! Connections to a backend that are open before anybody needs them, for where requests do not ride on the SYN: its Fast
+//! Open or ours is off, or the path does not carry it. A request then costs the same round trip as with Fast Open.
+//!
+//! A backend waits a few seconds for the first message, so that a connection is good for less than that, and a pool of
+//! [`KEPT`] is renewed all the time. What was not used is reset; the backend says nothing of who has said nothing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brisk_runtime::{FastOpenOutcome, TcpStream};
+
+/// Connections that wait.
+pub(crate) const KEPT: usize = 4;
+/// How long one is good: a backend closes who is silent for five seconds.
+const GOOD: Duration = Duration::from_secs(3);
+/// Connections in a row that have not opened with Fast Open until we do without: the first one has no cookie yet.
+const ENOUGH: u32 = 3;
+
+/// The pool of a backend.
+#[derive(Debug, Default)]
+pub(crate) struct Warm {
+    /// The oldest first.
+    waiting: Mutex<VecDeque<(TcpStream, Instant)>>,
+    /// Connections in a row that opened without Fast Open.
+    slow: AtomicU32,
+}
+
+impl Warm {
+    /// A connection has opened so.
+    pub(crate) fn learn(&self, outcome: FastOpenOutcome) {
+        match outcome {
+            FastOpenOutcome::Used => self.slow.store(0, Ordering::Relaxed),
+            FastOpenOutcome::Pending => {}
+            // Saturates: a server may go on like this for ever.
+            _ => self.slow.store(self.slow.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
+        }
+    }
+
+    /// True if a request would wait for a handshake.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) >= ENOUGH
+    }
+
+    /// One that is good, if there is one.
+    pub(crate) fn take(&self, now: Instant) -> Option<TcpStream> {
+        let mut waiting = self.lock();
+        drop_old(&mut waiting, now);
+        waiting.pop_front().map(|(stream, _)| stream)
+    }
+
+    /// How many are missing; those that are too old are closed.
+    pub(crate) fn missing(&self, now: Instant) -> usize {
+        let mut waiting = self.lock();
+        drop_old(&mut waiting, now);
+        if !self.is_needed() {
+            waiting.clear();
+            return 0;
+        }
+        KEPT.saturating_sub(waiting.len())
+    }
+
+    /// Another one, just opened.
+    pub(crate) fn put(&self, stream: TcpStream, now: Instant) {
+        // Dropping it unused is to be a reset, without a TIME-WAIT on either side.
+        stream.set_linger(Some(Duration::ZERO));
+        self.lock().push_back((stream, now));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(TcpStream, Instant)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn drop_old(waiting: &mut VecDeque<(TcpStream, Instant)>, now: Instant) {
+    waiting.retain(|(_, opened)| now.saturating_duration_since(*opened) < GOOD);
+}
+
+#[cfg(test)]
+mod tests {
+    use brisk_packet_io::memory::MemoryDevice;
+    use brisk_runtime::{Endpoint, TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_is_good_once_and_not_for_long() {
+        let (a, b) = MemoryDevice::pair();
+        let endpoint = |device, address: &str| {
+            Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
+        };
+        let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
+        let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let (warm, now) = (Warm::default(), Instant::now());
+        assert_eq!(warm.missing(now), 0, "nobody needs it");
+        for _ in 0..ENOUGH {
+            warm.learn(FastOpenOutcome::Stripped);
+        }
+        assert_eq!(warm.missing(now), KEPT);
+        for age in [0, 1] {
+            let stream = a.connect(listener.local_addr()).await.unwrap();
+            warm.put(stream, now + Duration::from_secs(age));
+        }
+        assert_eq!(warm.missing(now), KEPT - 2);
+        assert!(warm.take(now + GOOD).is_some(), "the younger one is good");
+        assert!(warm.take(now + GOOD).is_none(), "the older one is not, and it was taken once");
+        warm.put(a.connect(listener.local_addr()).await.unwrap(), now);
+        warm.learn(FastOpenOutcome::Used);
+        assert_eq!(warm.missing(now), 0);
+        assert!(warm.take(now).is_none(), "with Fast Open there is no pool");
+    }
+}
