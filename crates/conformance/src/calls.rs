@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use brisk_tcp::connection::State;
+
 use crate::errno::{Answer, Errno};
 use crate::host::{Descriptor, Host};
 use crate::ready;
@@ -276,7 +278,11 @@ pub(crate) fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
         let Some(id) = id else { return Ok(0) };
         Ok(match request {
             libc::FIONREAD => stack.readable(id) as i32,
-            libc::TIOCOUTQ => stack.conn_stats(id).map_or(0, |stats| stats.send_queue as i32),
+            libc::TIOCOUTQ => stack.conn_stats(id).map_or(0, |stats| {
+                // A FIN has a number, and so it counts until it is acknowledged.
+                let fin = matches!(stats.state, State::FinWait1 | State::LastAck | State::Closing);
+                stats.send_queue as i32 + i32::from(fin)
+            }),
             _ => stack.conn_info(id).map_or(0, |info| info.unsent as i32),
         })
     })

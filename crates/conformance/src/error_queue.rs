@@ -14,6 +14,8 @@ const SOFTWARE: u32 = 1 << 4;
 const OPT_ID: u32 = 1 << 7;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
+/// Keys count from what was written, not from what is acknowledged.
+const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux knows.
 const ALL_FLAGS: u32 = (1 << 19) - 1;
 
@@ -52,6 +54,13 @@ struct Watched {
     sent: bool,
 }
 
+/// How far the stream of a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Offsets {
+    pub(crate) acknowledged: u64,
+    pub(crate) written: u64,
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ErrorQueue {
@@ -67,14 +76,17 @@ pub(crate) struct ErrorQueue {
 }
 
 impl ErrorQueue {
-    /// `SO_TIMESTAMPING` is set; `acknowledged`: stream offset that the peer has acknowledged. False if
-    /// there is no such flag.
-    pub(crate) fn set_flags(&mut self, flags: u32, acknowledged: u64) -> bool {
-        if flags & !ALL_FLAGS != 0 {
+    /// `SO_TIMESTAMPING` is set; `offsets`: those of its connection, if it has one. False if
+    /// the flags are none that Linux takes.
+    pub(crate) fn set_flags(&mut self, flags: u32, offsets: Option<Offsets>) -> bool {
+        let without_id = flags & OPT_ID_TCP != 0 && flags & OPT_ID == 0;
+        if flags & !ALL_FLAGS != 0 || without_id {
             return false;
         }
         if flags & OPT_ID != 0 && self.flags & OPT_ID == 0 {
-            self.base = acknowledged;
+            // Before there is a connection there is nothing to count from.
+            let Some(Offsets { acknowledged, written }) = offsets else { return false };
+            self.base = if flags & OPT_ID_TCP != 0 { written } else { acknowledged };
         }
         self.flags = flags;
         true
@@ -175,6 +187,7 @@ mod tests {
     use super::*;
 
     const AT: Duration = Duration::from_millis(5);
+    const AT_START: Option<Offsets> = Some(Offsets { acknowledged: 0, written: 0 });
 
     fn told(queue: &mut ErrorQueue) -> Vec<(u32, u32)> {
         std::iter::from_fn(|| queue.pop()).map(|entry| (entry.error.info, entry.error.data)).collect()
@@ -183,7 +196,7 @@ mod tests {
     #[test]
     fn the_last_byte_of_a_write_is_stamped_when_it_leaves_and_when_it_is_acknowledged() {
         let mut queue = ErrorQueue::default();
-        assert!(queue.set_flags(TX_SOFTWARE | TX_SCHED | TX_ACK | SOFTWARE | OPT_ID, 0));
+        assert!(queue.set_flags(TX_SOFTWARE | TX_SCHED | TX_ACK | SOFTWARE | OPT_ID, AT_START));
         queue.on_write(1000, None, false);
         queue.on_progress(999, 0, AT);
         assert!(!queue.is_ready());
@@ -196,11 +209,11 @@ mod tests {
     #[test]
     fn keys_count_from_where_they_were_asked_for() {
         let mut queue = ErrorQueue::default();
-        queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, 1000);
+        queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, Some(Offsets { acknowledged: 1000, written: 1200 }));
         queue.on_write(1500, None, false);
         queue.on_progress(1500, 1500, AT);
         assert_eq!(told(&mut queue), [(STAMP_ACK, 499)]);
-        assert!(!queue.set_flags(1 << 30, 0), "no such flag");
+        assert!(!queue.set_flags(1 << 30, AT_START), "no such flag");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use brisk_tcp::fast_open::{CookieKey, KeySource};
 use brisk_wire::Instant;
 
 use crate::errno::{Answer, Errno};
+use crate::error_queue::Offsets;
 use crate::host::Host;
 use crate::socket::{Family, Role, Socket};
 use crate::tcp_info;
@@ -132,10 +133,8 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
 }
 
 fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
-    // The option of a program that has not connected cannot have keys (Linux: EINVAL).
-    let keyed = flags & (1 << 7) != 0;
-    let acknowledged = socket.acknowledged;
-    if (keyed && socket.conn().is_none()) || !socket.errors.set_flags(flags, acknowledged) {
+    let offsets = Offsets { acknowledged: socket.acknowledged, written: socket.written };
+    if !socket.errors.set_flags(flags, socket.conn().map(|_| offsets)) {
         return Err(Errno(libc::EINVAL));
     }
     Ok(())

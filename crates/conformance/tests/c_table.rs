@@ -69,6 +69,221 @@ fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
+/// What the error queue holds: origin, code, info, data.
+fn error_queue(driver: &Driver, fd: i32) -> Vec<(u8, u8, u32, u32)> {
+    let mut told = Vec::new();
+    while let (0, control, _) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
+        let (_, _, error) = control.last().expect("an extended error").clone();
+        let word = |at: usize| u32::from_ne_bytes(error[at..at + 4].try_into().unwrap());
+        told.push((error[4], error[6], word(8), word(12)));
+    }
+    assert_eq!(driver.errno(), libc::EAGAIN);
+    told
+}
+
+const TX_SOFTWARE: i32 = 1 << 1;
+const SOFTWARE: i32 = 1 << 4;
+const OPT_ID: i32 = 1 << 7;
+const TX_SCHED: i32 = 1 << 8;
+const TX_ACK: i32 = 1 << 9;
+const OPT_ID_TCP: i32 = 1 << 16;
+
+#[test]
+fn a_control_message_asks_for_the_stamps_of_one_write() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, SOFTWARE | OPT_ID);
+    assert_eq!(driver.send(fd, &[0; 500], 0), 500);
+    let asked = (TX_SCHED | TX_SOFTWARE).to_ne_bytes().to_vec();
+    let control = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, asked);
+    assert_eq!(driver.sendmsg(fd, &[0; 300], 0, &control), 300);
+    assert_eq!(driver.send(fd, &[0; 200], 0), 200);
+    driver.drain_payload(1000);
+    driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
+    // Handed down, sent; not acknowledged, which nobody asked for. The last byte is number 799.
+    assert_eq!(error_queue(&driver, fd), [(4, 0, 1, 799), (4, 0, 0, 799)]);
+}
+
+#[test]
+fn a_stamp_waits_for_the_last_byte_of_its_write() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, SOFTWARE | OPT_ID | TX_ACK);
+    assert_eq!(driver.send(fd, &[0; 3000], 0), 3000);
+    assert_eq!(driver.send(fd, &[0; 1000], 0), 1000);
+    driver.drain_payload(4000);
+    for (ack, told) in [(2921, vec![]), (3001, vec![(4, 0, 2, 2999)]), (4001, vec![(4, 0, 2, 3999)])] {
+        driver.arrive(Segment { seq: 1, ack, flags: ACK, ..Segment::default() }, &[]);
+        assert_eq!(driver.poll(fd, 0), if told.is_empty() { 0 } else { libc::POLLERR }, "ack {ack}");
+        assert_eq!(error_queue(&driver, fd), told, "ack {ack}");
+    }
+}
+
+#[test]
+fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
+    for (flags, key) in [(0, 1099), (OPT_ID_TCP, 99)] {
+        let (driver, fd, listener) = established("sysctls=off");
+        driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
+        assert_eq!(driver.send(fd, &[0; 1000], 0), 1000);
+        let stamping = SOFTWARE | OPT_ID | TX_ACK | flags;
+        driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, stamping);
+        assert_eq!(driver.send(fd, &[0; 100], 0), 100);
+        driver.drain_payload(1100);
+        driver.arrive(Segment { seq: 1, ack: 1101, flags: ACK, ..Segment::default() }, &[]);
+        assert_eq!(error_queue(&driver, fd), [(4, 0, 2, key)]);
+        // Without a connection there is nothing to count from; and the one flag means nothing alone.
+        for (fd, flags) in [(listener, stamping), (fd, OPT_ID_TCP)] {
+            let refused = driver.try_set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags);
+            assert_eq!((refused, driver.errno()), (-1, libc::EINVAL));
+        }
+    }
+}
+
+#[test]
+fn arrivals_are_stamped_where_that_was_asked_for() {
+    const RX_SOFTWARE: i32 = 1 << 3;
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE);
+    driver.sleep(70_000);
+    let arrived = driver.now();
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
+    driver.sleep(50_000);
+    let (count, control, _) = driver.recvmsg(fd, 200, 0);
+    let [(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, stamp)] = control.as_slice() else {
+        panic!("{control:?}")
+    };
+    let number = |at: usize| i64::from_ne_bytes(stamp[at..at + 8].try_into().unwrap());
+    let at = number(0) * 1_000_000 + number(8) / 1000;
+    assert!(count == 100 && (arrived..arrived + 10).contains(&at), "{at} {arrived}");
+}
+
+#[test]
+fn zero_copy_writes_in_a_row_complete_as_one() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
+    // Without SO_ZEROCOPY the flag means nothing.
+    assert_eq!(driver.send(fd, &[0; 100], MSG_ZEROCOPY), 100);
+    driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
+    for flags in [MSG_ZEROCOPY, 0, MSG_ZEROCOPY, MSG_ZEROCOPY] {
+        assert_eq!(driver.send(fd, &[0; 100], flags), 100);
+    }
+    driver.drain_payload(500);
+    driver.arrive(Segment { seq: 1, ack: 401, flags: ACK, ..Segment::default() }, &[]);
+    assert_eq!(error_queue(&driver, fd), [(5, 1, 0, 1)], "the first two");
+    driver.arrive(Segment { seq: 1, ack: 501, flags: ACK, ..Segment::default() }, &[]);
+    assert_eq!(error_queue(&driver, fd), [(5, 1, 2, 2)]);
+}
+
+#[test]
+fn tcp_inq_and_the_requests_tell_the_end_too() {
+    const SIOCOUTQNSD: u64 = 0x894B;
+    let (driver, fd, listener) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
+    assert_eq!(driver.ioctl(fd, libc::FIONREAD), 100);
+    driver.arrive(Segment { seq: 101, ack: 1, flags: FIN | ACK, ..Segment::default() }, &[]);
+    assert_eq!(driver.ioctl(fd, libc::FIONREAD), 100, "a FIN is no byte");
+    let (_, control, _) = driver.recvmsg(fd, 100, 0);
+    assert_eq!(control, [(libc::SOL_TCP, libc::TCP_INQ, 1i32.to_ne_bytes().to_vec())], "read on: the end");
+    assert_eq!(driver.send(fd, &[0; 20_000], 0), 20_000);
+    driver.drain_payload(14_600);
+    assert_eq!((driver.ioctl(fd, libc::TIOCOUTQ), driver.ioctl(fd, SIOCOUTQNSD)), (20_000, 5400));
+    driver.arrive(Segment { seq: 102, ack: 14_601, flags: ACK, ..Segment::default() }, &[]);
+    driver.drain_payload(5400);
+    assert_eq!((driver.ioctl(fd, libc::TIOCOUTQ), driver.ioctl(fd, SIOCOUTQNSD)), (5400, 0));
+    driver.arrive(Segment { seq: 102, ack: 20_001, flags: ACK, ..Segment::default() }, &[]);
+    driver.shutdown(fd, libc::SHUT_WR);
+    assert_eq!(driver.ioctl(fd, libc::TIOCOUTQ), 1, "the FIN counts until it is acknowledged");
+    assert_eq!((driver.ioctl(listener, libc::FIONREAD), driver.errno()), (-1, libc::EINVAL));
+    assert_eq!((driver.ioctl(fd, 0x1234), driver.errno()), (-1, libc::ENOTTY));
+}
+
+#[test]
+fn epoll_tells_by_level_edge_and_once() {
+    let (driver, fd, _) = established("sysctls=off");
+    let input = libc::EPOLLIN;
+    let [level, edge, once] =
+        [0, libc::EPOLLET, libc::EPOLLONESHOT].map(|mode| driver.watch(fd, input | mode));
+    let data = |seq| driver.arrive(Segment { seq, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[1; 10]);
+    assert_eq!(driver.epoll_wait(level), []);
+    data(1);
+    for epfd in [level, edge, once] {
+        assert_eq!(driver.epoll_wait(epfd), [(fd, input)]);
+    }
+    assert_eq!(driver.epoll_wait(level), [(fd, input)], "as long as it holds");
+    assert_eq!((driver.epoll_wait(edge), driver.epoll_wait(once)), (vec![], vec![]));
+    data(11);
+    assert_eq!(driver.epoll_wait(edge), [(fd, input)], "more has arrived");
+    assert_eq!(driver.epoll_wait(once), [], "spent");
+    assert_eq!(driver.epoll_ctl(once, libc::EPOLL_CTL_MOD, fd, input | libc::EPOLLONESHOT), 0);
+    assert_eq!(driver.epoll_wait(once), [(fd, input)], "armed again");
+    assert_eq!(driver.recv(fd, 100, 0), 20);
+    assert_eq!((driver.epoll_wait(level), driver.epoll_wait(edge)), (vec![], vec![]));
+    let end = input | libc::EPOLLRDHUP;
+    assert_eq!(driver.epoll_ctl(level, libc::EPOLL_CTL_MOD, fd, end), 0);
+    driver.arrive(Segment { seq: 21, ack: 1, flags: FIN | ACK, ..Segment::default() }, &[]);
+    assert_eq!((driver.epoll_wait(level), driver.epoll_wait(edge)), (vec![(fd, end)], vec![(fd, input)]));
+    assert_eq!(driver.epoll_ctl(level, libc::EPOLL_CTL_DEL, fd, 0), 0);
+    assert_eq!(driver.epoll_wait(level), []);
+    assert_eq!((driver.epoll_ctl(level, libc::EPOLL_CTL_DEL, fd, 0), driver.errno()), (-1, libc::ENOENT));
+}
+
+#[test]
+fn an_edge_for_writing_comes_when_there_is_room_again() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 5000);
+    driver.set_nonblocking(fd);
+    let edge = driver.watch(fd, libc::EPOLLOUT | libc::EPOLLET);
+    assert_eq!(driver.epoll_wait(edge), [(fd, libc::EPOLLOUT)]);
+    assert_eq!(driver.send(fd, &[0; 20_000], 0), 20_000);
+    assert_eq!((driver.send(fd, &[0; 1], 0), driver.errno()), (-1, libc::EAGAIN));
+    assert_eq!(driver.epoll_wait(edge), []);
+    let sent = driver.drain_payload(14_600);
+    driver.arrive(Segment { seq: 1, ack: sent, flags: ACK, ..Segment::default() }, &[]);
+    assert_eq!(driver.epoll_wait(edge), [(fd, libc::EPOLLOUT)], "less than 5000 bytes are unsent");
+    assert_eq!(driver.epoll_wait(edge), []);
+}
+
+#[test]
+fn exclusive_watches_are_refused_where_linux_refuses_them() {
+    let (driver, fd, _) = established("sysctls=off");
+    let epfd = driver.watch(fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE);
+    let change = driver.epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN);
+    assert_eq!((change, driver.errno()), (-1, libc::EINVAL));
+    let again = driver.epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN);
+    assert_eq!((again, driver.errno()), (-1, libc::EEXIST));
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[1; 10]);
+    assert_eq!(driver.epoll_wait(epfd), [(fd, libc::EPOLLIN)]);
+}
+
+#[test]
+fn a_listener_may_have_cookie_keys_of_its_own() {
+    const TCP_FASTOPEN_KEY: i32 = 33;
+    let driver = Driver::new("sysctls=off fast_open_key=a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4");
+    let listener = driver.listener(libc::AF_INET, Some(5));
+    let cookie = || {
+        driver.arrive(Segment { seq: 0, flags: SYN, options: &[34, 2, 1, 1], ..Segment::default() }, &[]);
+        let granted = driver.receive().expect("a SYN-ACK");
+        driver.follow(&granted);
+        driver.arrive(Segment { seq: 1, flags: 4, ..Segment::default() }, &[]);
+        let at = granted.options.windows(2).position(|pair| pair == [34, 10]).expect("a cookie");
+        granted.options[at + 2..at + 10].to_vec()
+    };
+    let of_host = cookie();
+    let keys: Vec<u8> = (0..32).collect();
+    assert_eq!(driver.set_bytes(listener, libc::SOL_TCP, TCP_FASTOPEN_KEY, &keys[..16]), 0);
+    let of_listener = cookie();
+    assert_ne!(of_listener, of_host);
+    assert_eq!(driver.set_bytes(listener, libc::SOL_TCP, TCP_FASTOPEN_KEY, &keys), 0);
+    assert_eq!(cookie(), of_listener, "the first of two makes cookies");
+    assert_eq!(driver.get(listener, libc::SOL_TCP, TCP_FASTOPEN_KEY, 64), keys);
+    for wrong in [0, 8, 17, 48] {
+        let long = [7; 48];
+        let refused = driver.set_bytes(listener, libc::SOL_TCP, TCP_FASTOPEN_KEY, &long[..wrong]);
+        assert_eq!((refused, driver.errno()), (-1, libc::EINVAL), "{wrong} bytes");
+    }
+}
+
 #[test]
 fn notsent_lowat_bounds_what_waits() {
     let (driver, fd, _) = established("sysctls=off");

@@ -68,7 +68,10 @@ impl Interface {
             .and_then(|reply| {
                 let attributes = reply.get(IFINFOMSG..).unwrap_or_default();
                 let address = attribute(attributes, IFLA_ADDRESS).and_then(|value| value.try_into().ok());
-                address.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no Ethernet"))
+                // The loopback interface says that it is at zero.
+                address
+                    .filter(|address| *address != [0; 6])
+                    .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no Ethernet"))
             })
             .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
     }

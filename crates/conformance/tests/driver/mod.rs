@@ -279,6 +279,60 @@ impl Driver {
         call!(self, 14, (i32, *const c_void, usize, i32) -> isize, fd, data.as_ptr().cast(), data.len(), flags)
     }
 
+    /// sendmsg() with one control message.
+    pub(crate) fn sendmsg(&self, fd: i32, data: &[u8], flags: i32, control: &ControlMessage) -> isize {
+        let mut message = (16 + control.2.len()).to_ne_bytes().to_vec();
+        message.extend(control.0.to_ne_bytes());
+        message.extend(control.1.to_ne_bytes());
+        message.extend(&control.2);
+        message.resize(message.len().next_multiple_of(8), 0);
+        let mut vector = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+        // SAFETY: a header of zeros is one of nothing.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&mut vector, 1);
+        (header.msg_control, header.msg_controllen) = (message.as_mut_ptr().cast(), message.len());
+        call!(self, 16, (i32, *const libc::msghdr, i32) -> isize, fd, &header, flags)
+    }
+
+    /// The number that a request answers, or -1.
+    pub(crate) fn ioctl(&self, fd: i32, request: u64) -> i32 {
+        let mut number = 0i32;
+        match call!(self, 18, (i32, u64, *mut i32) -> i32, fd, request, &mut number) {
+            0 => number,
+            failed => failed,
+        }
+    }
+
+    pub(crate) fn shutdown(&self, fd: i32, how: i32) {
+        assert_eq!(call!(self, 20, (i32, i32) -> i32, fd, how), 0);
+    }
+
+    /// An epoll descriptor that watches `fd` for `events` under its own number.
+    pub(crate) fn watch(&self, fd: i32, events: i32) -> i32 {
+        let epfd = call!(self, 28, (i32) -> i32, 1);
+        assert_eq!(self.epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events), 0);
+        epfd
+    }
+
+    pub(crate) fn epoll_ctl(&self, epfd: i32, what: i32, fd: i32, events: i32) -> i32 {
+        let mut event = libc::epoll_event { events: events as u32, u64: fd as u64 };
+        call!(self, 29, (i32, i32, i32, *mut libc::epoll_event) -> i32, epfd, what, fd, &mut event)
+    }
+
+    /// What is there now: events by descriptor.
+    pub(crate) fn epoll_wait(&self, epfd: i32) -> Vec<(i32, i32)> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let count =
+            call!(self, 30, (i32, *mut libc::epoll_event, i32, i32) -> i32, epfd, events.as_mut_ptr(), 8, 0);
+        let told = events.iter().take(usize::try_from(count).expect("no error"));
+        told.map(|event| ({ event.u64 } as i32, { event.events } as i32)).collect()
+    }
+
+    pub(crate) fn set_bytes(&self, fd: i32, level: i32, name: i32, value: &[u8]) -> i32 {
+        let (at, len) = (value.as_ptr().cast(), value.len() as u32);
+        call!(self, 22, (i32, i32, i32, *const c_void, u32) -> i32, fd, level, name, at, len)
+    }
+
     /// sendto(MSG_FASTOPEN) to port 80 of the peer.
     pub(crate) fn send_fast(&self, fd: i32, data: &[u8]) -> isize {
         let addr = address("192.0.2.1:80".parse().unwrap());
@@ -314,7 +368,7 @@ impl Driver {
         assert_eq!(set, 0);
     }
 
-    fn get(&self, fd: i32, level: i32, name: i32, room: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, fd: i32, level: i32, name: i32, room: usize) -> Vec<u8> {
         let mut value = vec![0u8; room];
         let mut len = room as u32;
         let (to, len_at): (*mut c_void, *mut u32) = (value.as_mut_ptr().cast(), &mut len);

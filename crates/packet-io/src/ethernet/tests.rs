@@ -169,6 +169,8 @@ fn an_address_of_the_kernels_is_refused_with_what_to_do() {
         assert!(error.contains("ip addr del 10.77.0.1/24"), "{error}");
         let error = EthernetDevice::open("lo", EthernetOptions::default()).unwrap_err().to_string();
         assert!(error.contains("needs an address"), "{error}");
+        let error = EthernetDevice::open("lo", options()).unwrap_err().to_string();
+        assert!(error.contains("it is no Ethernet"), "{error}");
         let error = EthernetDevice::open("nope0", options()).unwrap_err().to_string();
         assert!(error.contains("no interface of that name"), "{error}");
     });

@@ -1,5 +1,7 @@
 //! Somebody who sees nothing and guesses: RFC 5961 section by section, ICMP, fragments.
 
+use std::net::{IpAddr, SocketAddr};
+
 use brisk_tcp::connection::State;
 use brisk_tcp::stack::{Refusal, Rx};
 use brisk_tcp::time::Duration;
@@ -203,6 +205,24 @@ fn a_too_big_error_that_hits_leaves_segments_of_some_size() {
         1460 - 536,
         u64::from(1460 - mss),
     );
+}
+
+/// RFC 9293 section 3.9.2.3: "An incoming SYN with an invalid source address MUST be ignored either by TCP or by the IP
+/// layer".
+#[test]
+fn syns_from_addresses_that_no_host_has_are_ignored() {
+    let mut scene = Scene::new(|_, _| {});
+    let sources = [[224, 0, 0, 1], [239, 1, 2, 3], [255, 255, 255, 255], [0, 0, 0, 0]];
+    for n in 0..1000u16 {
+        let from = SocketAddr::new(IpAddr::from(sources[usize::from(n % 4)]), 1 + n);
+        scene.arrive(from, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
+    }
+    // And one that claims to be ourselves: its answer would come back for ever.
+    let ourselves = SocketAddr::new(IpAddr::from(SERVER), 80);
+    scene.arrive(ourselves, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
+    let what = "1001 SYNs from multicast, broadcast, no address and our own";
+    bounded(what, "connections kept", 0, scene.stack.connections() as u64);
+    bounded(what, "answers", 0, scene.sent.len() as u64);
 }
 
 #[test]

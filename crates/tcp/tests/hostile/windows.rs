@@ -35,6 +35,35 @@ fn a_window_of_zero_for_ever_costs_a_probe_now_and_then() {
     bounded("zero window for an hour", "payload sent, bytes", 0, scene.payload_sent());
 }
 
+/// Peers that ask for much, close their windows and say nothing more.
+#[test]
+fn closed_windows_in_numbers_hold_what_is_allowed_and_not_for_ever() {
+    const ALLOWED: usize = 1 << 20;
+    let what = "100 windows closed for ever, probes unanswered";
+    let mut scene = Scene::new(|config, listen| {
+        config.max_buffer_bytes = ALLOWED;
+        listen.backlog = 200;
+    });
+    let mut most = 0;
+    let ids: Vec<_> = (1..=100u16)
+        .map(|port| {
+            let (id, isn) = scene.open(peer(port), &MSS_1000);
+            scene.arrive(peer(port), Attack { window: Some(0), ..ack(isn + 1) });
+            scene.write(id, 100_000);
+            most = most.max(scene.stack.memory());
+            id
+        })
+        .collect();
+    bounded(what, "memory of buffers, bytes, 1 MiB allowed", ALLOWED as u64, most as u64);
+    // The program gives up too.
+    ids.into_iter().for_each(|id| scene.stack.release(id, scene.now));
+    scene.sent.clear();
+    scene.pass(Duration::from_secs(3600));
+    bounded(what, "segments sent to each", 20, scene.sent.len() as u64 / 100);
+    bounded(what, "connections an hour later", 0, scene.stack.connections() as u64);
+    bounded(what, "memory of buffers an hour later, bytes", 0, scene.stack.memory() as u64);
+}
+
 /// RFC 9293 section 3.8.6: the sender must survive a window that shrinks, and sends nothing new beyond it.
 #[test]
 fn a_window_that_shrinks_below_what_is_in_flight_stops_new_data() {
