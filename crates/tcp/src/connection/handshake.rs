@@ -207,6 +207,7 @@ impl Connection {
         let HandshakeTimer { sent, last_sent, .. } = self.tx.handshake;
         let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
         self.handshake_rtt_in_doubt = sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
+        self.suspect_longer_path(since);
     }
 
     /// A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor

@@ -31,6 +31,8 @@ use crate::time::{Duration, Instant};
 
 /// A round trip may be this many times the remembered one before the path counts as another.
 const LONGER: u32 = 10;
+/// A round trip is as remembered up to so many percent of it.
+const ALIKE_PERCENT: u32 = 125;
 /// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
 const SAMPLES: u32 = 8;
 
@@ -45,6 +47,8 @@ pub(crate) struct OnPath {
     told_at: Option<Instant>,
     told: LossCount,
     told_mtu: MtuReport,
+    /// The answer of the handshake came after its timer had fired, and not because something was lost.
+    seems_longer: bool,
     /// The end has been told.
     over: bool,
     /// Where the last run of lost segments ended.
@@ -106,6 +110,17 @@ impl Connection {
         self.tx.handshake.early_wait = early.map(|(known, now)| known.max(now));
         let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
         self.tx.rto.postpone(longer.unwrap_or_default());
+    }
+
+    /// The handshake is answered, `since` its last segment left. If its length is in doubt: an answer to that segment that took
+    /// what the path is known to take says that an earlier one was lost; else the path has become longer.
+    pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
+        let PathFacts { rtt, least_rtt, .. } = self.path.known;
+        let as_known = rtt.zip(least_rtt).is_some_and(|(rtt, least)| {
+            let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
+            (least..=alike).contains(&since)
+        });
+        self.path.seems_longer = self.handshake_rtt_in_doubt && !as_known;
     }
 
     /// What is known of the path.
@@ -245,7 +260,7 @@ impl Connection {
         let losses = self.losses();
         let report = PathReport {
             rtt: self.rtt_report(),
-            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.handshake_rtt_in_doubt),
+            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer),
             window: self.window_report(),
             losses: losses.since(self.path.told),
             mss: self.peer_mss,
