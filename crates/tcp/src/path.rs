@@ -393,8 +393,9 @@ impl Losses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        *lost = lost.saturating_add(new.lost.min(new.sent).saturating_mul(FRACTION));
-        *runs = runs.saturating_add(new.runs.min(new.lost).saturating_mul(FRACTION));
+        // What was lost is often told after it was sent: with the end of a connection that sent all of it at once.
+        *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
+        *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {
             self.count = self.count.shifted(1);
         }
@@ -584,6 +585,16 @@ mod tests {
         let none = after(&[lost(100, 0, 0)], 2).loss;
         assert_eq!(none, Some(PathLoss { segments: 100, per_million: 0, burst_milli: 0 }));
         assert_eq!(after(&[lost(0, 0, 0)], 2).loss, None);
+    }
+
+    #[test]
+    fn a_loss_that_is_told_after_its_segment_was_counts() {
+        let loss = after(&[lost(22, 0, 0), lost(0, 2, 1)], 2).loss;
+        assert_eq!(loss, Some(PathLoss { segments: 22, per_million: 90_909, burst_milli: 2000 }));
+        assert_eq!(
+            after(&[lost(0, 5, 5), lost(2, 9, 9)], 2).loss.map(|loss| loss.per_million),
+            Some(1_000_000)
+        );
     }
 
     #[test]
