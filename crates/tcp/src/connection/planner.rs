@@ -7,7 +7,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::PlannerConfig;
-use crate::connection::Connection;
+use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::outcome::Room;
@@ -129,9 +129,10 @@ impl Connection {
         plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
     }
 
-    /// How long the copy of a SYN or SYN-ACK waits at least: where losses come in runs, until a run is over.
+    /// How long the copy of a SYN waits at least: where losses come in runs, until a run is over. That of a SYN-ACK does
+    /// not wait: the response is behind it, and would arrive before the handshake is through.
     pub(crate) fn planned_syn_gap(&self) -> Duration {
-        let runs = self.plans() && self.expected_losses().burst_milli >= RUNS;
+        let runs = self.state == State::SynSent && self.plans() && self.expected_losses().burst_milli >= RUNS;
         let srtt = self.known_path().rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
         if runs { (srtt / 4).min(GAP_MAX) } else { Duration::ZERO }
     }
