@@ -37,6 +37,9 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
 /// How long a frontend that watches may be silent.
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
+/// How long connections are accepted after the order to stop. The frontends that watch are told at once; what they have
+/// sent until they hear it is still on its way, and a SYN of it may have to be repeated.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a refusal may take to leave.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -151,7 +154,7 @@ impl Backend {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
         let log = service.log.clone();
-        serve_until(shutdown, service, async move || {
+        serve_until(shutdown, service, FAREWELL, async move || {
             let accepted = tokio::select! {
                 accepted = accept_any(&listeners) => accepted.map(|(stream, peer)| (Line::Brisk(stream), peer)),
                 accepted = accept_kernel(kernel.as_ref(), &log) => Ok(accepted),
@@ -338,11 +341,12 @@ async fn answer_watch(shared: &Shared, asked: Asked, signal: &watch::Receiver<Ph
     write.flush().await?;
     loop {
         let question = tokio::select! {
-            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question,
+            biased;
             () = reached(Phase::Draining, signal) => {
                 write.write_all(&[1]).await?;
                 return write.shutdown().await;
             }
+            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question,
         };
         question??;
         write.write_all(&[0]).await?;

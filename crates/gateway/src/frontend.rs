@@ -135,7 +135,7 @@ impl Frontend {
         shared.watch_all();
         let service = shared.current().config.service.clone();
         let serving = shared.clone();
-        let summary = serve_until(shutdown, service, async move || {
+        let summary = serve_until(shutdown, service, Duration::ZERO, async move || {
             let (client, peer) = accept(&listener, &serving.current().config.service.log).await;
             let current = serving.current();
             Some(move |signal| serve(current, client, peer, signal))

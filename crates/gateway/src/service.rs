@@ -139,34 +139,29 @@ pub struct Summary {
     pub cut: u64,
 }
 
-/// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. What `accept` brings is the
+/// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. From the order to stop on it
+/// still accepts for `farewell`: what was on its way before anybody could know is not turned away. What `accept` brings is the
 /// work of one connection, to be given the signal to end at once; it answers a record unless it was not worth one.
 pub(crate) async fn serve_until<S, F>(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
+    farewell: Duration,
     mut accept: impl AsyncFnMut() -> Option<S>,
 ) -> Summary
 where
     S: FnOnce(watch::Receiver<Phase>) -> F,
     F: Future<Output = Option<Access>> + Send + 'static,
 {
-    let mut shutdown = pin!(shutdown);
+    let farewell = farewell.min(config.drain_timeout);
     let mut connections = Connections::new(config);
-    loop {
-        let next = async {
-            let slot = connections.slot().await;
-            accept().await.map(|serve| (slot, serve))
-        };
-        let next = tokio::select! {
-            () = &mut shutdown => break,
-            next = next => next,
-        };
-        let Some((slot, serve)) = next else { break };
-        connections.spawn(slot, serve);
+    let told = connections.serve(shutdown, &mut accept).await;
+    connections.begin_to_drain();
+    if told {
+        connections.serve(tokio::time::sleep(farewell), &mut accept).await;
     }
     // The listener is in there: nobody is to connect to a side that drains.
     drop(accept);
-    connections.drain().await
+    connections.drain(farewell).await
 }
 
 /// A listener failed.
@@ -227,12 +222,42 @@ impl Connections {
         });
     }
 
-    /// Lets the connections come to their end, for at most the drain limit, and then cuts them off.
-    async fn drain(mut self) -> Summary {
-        let log = self.config.log.clone();
-        let limit = self.config.drain_timeout;
+    /// Serves what `accept` brings until `end` resolves: true; or there is no more.
+    async fn serve<S, F>(
+        &mut self,
+        end: impl Future<Output = ()>,
+        accept: &mut impl AsyncFnMut() -> Option<S>,
+    ) -> bool
+    where
+        S: FnOnce(watch::Receiver<Phase>) -> F,
+        F: Future<Output = Option<Access>> + Send + 'static,
+    {
+        let mut end = pin!(end);
+        loop {
+            let next = async {
+                let slot = self.slot().await;
+                accept().await.map(|serve| (slot, serve))
+            };
+            let next = tokio::select! {
+                biased;
+                () = &mut end => return true,
+                next = next => next,
+            };
+            let Some((slot, serve)) = next else { return false };
+            self.spawn(slot, serve);
+        }
+    }
+
+    /// Tells whoever asks that this side is about to stop.
+    fn begin_to_drain(&mut self) {
         self.phase.send_replace(Phase::Draining);
         self.config.metrics.drain();
+    }
+
+    /// Lets the connections come to their end, for at most what is left of the drain limit, and then cuts them off.
+    async fn drain(mut self, passed: Duration) -> Summary {
+        let log = self.config.log.clone();
+        let limit = self.config.drain_timeout.saturating_sub(passed);
         while self.tasks.try_join_next().is_some() {}
         let open = self.tasks.len() as u64;
         log.line(Level::Info, "draining", &[("connections", Value::Count(open))]);
@@ -248,5 +273,31 @@ impl Connections {
             &[("accepted", Value::Count(self.summary.accepted)), ("cut", Value::Count(self.summary.cut))],
         );
         self.summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many connections are served of those that come every 300 ms after the order to stop.
+    async fn served(farewell: Duration, drain_timeout: Duration) -> (u64, Duration) {
+        let began = tokio::time::Instant::now();
+        let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };
+        let summary = serve_until(std::future::ready(()), config, farewell, async || {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Some(|_: watch::Receiver<Phase>| async { None })
+        })
+        .await;
+        (summary.accepted, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_on_its_way_at_the_order_to_stop_is_served() {
+        let second = Duration::from_secs(1);
+        assert_eq!(served(second, 30 * second).await, (3, second));
+        assert_eq!(served(Duration::ZERO, 30 * second).await.0, 0);
+        let short = Duration::from_millis(400);
+        assert_eq!(served(second, short).await, (1, short), "the drain limit is the limit of all of it");
     }
 }
