@@ -288,6 +288,7 @@ impl Connection {
         if self.acknowledges_nothing(segment) {
             return;
         }
+        let reported = self.tx.scoreboard.highest_sacked();
         let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
             &segment.options.sack,
@@ -300,7 +301,7 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
-        self.judge_parity(&news, &mut ack, now);
+        self.judge_parity(&news, &mut ack, reported, now);
         self.counters.delivered_segments += ack.delivered.len() as u64;
         self.note_rtt(&ack, now);
         self.undo(&ack, now);

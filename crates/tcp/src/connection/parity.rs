@@ -354,7 +354,14 @@ impl Connection {
 impl Connection {
     /// The scoreboard has taken an acknowledgement: what it says of parity, before anything is concluded
     /// from it about losses and round-trip times.
-    pub(crate) fn judge_parity(&mut self, news: &News, ack: &mut AckOutcome, now: Instant) {
+    /// `reported` is how far SACK blocks reached before it.
+    pub(crate) fn judge_parity(
+        &mut self,
+        news: &News,
+        ack: &mut AckOutcome,
+        reported: Option<SeqNum>,
+        now: Instant,
+    ) {
         ack.reports_repair = news.reported;
         if news.repaired {
             ack.withhold_times();
@@ -365,7 +372,7 @@ impl Connection {
         if news.repaired && ack.delivered_bytes > 0 {
             let delivered = span_of(ack);
             if self.parity_tx().is_some_and(|tx| tx.expects_reports()) {
-                self.count_repaired(ack);
+                self.count_repaired(ack, reported);
             }
             if let Some(tx) = self.parity_tx() {
                 tx.encoder.on_success();

@@ -342,13 +342,17 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something with parity: what this acknowledgement covers and none before it had reported was
-    /// missing there. It may also be what came while an acknowledgement was lost, so no more than parity can repair
-    /// is believed.
-    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome) {
-        let covered = |segment: &&Delivered| segment.range.end.le(ack.ack) && !segment.retransmitted;
+    /// The peer repaired something with parity: what this acknowledgement covers and lies below what was `reported`
+    /// by SACK before it was missing there. Above that it may just as well have arrived without an acknowledgement of
+    /// its own, because that was lost or because a receiver answers what it takes in at a time by one; the episode
+    /// counts as one loss then.
+    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>) {
+        let was_hole = |segment: &&Delivered| {
+            let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
+            covered && reported.is_some_and(|reported| segment.range.end.le(reported))
+        };
         let (mut segments, mut runs, mut end) = (0, 0, None);
-        for segment in ack.delivered.iter().filter(covered).take(PARITIES_MAX as usize) {
+        for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
             segments += 1;
             runs += u64::from(end != Some(segment.range.start));
             end = Some(segment.range.end);
@@ -363,5 +367,58 @@ impl Connection {
             self.counters.loss_runs += u64::from(self.path.lost_to != Some(range.start));
             self.path.lost_to = Some(range.end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::vec::Vec;
+    use core::net::SocketAddr;
+
+    use brisk_wire::SackBlocks;
+
+    use super::*;
+    use crate::config::TcpConfig;
+    use crate::connection::{Host, Secrets};
+    use crate::outcome::Origin;
+    use crate::send::scoreboard::AckInfo;
+    use crate::stack::FourTuple;
+
+    /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers
+    /// was not all lost because something of it was repaired.
+    #[test]
+    fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
+        let config = Arc::new(TcpConfig::default());
+        let tuple =
+            FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
+        let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
+        let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
+        let mut client = Connection::connect(tuple, &config, secrets, host, Instant::ZERO);
+        let seq = |at: u32| SeqNum(1000 + 100 * at);
+        let delivered = |at: u32| Delivered {
+            range: SeqRange::with_len(seq(at), 100),
+            sent_at: Instant::ZERO,
+            retransmitted: false,
+            origin: Origin::New,
+        };
+        let info = AckInfo {
+            now: Instant::ZERO,
+            ece: false,
+            window_changed: false,
+            len: 0,
+            max_snd_wnd: 65_535,
+            ts_echo_rtt: None,
+        };
+        let una = client.tx.scoreboard.una();
+        let mut ack = client.tx.scoreboard.on_ack(una, &SackBlocks::default(), info);
+        ack.ack = seq(6);
+        ack.delivered = (0..6).map(delivered).collect();
+        client.count_repaired(&ack, None);
+        assert_eq!(client.path.repaired, (0, 0), "one loss, which is counted as a masked one");
+        // Holes at 0, 2 and 3; what lies above 4 was not reported before.
+        ack.delivered = Vec::from([0, 2, 3, 5].map(delivered));
+        client.count_repaired(&ack, Some(seq(5)));
+        assert_eq!(client.path.repaired, (2, 1), "two losses more, in one run more");
     }
 }
