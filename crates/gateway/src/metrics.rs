@@ -213,6 +213,13 @@ impl Metrics {
             "Connections of the hop whose first message was none of ours",
             self.rejected.clone(),
         );
+        drop(registry);
+        self.register_times();
+        self.register_states();
+    }
+
+    fn register_times(&self) {
+        let mut registry = lock(&self.registry);
         registry.register_with_unit(
             "parity_saved",
             "How much earlier the reports of repairs came than those of retransmissions could have",
@@ -237,6 +244,10 @@ impl Metrics {
             Unit::Seconds,
             self.round_trip.clone(),
         );
+    }
+
+    fn register_states(&self) {
+        let mut registry = lock(&self.registry);
         registry.register(
             "path_loss_ratio",
             "Bytes that this side had to send again on the hop, of all it sent",
