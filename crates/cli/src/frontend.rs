@@ -63,9 +63,13 @@ pub(crate) struct Args {
     /// Take clients that a firewall rule sent here (see brisk rules), likewise
     #[arg(long, env = "BRISK_TRANSPARENT")]
     transparent: bool,
-    /// How long a client's first bytes are waited for, to ride along with the opening of the hop [default: 5ms]
+    /// How long a client's first bytes are waited for, to ride along with the opening of the hop, while nobody knows whether
+    /// clients or the server speak first [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
     first_bytes_wait: Option<Duration>,
+    /// How long at most where clients have been seen to speak first: a round trip and more; 0: never learn [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
+    first_bytes_limit: Option<Duration>,
     #[command(flatten)]
     shared: SharedArgs,
 }
@@ -76,6 +80,7 @@ impl Args {
         let frontend = FrontendSettings {
             listen: self.listen,
             first_bytes_wait: self.first_bytes_wait,
+            first_bytes_limit: self.first_bytes_limit,
             proxy_from: (!self.proxy_from.is_empty()).then(|| self.proxy_from.clone()),
             socks5: given(self.socks5),
             connect: given(self.connect),
@@ -292,6 +297,7 @@ pub(crate) fn configured(
         tcp,
         fast_open: usual.fast_open.and_then(opens),
         first_bytes_wait: frontend.first_bytes_wait.unwrap_or(usual.first_bytes_wait),
+        first_bytes_limit: frontend.first_bytes_limit.unwrap_or(usual.first_bytes_limit),
         entrance: Entrance {
             proxy_from: frontend.proxy_from.clone().unwrap_or_default(),
             socks5: frontend.socks5.unwrap_or(false),

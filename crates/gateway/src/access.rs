@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
 
+use crate::first_bytes::Speaker;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::relay::End;
@@ -48,6 +49,11 @@ pub struct Access {
     pub client: Option<SocketAddr>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
+    /// Who spoke first; `None` if nobody has said anything.
+    pub spoke_first: Option<Speaker>,
+    /// How long the client's first bytes were waited for in vain before the hop was opened without them; `None` if they came
+    /// in time, and at the backend.
+    pub waited: Option<Duration>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,
     /// Payload bytes from the origin towards the client.
@@ -72,6 +78,8 @@ impl Access {
             peer: plain(peer),
             client: None,
             route: None,
+            spoke_first: None,
+            waited: None,
             bytes_up: 0,
             bytes_down: 0,
             hop: None,
@@ -93,6 +101,10 @@ impl Access {
         }
         if let Some(route) = &self.route {
             fields.push(("route", Value::Text(route.clone())));
+        }
+        fields.push(("spoke_first", Value::Text(self.spoke_first.map_or("nobody", Speaker::name).into())));
+        if let Some(waited) = self.waited {
+            fields.push(("waited_ms", Value::Millis(millis(waited))));
         }
         fields.extend([
             ("bytes_up", Value::Count(self.bytes_up)),
@@ -158,6 +170,8 @@ mod tests {
             peer: "192.0.2.1:5000".parse().unwrap(),
             client: None,
             route: None,
+            spoke_first: Some(Speaker::Client),
+            waited: Some(Duration::from_millis(5)),
             bytes_up: 100,
             bytes_down: 30_000,
             hop: None,
@@ -168,8 +182,8 @@ mod tests {
         };
         access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let words = "level=error event=access role=frontend peer=192.0.2.1:5000 bytes_up=100 bytes_down=30000 \
-                     first_byte_ms=110.000 duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
+        let words = "level=error event=access role=frontend peer=192.0.2.1:5000 spoke_first=client waited_ms=5.000 \
+                     bytes_up=100 bytes_down=30000 first_byte_ms=110.000 duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
         assert!(text.ends_with(words), "{text}");
     }
 }

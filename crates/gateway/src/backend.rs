@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::access::{Access, Role};
 use crate::allow::Allow;
+use crate::first_bytes::Speaker;
 use crate::frontend::{accept, listen_at};
 use crate::hop::answer::{Asked, Rejected, Run, receive};
 use crate::hop::line::Line;
@@ -23,7 +24,7 @@ use crate::hop::{Hop, Purpose, Verdict};
 use crate::log::{Level, Log, RateLimit, Value};
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
-use crate::relay::{End, Stop, carry, reset, within};
+use crate::relay::{Carry, End, Stop, carry, reset, within};
 use crate::service::{
     BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
     serve_until,
@@ -317,6 +318,7 @@ async fn carry_on(
     }
     drop(first);
     access.bytes_up += asked.first.len() as u64;
+    access.spoke_first = (!asked.first.is_empty()).then_some(Speaker::Client);
     // The answer to the frontend travels with the origin's first bytes, if they do not take long.
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
         Ok(answer) => answer,
@@ -326,7 +328,10 @@ async fn carry_on(
         }
     };
     match asked.tell(Verdict::Go, run).await {
-        Ok(hop) => carry(origin, hop, answer, std::future::pending(), signal, access).await,
+        Ok(hop) => {
+            let with = Carry { first: answer, lost: std::future::pending(), heard: &|_| (), signal };
+            carry(origin, hop, with, access).await
+        }
         Err(error) => {
             reset(&origin);
             End::HopFailed(error.to_string())

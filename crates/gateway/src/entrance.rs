@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::network::Network;
 use crate::proxy::{self, Parsed};
-use crate::service::{FIRST_BYTES, first_bytes};
+use crate::service::FIRST_BYTES;
 
 /// How long what precedes the client's own bytes may take: a client that says nothing must not hold a place for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,18 +40,13 @@ pub(crate) struct Admitted {
     pub(crate) addresses: ClientAddresses,
     /// `HOST:PORT`; `None`: the backend's own origin.
     pub(crate) origin: Option<String>,
-    /// The client's first bytes.
+    /// The client's first bytes; those that have been read.
     pub(crate) first: Vec<u8>,
 }
 
 impl Entrance {
-    /// Reads what precedes the client's bytes, and those that come within `wait`.
-    pub(crate) async fn admit(
-        &self,
-        client: &mut TcpStream,
-        peer: SocketAddr,
-        wait: Duration,
-    ) -> io::Result<Admitted> {
+    /// Reads what precedes the client's bytes, and what came with it.
+    pub(crate) async fn admit(&self, client: &mut TcpStream, peer: SocketAddr) -> io::Result<Admitted> {
         let local = plain(client.local_addr()?);
         let mut addresses = ClientAddresses { source: plain(peer), destination: local };
         let mut first = Vec::new();
@@ -71,9 +66,6 @@ impl Entrance {
             let destination = intended(client, local);
             addresses.destination = destination;
             origin = Some(destination.to_string());
-        }
-        if first.is_empty() {
-            first = first_bytes(client, wait).await?;
         }
         Ok(Admitted { addresses, origin, first })
     }
@@ -242,6 +234,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::service::first_bytes;
 
     /// What becomes of a client that sends `said`: who and where, and what it was answered.
     async fn admitted(entrance: Entrance, said: &[u8]) -> (io::Result<Admitted>, Vec<u8>) {
@@ -250,7 +243,12 @@ mod tests {
         let (mut accepted, peer) = listener.accept().await.unwrap();
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
-        let admitted = entrance.admit(&mut accepted, peer, Duration::from_millis(50)).await;
+        let mut admitted = entrance.admit(&mut accepted, peer).await;
+        if let Ok(admitted) = &mut admitted
+            && admitted.first.is_empty()
+        {
+            admitted.first = first_bytes(&mut accepted, PATIENCE).await.unwrap();
+        }
         drop(accepted);
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::AsyncWriteExt;
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::access::{Access, Role};
 use crate::carrier::{Fate, Way};
 use crate::entrance::{Admitted, Entrance};
+use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
@@ -23,8 +24,11 @@ use crate::hop::{Hop, Opening, Purpose};
 use crate::log::Log;
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
-use crate::relay::{End, Stop, carry, failed, reset, within};
-use crate::service::{BACKLOG, Phase, ServiceConfig, Summary, accept_failed, hop_tcp, prepare, serve_until};
+use crate::relay::{Carry, End, Stop, carry, failed, reset, within};
+use crate::service::{
+    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
+    serve_until,
+};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
@@ -46,9 +50,11 @@ pub struct FrontendConfig {
     pub fast_open: Option<FastOpenConnect>,
     /// A stack on a packet socket, which goes to the backends where the path carries no UDP. Default `None`.
     pub packet: Option<Endpoint>,
-    /// How long to wait for the client's first bytes, which then ride along with the opening of the hop. A protocol in
-    /// which the server speaks first is delayed by this. Default 5 ms.
+    /// How long to wait for the client's first bytes, which then ride along with the opening of the hop, while nobody knows
+    /// who speaks first ([`crate::first_bytes`]). Default 5 ms.
     pub first_bytes_wait: Duration,
+    /// How long to wait at most where clients are known to speak first; 0: as long as while nobody knows. Default 2 s.
+    pub first_bytes_limit: Duration,
     /// The ways in beside the plain one. Default none.
     pub entrance: Entrance,
     /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row tell.
@@ -80,6 +86,7 @@ impl FrontendConfig {
             fast_open: Some(FastOpenConnect::insured()),
             packet: None,
             first_bytes_wait: Duration::from_millis(5),
+            first_bytes_limit: Duration::from_secs(2),
             entrance: Entrance::default(),
             watch: false,
             direct: None,
@@ -112,7 +119,7 @@ impl Frontend {
     pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
         prepare(&listener);
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
-        let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams)));
+        let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams, Arc::default())));
         Ok(Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listener })
     }
 
@@ -163,7 +170,8 @@ impl FrontendControl {
         let upstreams = Arc::new(before.upstreams.renewed(config.backends.clone()));
         let FrontendConfig { listen, packet, service, .. } = before.config.clone();
         let config = FrontendConfig { listen, packet, service, ..config };
-        let current = Current::new(config, before.dialling.endpoint.clone(), upstreams);
+        let (endpoint, habits) = (before.dialling.endpoint.clone(), before.habits.clone());
+        let current = Current::new(config, endpoint, upstreams, habits);
         *lock(&self.0.current) = Arc::new(current);
         self.0.watch_all();
     }
@@ -208,13 +216,19 @@ struct Current {
     config: FrontendConfig,
     dialling: Dialling,
     upstreams: Arc<Upstreams>,
+    habits: Arc<Habits>,
 }
 
 impl Current {
-    fn new(config: FrontendConfig, endpoint: Endpoint, upstreams: Arc<Upstreams>) -> Current {
+    fn new(
+        config: FrontendConfig,
+        endpoint: Endpoint,
+        upstreams: Arc<Upstreams>,
+        habits: Arc<Habits>,
+    ) -> Current {
         let FrontendConfig { hop, tcp, fast_open, packet, watch: watched, .. } = config.clone();
         let dialling = Dialling { endpoint, packet, hop, tcp, fast_open, watched };
-        Current { dialling, config, upstreams }
+        Current { dialling, config, upstreams, habits }
     }
 }
 
@@ -265,8 +279,7 @@ async fn serve(
     signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
-    let config = &shared.config;
-    let admitted = match config.entrance.admit(&mut client, peer, config.first_bytes_wait).await {
+    let (admitted, guess) = match shared.admit(&mut client, peer, &signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(error) => {
             // Who connects and says nothing (a health check, a scanner) is closed as it closed.
@@ -289,7 +302,14 @@ async fn serve(
                     None => std::future::pending().await,
                 }
             };
-            carry(client, hop, Vec::new(), lost, &signal, &mut access).await
+            let opened = Instant::now();
+            let heard = |who| {
+                if who == Speaker::Client || opened.elapsed() < GREETING {
+                    shared.habits.heard(who, guess.in_vain());
+                }
+            };
+            let with = Carry { first: Vec::new(), lost, heard: &heard, signal: &signal };
+            carry(client, hop, with, &mut access).await
         }
         Err(end) => {
             reset(&client);
@@ -298,6 +318,36 @@ async fn serve(
     };
     access.duration = access.began.elapsed();
     Some(access)
+}
+
+impl Current {
+    /// What a client says before the hop is opened: where it wants to go, and its first bytes if they come in time.
+    async fn admit(
+        &self,
+        client: &mut TcpStream,
+        peer: SocketAddr,
+        signal: &watch::Receiver<Phase>,
+        access: &mut Access,
+    ) -> io::Result<(Admitted, Guess)> {
+        let FrontendConfig { entrance, first_bytes_wait, first_bytes_limit, .. } = &self.config;
+        let mut admitted = entrance.admit(client, peer).await?;
+        let saved = self.upstreams.saved_by_first_bytes(&self.dialling);
+        let origin = admitted.origin.as_deref();
+        let guess = self.habits.guess(origin, *first_bytes_wait, *first_bytes_limit, saved);
+        if admitted.first.is_empty() {
+            let waiting = Instant::now();
+            admitted.first = tokio::select! {
+                first = first_bytes(client, guess.wait) => first?,
+                () = reached(Phase::Draining, signal) => Vec::new(),
+            };
+            access.waited = admitted.first.is_empty().then(|| waiting.elapsed());
+        }
+        if !admitted.first.is_empty() {
+            access.spoke_first = Some(Speaker::Client);
+            self.habits.heard(Speaker::Client, guess);
+        }
+        Ok((admitted, guess))
+    }
 }
 
 impl Current {

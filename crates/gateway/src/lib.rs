@@ -14,6 +14,7 @@
 //! | `carrier` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
 //! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
+//! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
@@ -35,6 +36,7 @@ pub mod backend;
 mod carrier;
 pub mod doctor;
 pub mod entrance;
+pub mod first_bytes;
 pub mod frontend;
 pub mod history;
 pub mod hop;
@@ -56,6 +58,7 @@ pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};
 pub use carrier::Way;
 pub use entrance::Entrance;
+pub use first_bytes::Speaker;
 pub use frontend::{Direct, Frontend, FrontendConfig, FrontendControl};
 pub use hop::{Hop, HopKey, KeyRing};
 pub use log::{Log, LogFormat};

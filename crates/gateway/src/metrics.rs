@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::access::Access;
+use crate::first_bytes::Speaker;
 use crate::history::History;
 use crate::relay::End;
 use crate::upstream::{Health, Upstreams};
@@ -31,6 +32,18 @@ const BOUNDS: [f64; 16] =
 /// dropped without an answer, and that could not repair, by the cause.
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
+
+/// Who may have spoken first on a connection.
+const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
+
+fn spoke_first(access: &Access) -> &'static str {
+    match (access.spoke_first, access.waited) {
+        (Some(Speaker::Client), None) => SPOKE_FIRST[0],
+        (Some(Speaker::Client), Some(_)) => SPOKE_FIRST[1],
+        (Some(Speaker::Server), _) => SPOKE_FIRST[2],
+        (None, _) => SPOKE_FIRST[3],
+    }
+}
 
 /// A mechanism, whether it is on, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +66,8 @@ pub struct Metrics {
     fast_open: Family<Labels, Counter>,
     wire: Family<Labels, Counter>,
     payload: Family<Labels, Counter>,
+    /// Connections by who spoke first.
+    spoke_first: Family<Labels, Counter>,
     repaired: Family<Labels, Counter>,
     parity: Family<Labels, Counter>,
     parity_saved: Counter<f64, AtomicU64>,
@@ -137,6 +152,7 @@ impl Metrics {
             fast_open: Family::default(),
             wire: Family::default(),
             payload: Family::default(),
+            spoke_first: Family::default(),
             repaired: Family::default(),
             parity: Family::default(),
             parity_saved: Counter::default(),
@@ -170,6 +186,9 @@ impl Metrics {
         for name in ["up", "down"] {
             zero(&self.payload, vec![label("dir", name)]);
         }
+        for name in SPOKE_FIRST {
+            zero(&self.spoke_first, vec![label("who", name)]);
+        }
         for name in ["probe", "parity", "copy"] {
             zero(&self.repaired, vec![label("by", name)]);
         }
@@ -199,6 +218,11 @@ impl Metrics {
             &self.wire,
         );
         counter("payload_bytes", "Bytes carried; up is towards the origin", &self.payload);
+        counter(
+            "first_bytes",
+            "Connections by who spoke first; client_late: after the hop was opened without its first bytes",
+            &self.spoke_first,
+        );
         counter("segments_repaired", "Losses that were repaired before a retransmission", &self.repaired);
         counter(
             "parity_segments",
@@ -315,6 +339,7 @@ impl Metrics {
         for (direction, bytes) in [("up", access.bytes_up), ("down", access.bytes_down)] {
             self.payload.get_or_create(&vec![label("dir", direction)]).inc_by(bytes);
         }
+        self.spoke_first.get_or_create(&vec![label("who", spoke_first(access))]).inc();
         if let Some(first_byte) = access.first_byte {
             self.first_byte.observe(first_byte.as_secs_f64());
         }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use tokio::net::{TcpStream, tcp};
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
+use crate::first_bytes::Speaker;
 use crate::hop::stream::HopStream;
 use crate::service::{Phase, reached};
 
@@ -88,11 +90,21 @@ impl fmt::Display for End {
     }
 }
 
-/// Which of the two connections an error came from.
+/// Which of the two connections an error or the first bytes came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Kernel,
     Hop,
+}
+
+impl Role {
+    /// Who is behind a side.
+    fn speaker(self, side: Side) -> Speaker {
+        match (self, side) {
+            (Role::Frontend, Side::Kernel) | (Role::Backend, Side::Hop) => Speaker::Client,
+            (Role::Frontend, Side::Hop) | (Role::Backend, Side::Kernel) => Speaker::Server,
+        }
+    }
 }
 
 /// Why copying stopped.
@@ -116,21 +128,38 @@ struct Relayed {
     stopped: Stopped,
 }
 
-/// Copies both ways, beginning with `first` from the origin towards the hop, and closes both connections as they ended. What
-/// was copied is added to the record. `lost` resolves, with the reason, if the other gateway will never answer again.
+/// What a connection is carried with.
+pub(crate) struct Carry<'a, L> {
+    /// What the origin has said already, for the hop.
+    pub(crate) first: Vec<u8>,
+    /// Resolves, with the reason, if the other gateway will never answer again.
+    pub(crate) lost: L,
+    /// Is told who speaks first, unless the record says so already.
+    pub(crate) heard: &'a (dyn Fn(Speaker) + Sync),
+    /// The order to end now.
+    pub(crate) signal: &'a watch::Receiver<Phase>,
+}
+
+/// Copies both ways, and closes both connections as they ended. What was copied is added to the record.
 pub(crate) async fn carry(
     mut kernel: TcpStream,
     mut hop: HopStream,
-    first: Vec<u8>,
-    lost: impl Future<Output = &'static str>,
-    signal: &watch::Receiver<Phase>,
+    with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
+    let Carry { first, lost, heard, signal } = with;
     let mut told = None;
+    let role = access.role;
+    let opened = FirstWord { spoken: OnceLock::new(), told: &|side| heard(role.speaker(side)) };
+    if access.spoke_first.is_some() {
+        let _ = opened.spoken.set(Side::Kernel);
+    }
     let relayed = {
         let lost = async { told = Some(lost.await) };
-        relay(kernel.split(), first, hop.split(), lost, signal).await
+        relay(kernel.split(), first, hop.split(), lost, &opened, signal).await
     };
+    let spoke = opened.spoken.get().map(|side| role.speaker(*side));
+    access.spoke_first = access.spoke_first.or(spoke);
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_kernel, relayed.from_hop),
         Role::Backend => (relayed.from_hop, relayed.from_kernel),
@@ -184,11 +213,12 @@ async fn relay(
     first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
     lost: impl Future<Output = ()>,
+    word: &FirstWord<'_>,
     signal: &watch::Receiver<Phase>,
 ) -> Relayed {
     let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
-    let up = pump(kernel_read, Side::Kernel, first, hop_write, Side::Hop, &mut from_kernel);
-    let down = pump(hop_read, Side::Hop, Vec::new(), kernel_write, Side::Kernel, &mut from_hop);
+    let up = pump((kernel_read, Side::Kernel), first, (hop_write, Side::Hop), word, &mut from_kernel);
+    let down = pump((hop_read, Side::Hop), Vec::new(), (kernel_write, Side::Kernel), word, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         ended = both => match ended {
@@ -209,16 +239,32 @@ struct Copied {
     first: Option<Instant>,
 }
 
+/// Who spoke first.
+struct FirstWord<'a> {
+    spoken: OnceLock<Side>,
+    told: &'a (dyn Fn(Side) + Sync),
+}
+
+impl FirstWord<'_> {
+    fn of(&self, side: Side) {
+        if self.spoken.set(side).is_ok() {
+            (self.told)(side);
+        }
+    }
+}
+
 async fn pump(
-    mut from: impl Source,
-    from_side: Side,
+    (mut from, from_side): (impl Source, Side),
     mut rest: Vec<u8>,
-    mut to: impl AsyncWrite + Unpin,
-    to_side: Side,
+    (mut to, to_side): (impl AsyncWrite + Unpin, Side),
+    word: &FirstWord<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
     let mut taken = rest.len();
     loop {
+        if taken > 0 {
+            word.of(from_side);
+        }
         tokio::select! {
             biased;
             written = pass(&mut to, &rest) => written.map_err(|error| (to_side, error))?,
@@ -332,6 +378,10 @@ mod tests {
         }
     }
 
+    fn nobody() -> FirstWord<'static> {
+        FirstWord { spoken: OnceLock::new(), told: &|_| () }
+    }
+
     fn halves(stream: DuplexStream) -> (Half, WriteHalf<DuplexStream>) {
         let (read, write) = tokio::io::split(stream);
         (Half(read, Arc::default()), write)
@@ -343,7 +393,8 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         let (_cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &signal).await
+            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &nobody(), &signal)
+                .await
         });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -367,7 +418,8 @@ mod tests {
         let (_cut, signal) = watch::channel(Phase::Serving);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed = relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &signal).await;
+        let relayed =
+            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
     }
@@ -380,7 +432,7 @@ mod tests {
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move {
-            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &signal).await
+            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await
         });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
@@ -394,7 +446,7 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         let (cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &signal).await
+            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];

@@ -167,6 +167,13 @@ impl Upstream {
         Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
     }
 
+    /// Round trip of the path if bytes that are there when a connection is opened ride on its opening.
+    fn rides(&self, dialling: &Dialling) -> Option<Duration> {
+        let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
+        let rides = self.way() != Way::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+        self.round_trip().filter(|_| rides)
+    }
+
     /// Connections that it was asked for.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
@@ -249,7 +256,13 @@ impl Upstream {
         if let Some(memory) = self.ways.memory(way) {
             memory.works();
         }
-        dialled.finish(answered, &self.clock).await.map(|stream| (stream, way))
+        let stream = dialled.finish(answered, &self.clock).await?;
+        if !dialling.watched
+            && let Some(round_trip) = stream.line().stats().and_then(|stats| stats.srtt)
+        {
+            self.learn(round_trip);
+        }
+        Ok((stream, way))
     }
 
     /// Says `message` on the first of `ways`, and on the next ones where that does not come through.
@@ -543,6 +556,13 @@ impl Upstreams {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.all.iter()
+    }
+
+    /// The shortest round trip to those that can be asked, of which a client's first bytes save one if they are there when
+    /// the hop is opened. `None`: they save nothing, or nobody knows.
+    pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
+        let asked = self.iter().filter(|upstream| rank(upstream).0 == 0);
+        asked.filter_map(|upstream| upstream.rides(dialling)).min()
     }
 
     /// True if one can be asked.

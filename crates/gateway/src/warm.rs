@@ -50,6 +50,13 @@ impl Warm {
         waiting.pop_front().map(|(stream, _)| stream)
     }
 
+    /// True if there is one.
+    pub(crate) fn is_there(&self, now: Instant) -> bool {
+        let mut waiting = self.lock();
+        drop_old(&mut waiting, now);
+        !waiting.is_empty()
+    }
+
     /// How many are missing; those that are too old are closed.
     pub(crate) fn missing(&self, now: Instant) -> usize {
         let mut waiting = self.lock();

@@ -147,6 +147,61 @@ async fn a_server_that_speaks_first_is_heard() {
     pair.finish().await;
 }
 
+/// A request and its answer over a connection that says nothing for `silence` at first.
+async fn ask_after(silence: Duration, pair: &Pair, origin: &TcpListener) {
+    let mut client = pair.connect().await;
+    let asking = async {
+        tokio::time::sleep(silence).await;
+        client.write_all(b"question").await.unwrap();
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).await.unwrap();
+    };
+    let answering = async {
+        let (mut server, _) = origin.accept().await.unwrap();
+        let mut question = [0; 8];
+        server.read_exact(&mut question).await.unwrap();
+        server.write_all(b"answer").await.unwrap();
+    };
+    tokio::join!(asking, answering);
+}
+
+/// A connection on which the server speaks first.
+async fn greeted(pair: &Pair, origin: &TcpListener) {
+    let mut client = pair.connect().await;
+    let (mut server, _) = origin.accept().await.unwrap();
+    server.write_all(b"220 ready").await.unwrap();
+    client.read_exact(&mut [0; 9]).await.unwrap();
+}
+
+#[tokio::test]
+async fn whether_clients_or_servers_speak_first_is_learnt_and_unlearnt() {
+    const ROUND_TRIP: Duration = Duration::from_millis(400);
+    let origin = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 400ms", origin.local_addr().unwrap()).await;
+    for _ in 0..3 {
+        ask_after(Duration::ZERO, &pair, &origin).await;
+    }
+    // Connected before it is known what to ask for.
+    ask_after(Duration::from_millis(50), &pair, &origin).await;
+    for _ in 0..4 {
+        greeted(&pair, &origin).await;
+    }
+    ask_after(Duration::from_millis(50), &pair, &origin).await;
+    ask_after(Duration::ZERO, &pair, &origin).await;
+    let accesses = pair.finish().await;
+    let spoke: Vec<&str> = accesses.iter().map(|access| access.spoke_first.unwrap().name()).collect();
+    assert_eq!(spoke, [&["client"; 4][..], &["server"; 4], &["client"; 2]].concat());
+    let preconnected = &accesses[3];
+    assert_eq!(preconnected.waited, None, "its request was waited for");
+    let outcome = preconnected.hop.as_ref().map(|hop| hop.fast_open);
+    assert_eq!(outcome, Some(FastOpenOutcome::Used), "and rode on the SYN");
+    let waited = |n: usize| accesses[n].waited.unwrap();
+    assert!(waited(4) >= ROUND_TRIP.mul_f64(0.9), "the wrong guess costs a round trip: {:?}", waited(4));
+    for n in 5..9 {
+        assert!(waited(n) < ROUND_TRIP, "a second one is not made: {:?}", waited(n));
+    }
+}
+
 #[tokio::test]
 async fn a_reset_by_the_client_reaches_the_origin_as_a_reset() {
     let listener = TcpListener::bind(loopback()).await.unwrap();

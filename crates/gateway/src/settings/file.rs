@@ -96,6 +96,7 @@ fn out_of_range(settings: &Settings) -> Option<(&'static str, &'static str)> {
     let second = std::time::Duration::from_secs(1);
     let checks = [
         ("first_bytes_wait", frontend.first_bytes_wait.is_some_and(|wait| wait > second), "0 to 1s"),
+        ("first_bytes_limit", frontend.first_bytes_limit.is_some_and(|most| most > 10 * second), "0 to 10s"),
         (
             "replay_tolerance",
             backend.replay_tolerance.is_some_and(|time| time < second || time > 3600 * second),

@@ -51,9 +51,12 @@ pub struct FrontendSettings {
     /// Where clients connect.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
-    /// How long a client's first bytes are waited for; 0 to 1 s, default 5 ms.
+    /// How long a client's first bytes are waited for while nobody knows who speaks first; 0 to 1 s, default 5 ms.
     #[serde(deserialize_with = "values::duration")]
     pub first_bytes_wait: Option<Duration>,
+    /// How long at most where clients are known to speak first; 0 (as long as above) to 10 s, default 2 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub first_bytes_limit: Option<Duration>,
     /// Proxies whose PROXY header is believed.
     #[serde(deserialize_with = "values::list")]
     pub proxy_from: Option<Vec<Network>>,
@@ -193,6 +196,7 @@ macro_rules! lay {
 lay!(FrontendSettings {
     listen,
     first_bytes_wait,
+    first_bytes_limit,
     proxy_from,
     socks5,
     connect,

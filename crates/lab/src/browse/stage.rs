@@ -13,7 +13,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use brisk_gateway::{
     Access, Allow, Backend, BackendConfig, Entrance, Frontend, FrontendConfig, Hop, Log, ServiceConfig,
@@ -41,9 +40,6 @@ const HOSTS: [u8; 2] = [10, 71];
 const FIRST_PORT: u16 = 8001;
 /// The port of the first arm's backend.
 const FIRST_HOP_PORT: u16 = 7443;
-/// How long a frontend waits for a request before it opens the hop. Browsers connect before they know what to ask for, and
-/// HTTP's client speaks first: a SYN that leaves with nothing to say saves no round trip, with Fast Open or without.
-const FIRST_BYTES_WAIT: Duration = Duration::from_secs(2);
 /// Priority of the gateways among real-time threads: below the link's, above the browser's.
 const FIFO_PRIORITY: u8 = 5;
 
@@ -142,9 +138,7 @@ pub(super) async fn left(
         let fast_open = defaults.fast_open.filter(|_| arm.fast_open);
         let entrance = Entrance { transparent: true, ..Entrance::default() };
         let service = service(Some(tally));
-        let first_bytes_wait = FIRST_BYTES_WAIT;
-        let config =
-            FrontendConfig { tcp: tcp(arm), fast_open, entrance, first_bytes_wait, service, ..defaults };
+        let config = FrontendConfig { tcp: tcp(arm), fast_open, entrance, service, ..defaults };
         let frontend = Frontend::bind(config, endpoint.clone()).await?;
         tokio::spawn(keep(endpoint, frontend.run(ordered(stopped.clone()))));
     }

@@ -1,0 +1,336 @@
+//! Who speaks first towards an origin, and so how long a client's first bytes are waited for: they ride on the opening of the
+//! hop (RFC 7413) only if they are there before it is opened.
+//!
+//! Browsers connect before they know what to ask for. Where clients speak first, as in HTTP and TLS, waiting costs nothing,
+//! because nobody else says anything; where servers do, as in SMTP, it delays the greeting. So each origin's habit is
+//! learnt from its connections:
+//!
+//! | habit | wait |
+//! |---|---|
+//! | unknown | what is configured, 5 ms |
+//! | the client speaks first, three times in a row | one round trip of the hop |
+//! | and clients that spoke after that wait | twice as long each time, three times at most |
+//! | the server speaks first, three times in a row | none |
+//!
+//! One connection on which the server speaks first ends the second and the third line. After that the client must speak first
+//! twice as often before it is waited for again, and for one round trip at most.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Connections in a row from which a habit follows.
+const ENOUGH: u8 = 3;
+/// The most that are asked for after guesses that were wrong.
+const ENOUGH_MOST: u8 = 96;
+/// How often the wait is doubled.
+const REACH: u8 = 3;
+/// Habits that are remembered in each half of the table.
+const HALF: usize = 512;
+/// How long after the opening of the hop a server speaks that speaks first; one that speaks later has given up waiting for
+/// the client.
+pub(crate) const GREETING: Duration = Duration::from_secs(2);
+
+/// Ports whose protocol says who speaks first: the client in HTTP (RFC 9112) and TLS (RFC 8446), the server in FTP, SMTP,
+/// POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
+const ASSIGNED: [(u16, Speaker); 7] = [
+    (80, Speaker::Client),
+    (443, Speaker::Client),
+    (21, Speaker::Server),
+    (25, Speaker::Server),
+    (110, Speaker::Server),
+    (143, Speaker::Server),
+    (587, Speaker::Server),
+];
+
+/// An end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Speaker {
+    /// Who connected.
+    Client,
+    /// The origin.
+    Server,
+}
+
+impl Speaker {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Speaker::Client => "client",
+            Speaker::Server => "server",
+        }
+    }
+}
+
+/// What the connections to an origin were like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Habit {
+    /// Who spoke first the last time; `None` before the first time.
+    last: Option<Speaker>,
+    /// How often in a row.
+    times: u8,
+    /// From how often on it counts for the client.
+    enough: u8,
+    /// How often the wait is doubled.
+    reach: u8,
+}
+
+impl Habit {
+    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: ENOUGH, reach: 0 };
+
+    fn of_port(port: u16) -> Habit {
+        let assigned = ASSIGNED.iter().find(|(assigned, _)| *assigned == port);
+        assigned.map_or(Habit::UNKNOWN, |(_, last)| Habit {
+            last: Some(*last),
+            times: ENOUGH,
+            ..Habit::UNKNOWN
+        })
+    }
+
+    /// Who is expected to speak first.
+    fn expected(&self) -> Option<Speaker> {
+        let enough = match self.last? {
+            Speaker::Client => self.enough,
+            Speaker::Server => ENOUGH,
+        };
+        self.last.filter(|_| self.times >= enough)
+    }
+
+    fn heard(&mut self, who: Speaker, guess: Guess) {
+        if who == Speaker::Server {
+            self.reach = 0;
+            // A guess that was wrong; or the first sign that this origin has servers that speak first.
+            let wrong = guess.expected == Some(Speaker::Client);
+            self.enough = if wrong { self.enough.saturating_mul(2).min(ENOUGH_MOST) } else { self.enough };
+        } else if guess.late && guess.expected == Some(who) && self.enough == ENOUGH {
+            self.reach = (self.reach + 1).min(REACH);
+        }
+        self.times = if self.last == Some(who) { self.times.saturating_add(1) } else { 1 };
+        self.last = Some(who);
+    }
+}
+
+/// What was guessed about a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Guess {
+    origin: u64,
+    port: Option<u16>,
+    expected: Option<Speaker>,
+    /// How long the client's first bytes are waited for.
+    pub(crate) wait: Duration,
+    late: bool,
+}
+
+impl Guess {
+    /// The wait was in vain.
+    pub(crate) fn in_vain(self) -> Guess {
+        Guess { late: true, ..self }
+    }
+}
+
+/// The habits of the origins that were asked for of late, 1,024 at most.
+#[derive(Debug, Default)]
+pub(crate) struct Habits {
+    hasher: RandomState,
+    table: Mutex<Table>,
+}
+
+/// Whoever was not asked for while the first half filled up is in the second, and is forgotten with it.
+#[derive(Debug, Default)]
+struct Table {
+    recent: HashMap<u64, Habit>,
+    older: HashMap<u64, Habit>,
+}
+
+impl Table {
+    fn get(&self, key: u64) -> Option<Habit> {
+        self.recent.get(&key).or_else(|| self.older.get(&key)).copied()
+    }
+
+    fn put(&mut self, key: u64, habit: Habit) {
+        if self.recent.len() >= HALF && !self.recent.contains_key(&key) {
+            self.older = mem::take(&mut self.recent);
+        }
+        self.recent.insert(key, habit);
+    }
+}
+
+impl Habits {
+    /// How long to wait for the first bytes of a client that wants to go to `origin` (`None`: where everybody goes), at least
+    /// `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop; `None` if it is unknown, or if bytes
+    /// would not ride on its opening: then a handshake under way is worth more than the wait.
+    pub(crate) fn guess(
+        &self,
+        origin: Option<&str>,
+        usual: Duration,
+        limit: Duration,
+        round_trip: Option<Duration>,
+    ) -> Guess {
+        let port = origin.and_then(|origin| origin.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
+        let own = self.hasher.hash_one(Key::Origin(origin));
+        let habit = self.habit(&self.lock(), own, port);
+        let learns = !limit.is_zero();
+        let expected = habit.expected().filter(|_| learns);
+        let wait = match (expected, round_trip) {
+            (Some(Speaker::Client), Some(round_trip)) => {
+                usual.max((round_trip * (1 << habit.reach)).min(limit))
+            }
+            (Some(Speaker::Server), _) => Duration::ZERO,
+            (Some(Speaker::Client) | None, _) => usual,
+        };
+        Guess { origin: own, port, expected, wait, late: false }
+    }
+
+    /// `who` has spoken first on the connection that `guess` was made for.
+    pub(crate) fn heard(&self, who: Speaker, guess: Guess) {
+        let mut table = self.lock();
+        for key in [Some(guess.origin), guess.port.map(|port| self.of_port(port))].into_iter().flatten() {
+            let mut habit = self.habit(&table, key, guess.port);
+            habit.heard(who, guess);
+            table.put(key, habit);
+        }
+    }
+
+    /// That of an origin; of its port if there is none yet.
+    fn habit(&self, table: &Table, key: u64, port: Option<u16>) -> Habit {
+        let of_port = |port| table.get(self.of_port(port)).unwrap_or_else(|| Habit::of_port(port));
+        table.get(key).unwrap_or_else(|| port.map_or(Habit::UNKNOWN, of_port))
+    }
+
+    fn of_port(&self, port: u16) -> u64 {
+        self.hasher.hash_one(Key::Port(port))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Entries are only ever replaced as a whole.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a habit is remembered by.
+#[derive(Hash)]
+enum Key<'a> {
+    /// `HOST:PORT`, or wherever everybody goes.
+    Origin(Option<&'a str>),
+    /// For origins that nobody has asked for yet.
+    Port(u16),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Duration = Duration::from_millis(5);
+    const LIMIT: Duration = Duration::from_secs(2);
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
+    const CLIENT: Speaker = Speaker::Client;
+    const SERVER: Speaker = Speaker::Server;
+
+    fn guess(habits: &Habits, origin: Option<&str>) -> Guess {
+        habits.guess(origin, USUAL, LIMIT, Some(ROUND_TRIP))
+    }
+
+    fn wait(habits: &Habits, origin: Option<&str>) -> u128 {
+        guess(habits, origin).wait.as_millis()
+    }
+
+    fn hear(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
+        (0..times).for_each(|_| habits.heard(who, guess(habits, origin)));
+    }
+
+    #[test]
+    fn who_spoke_first_three_times_is_expected_to_do_so() {
+        let habits = Habits::default();
+        hear(&habits, None, CLIENT, 2);
+        assert_eq!(wait(&habits, None), 5);
+        hear(&habits, None, CLIENT, 1);
+        assert_eq!(wait(&habits, None), 100);
+        assert_eq!(habits.guess(None, USUAL, LIMIT, None).wait, USUAL, "a handshake under way is worth more");
+        assert_eq!(
+            habits.guess(None, USUAL, Duration::ZERO, Some(ROUND_TRIP)).wait,
+            USUAL,
+            "nothing is learnt"
+        );
+        let habits = Habits::default();
+        hear(&habits, None, SERVER, 3);
+        assert_eq!(wait(&habits, None), 0);
+    }
+
+    #[test]
+    fn one_wrong_guess_ends_the_wait_and_the_next_one_needs_more() {
+        let habits = Habits::default();
+        hear(&habits, None, CLIENT, 200);
+        hear(&habits, None, SERVER, 1);
+        assert_eq!(wait(&habits, None), 5);
+        hear(&habits, None, CLIENT, 5);
+        assert_eq!(wait(&habits, None), 5);
+        hear(&habits, None, CLIENT, 1);
+        assert_eq!(wait(&habits, None), 100);
+        hear(&habits, None, SERVER, 3);
+        assert_eq!(wait(&habits, None), 0);
+        hear(&habits, None, CLIENT, 1);
+        assert_eq!(wait(&habits, None), 5, "the other way round it is unlearnt at once too");
+    }
+
+    #[test]
+    fn mixed_protocols_are_guessed_wrong_more_and_more_seldom() {
+        let habits = Habits::default();
+        let mut wrong = 0;
+        for n in 0..2000 {
+            // Of eight connections the server speaks first on one.
+            let who = if n % 8 == 7 { SERVER } else { CLIENT };
+            let guess = guess(&habits, None);
+            wrong += u32::from(who == SERVER && guess.wait > USUAL);
+            habits.heard(who, guess);
+        }
+        assert_eq!(wrong, 2, "after 3 and after 6 in a row, and 12 in a row there are not");
+    }
+
+    #[test]
+    fn clients_that_speak_later_are_waited_for_longer_unless_a_server_ever_spoke_first() {
+        let habits = Habits::default();
+        let late = |times: u32| (0..times).for_each(|_| habits.heard(CLIENT, guess(&habits, None).in_vain()));
+        late(3);
+        assert_eq!(wait(&habits, None), 100, "what was late before anybody waited means nothing");
+        late(1);
+        assert_eq!(wait(&habits, None), 200);
+        late(10);
+        assert_eq!(wait(&habits, None), 800);
+        let guessed = habits.guess(None, USUAL, LIMIT, Some(Duration::from_secs(1)));
+        assert_eq!(guessed.wait, LIMIT);
+        hear(&habits, None, SERVER, 1);
+        late(100);
+        assert_eq!(wait(&habits, None), 100);
+    }
+
+    #[test]
+    fn origins_have_habits_of_their_own_and_new_ones_those_of_their_port() {
+        let habits = Habits::default();
+        for (origin, expected) in [("a:443", 100), ("a:25", 0), ("[::1]:80", 100), ("a:8080", 5)] {
+            assert_eq!(wait(&habits, Some(origin)), expected, "{origin}");
+        }
+        hear(&habits, Some("a:443"), CLIENT, 1);
+        assert_eq!(wait(&habits, Some("a:443")), 100, "one connection of its own makes it no stranger");
+        hear(&habits, Some("a:8080"), CLIENT, 3);
+        assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 100));
+        hear(&habits, Some("b:8080"), SERVER, 3);
+        assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 0));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_keeps_what_is_used() {
+        let habits = Habits::default();
+        for n in 0..10_000 {
+            hear(&habits, Some(&format!("host{n}:8000")), CLIENT, 1);
+            hear(&habits, None, CLIENT, 1);
+        }
+        let table = habits.lock();
+        assert!(table.recent.len() <= HALF && table.older.len() <= HALF);
+        drop(table);
+        assert_eq!(wait(&habits, None), 100);
+        assert_eq!(wait(&habits, Some("host0:9000")), 5);
+    }
+}
