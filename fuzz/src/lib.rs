@@ -13,6 +13,8 @@
 //! | [`parity`] | parity segments at the decoder of Corrective | a repair brings what was missing, and the true bytes |
 //! | [`capture`] | a packet capture | reading ends, with figures that fit together or one line of error |
 //! | [`handshake`] | what is said on the hop between two gateways | what is changed is refused, what is not is accepted |
+//! | [`proxy`] | the PROXY header in front of a connection | the same in any pieces; addresses are written and read as the same |
+//! | [`settings`] | text of a gateway's configuration | settings, or an error of one line that names a line |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
@@ -43,9 +45,11 @@ pub mod mutate;
 pub mod options;
 pub mod pair;
 pub mod parity;
+pub mod proxy;
 pub mod script;
 pub mod seeds;
 pub mod segment;
+pub mod settings;
 pub mod watched;
 
 /// A fuzz target by name.
@@ -58,7 +62,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
@@ -66,6 +70,8 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "parity", run: parity::run },
     Target { name: "capture", run: capture::run },
     Target { name: "handshake", run: handshake::run },
+    Target { name: "proxy", run: proxy::run },
+    Target { name: "settings", run: settings::run },
     Target { name: "connection", run: connection::run },
     Target { name: "pair", run: pair::run },
 ];

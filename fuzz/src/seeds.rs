@@ -21,6 +21,8 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "parity" => named(parity()),
         "capture" => named(capture()),
         "handshake" => named(handshake()),
+        "proxy" => named(proxy()),
+        "settings" => settings(),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -195,7 +197,8 @@ fn parity() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Decisions as [`crate::handshake::run`] reads them: the door, then changes: what, where, with what.
 fn handshake() -> Vec<(&'static str, Vec<u8>)> {
-    let opening = [&[6, 0x10][..], &[0; 14], &[4, 192, 0, 2, 1, 0, 80, 198, 51, 100, 9, 1, 187], b"\x03a:1GET /"];
+    let opening =
+        [&[6, 0x10][..], &[0; 14], &[4, 192, 0, 2, 1, 0, 80, 198, 51, 100, 9, 1, 187], b"\x03a:1GET /"];
     vec![
         ("one-key-bit", vec![0, 0, 0, 40, 3]),
         ("one-key-cut", vec![0, 2, 0, 47]),
@@ -211,6 +214,42 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         ("record-unchanged", vec![5]),
         ("opening", opening.concat()),
     ]
+}
+
+/// Both versions with and without addresses, in both families, and one that another family follows.
+fn proxy() -> Vec<(&'static str, Vec<u8>)> {
+    use brisk_gateway::hop::opening::ClientAddresses;
+    use brisk_gateway::proxy::{ProxyVersion, header};
+    let pair = |source: &str, destination: &str| {
+        let address = |text: &str| text.parse().expect("an address");
+        Some(ClientAddresses { source: address(source), destination: address(destination) })
+    };
+    let v4 = pair("192.0.2.1:5000", "198.51.100.9:80");
+    let v6 = pair("[2001:db8::1]:5000", "[2001:db8::9]:443");
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00GET / HTTP/1.1\r\n".to_vec();
+    vec![
+        ("v1-v4", header(ProxyVersion::V1, v4)),
+        ("v1-v6", header(ProxyVersion::V1, v6)),
+        ("v1-unknown", header(ProxyVersion::V1, None)),
+        ("v2-v4", header(ProxyVersion::V2, v4)),
+        ("v2-v6", header(ProxyVersion::V2, v6)),
+        ("v2-local", local),
+    ]
+}
+
+/// The examples that are packaged, and a configuration with each kind of value.
+fn settings() -> Vec<(String, Vec<u8>)> {
+    let every_kind = "[frontend]\nlisten = ':80'\nfirst_bytes_wait = '5ms'\nproxy_from = ['10.0.0.0/8', '2001:db8::/32']\n\
+        socks5 = true\nfallback = 'none'\nsend_proxy = 'v1'\n[backend]\nto = 'origin.example:80'\n\
+        allow = ['*.example:443']\nreplay_tolerance = '10s'\n[[backends]]\npeer = '[2001:db8::1]:7443'\nweight = 3\n\
+        [hop]\nplain = true\ndevice = 'udp:0.0.0.0:0'\nmtu = 1400\n[limits]\nthreads = 2\n[admin]\nlisten = '127.0.0.1:1'\n";
+    [
+        ("frontend", include_str!("../../packaging/examples/frontend.toml")),
+        ("backend", include_str!("../../packaging/examples/backend.toml")),
+        ("every-kind", every_kind),
+    ]
+    .map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()))
+    .into()
 }
 
 fn link() -> Vec<(String, Vec<u8>)> {

@@ -115,6 +115,16 @@ fn what_is_changed_on_the_hop_is_refused() {
 }
 
 #[test]
+fn any_bytes_are_a_proxy_header_or_none() {
+    fuzz("proxy", 100_000);
+}
+
+#[test]
+fn any_text_is_a_configuration_or_an_error() {
+    fuzz("settings", 20_000);
+}
+
+#[test]
 fn a_stack_withstands_any_peer_and_any_program() {
     fuzz("connection", 60_000);
 }
