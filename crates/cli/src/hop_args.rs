@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
-use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings};
+use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts};
 use brisk_lab::arms::{Arm, parse_arm};
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
@@ -78,6 +78,27 @@ struct LimitArgs {
     /// How long the next connection (hop or origin) may take to open [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
+    /// How long PROXY, SOCKS5 or CONNECT, or the first message of the hop, may take, 100ms to 60s [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
+    header_timeout: Option<Duration>,
+    /// How long both ends may say nothing at first; 0s: for ever [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTE_TIMEOUT")]
+    first_byte_timeout: Option<Duration>,
+    /// How long both ends may say nothing later; 0s: for ever [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_IDLE_TIMEOUT")]
+    idle_timeout: Option<Duration>,
+    /// How long one end may say nothing after the other has finished; 0s: for ever [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_HALF_CLOSED_TIMEOUT")]
+    half_closed_timeout: Option<Duration>,
+}
+
+/// Nobody is waited for for ever before anything is known of it.
+fn header_timeout(text: &str) -> Result<Duration, String> {
+    let limit = parse_duration(text)?;
+    match limit >= Duration::from_millis(100) && limit <= Duration::from_secs(60) {
+        true => Ok(limit),
+        false => Err("write 100ms to 60s".to_owned()),
+    }
 }
 
 /// Where it can be looked at.
@@ -123,8 +144,16 @@ impl SharedArgs {
             packet: packet.clone(),
             kernel_tcp: no_kernel_tcp.then_some(false),
         };
-        let LimitArgs { max_connections, threads, drain_timeout, connect_timeout } = *limits;
-        let limits = LimitSettings { max_connections, threads, drain_timeout, connect_timeout };
+        let limits = LimitSettings {
+            max_connections: limits.max_connections,
+            threads: limits.threads,
+            drain_timeout: limits.drain_timeout,
+            connect_timeout: limits.connect_timeout,
+            header_timeout: limits.header_timeout,
+            first_byte_timeout: limits.first_byte_timeout,
+            idle_timeout: limits.idle_timeout,
+            half_closed_timeout: limits.half_closed_timeout,
+        };
         let AdminArgs { admin: listen, admin_token_file: token_file } = admin.clone();
         Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
     }
@@ -264,6 +293,12 @@ pub(crate) fn service(limits: &LimitSettings, log: &Log, metrics: &Arc<Metrics>)
         max_connections: limits.max_connections.map_or(usual.max_connections, |most| most as usize),
         drain_timeout: limits.drain_timeout.unwrap_or(usual.drain_timeout),
         connect_timeout: limits.connect_timeout.unwrap_or(usual.connect_timeout),
+        timeouts: Timeouts {
+            header: limits.header_timeout.unwrap_or(usual.timeouts.header),
+            first_byte: limits.first_byte_timeout.unwrap_or(usual.timeouts.first_byte),
+            idle: limits.idle_timeout.unwrap_or(usual.timeouts.idle),
+            half_closed: limits.half_closed_timeout.unwrap_or(usual.timeouts.half_closed),
+        },
         log: log.clone(),
         metrics: metrics.clone(),
         on_access: None,

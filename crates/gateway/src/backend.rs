@@ -29,11 +29,10 @@ use crate::service::{
     BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
     serve_until,
 };
+use crate::timeouts::Timeout;
 
 /// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one client.
 const PENDING: u16 = 4096;
-/// How long the first message may take to arrive, and to be confirmed. It comes with the opening of the connection.
-const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 /// How long the origin's first bytes are waited for, to take the second message along.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
 /// How long a frontend that watches may be silent.
@@ -238,12 +237,16 @@ async fn serve(
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
     let receiving = receive(line, &config.hop, &shared.run);
-    let asked = match tokio::time::timeout(FIRST_MESSAGE, receiving).await {
+    // It comes with the opening of the connection.
+    let asked = match tokio::time::timeout(config.service.timeouts.header, receiving).await {
         Ok(Ok(asked)) => asked,
         // A frontend keeps connections ready and does not need all; health checks do so too.
         Ok(Err(Rejected::Silent)) => return None,
         Ok(Err(rejected)) => return shared.reject(peer, &rejected),
-        Err(_) => return shared.reject(peer, &Rejected::Late),
+        Err(_) => {
+            config.service.metrics.timed_out(Timeout::Header);
+            return shared.reject(peer, &Rejected::Late);
+        }
     };
     access.end = match asked.opening.purpose {
         Purpose::Watch => {
@@ -329,7 +332,9 @@ async fn carry_on(
     };
     match asked.tell(Verdict::Go, run).await {
         Ok(hop) => {
-            let with = Carry { first: answer, lost: std::future::pending(), heard: &|_| (), signal };
+            let timeouts = &config.service.timeouts;
+            let with =
+                Carry { first: answer, lost: std::future::pending(), heard: &|_| (), timeouts, signal };
             carry(origin, hop, with, access).await
         }
         Err(error) => {

@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::network::Network;
 use crate::proxy::{self, Parsed};
+use crate::relay::End;
 use crate::service::FIRST_BYTES;
+use crate::timeouts::Timeout;
 
-/// How long what precedes the client's own bytes may take: a client that says nothing must not hold a place for ever.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest request line and headers of a CONNECT.
 const LONGEST_HEAD: usize = 8 << 10;
 
@@ -45,23 +45,31 @@ pub(crate) struct Admitted {
 }
 
 impl Entrance {
-    /// Reads what precedes the client's bytes, and what came with it.
-    pub(crate) async fn admit(&self, client: &mut TcpStream, peer: SocketAddr) -> io::Result<Admitted> {
+    /// Reads what precedes the client's bytes, and what came with it, for at most `limit`.
+    pub(crate) async fn admit(
+        &self,
+        client: &mut TcpStream,
+        peer: SocketAddr,
+        limit: Duration,
+    ) -> Result<Admitted, End> {
+        let admitting = self.read(client, peer);
+        match tokio::time::timeout(limit, admitting).await {
+            Ok(admitted) => admitted.map_err(|error| End::ClientFailed(error.to_string())),
+            Err(_) => Err(End::TimedOut(Timeout::Header)),
+        }
+    }
+
+    async fn read(&self, client: &mut TcpStream, peer: SocketAddr) -> io::Result<Admitted> {
         let local = plain(client.local_addr()?);
         let mut addresses = ClientAddresses { source: plain(peer), destination: local };
         let mut first = Vec::new();
-        let told = async {
-            if self.trusts(peer.ip()) {
-                addresses = proxied(client, &mut first).await?.unwrap_or(addresses);
-            }
-            let mut origin = None;
-            if self.socks5 || self.connect {
-                origin = self.asked(client, &mut first).await?;
-            }
-            Ok::<_, io::Error>(origin)
-        };
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not say in time where it wants to go");
-        let mut origin = tokio::time::timeout(PATIENCE, told).await.map_err(|_| late())??;
+        if self.trusts(peer.ip()) {
+            addresses = proxied(client, &mut first).await?.unwrap_or(addresses);
+        }
+        let mut origin = None;
+        if self.socks5 || self.connect {
+            origin = self.asked(client, &mut first).await?;
+        }
         if self.transparent && origin.is_none() {
             let destination = intended(client, local);
             addresses.destination = destination;
@@ -236,18 +244,20 @@ mod tests {
     use super::*;
     use crate::service::first_bytes;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
     /// What becomes of a client that sends `said`: who and where, and what it was answered.
-    async fn admitted(entrance: Entrance, said: &[u8]) -> (io::Result<Admitted>, Vec<u8>) {
+    async fn admitted(entrance: Entrance, said: &[u8]) -> (Result<Admitted, End>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut accepted, peer) = listener.accept().await.unwrap();
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
-        let mut admitted = entrance.admit(&mut accepted, peer).await;
+        let mut admitted = entrance.admit(&mut accepted, peer, LIMIT).await;
         if let Ok(admitted) = &mut admitted
             && admitted.first.is_empty()
         {
-            admitted.first = first_bytes(&mut accepted, PATIENCE).await.unwrap();
+            admitted.first = first_bytes(&mut accepted, LIMIT).await.unwrap();
         }
         drop(accepted);
         let mut answer = Vec::new();
@@ -319,5 +329,25 @@ mod tests {
         for cut in [&b""[..], b"\x05", b"\x05\x01\x00\x05\x01", b"CONNECT a:1"] {
             assert!(admitted(open(), cut).await.0.is_err(), "{cut:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_does_not_say_in_time_where_it_wants_to_go_is_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut accepted, peer) = listener.accept().await.unwrap();
+        let slow = async {
+            for byte in b"CONNECT origin.example:443 HTTP/1.1\r\nX-Slow: ".iter().cycle() {
+                client.write_all(&[*byte]).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let limit = Duration::from_millis(100);
+        let entrance = open();
+        let end = tokio::select! {
+            admitted = entrance.admit(&mut accepted, peer, limit) => admitted.unwrap_err(),
+            () = slow => unreachable!("it goes on for ever"),
+        };
+        assert_eq!(end, End::TimedOut(Timeout::Header), "a byte every now and then is not enough");
     }
 }

@@ -281,9 +281,9 @@ async fn serve(
     let mut access = Access::begin(Role::Frontend, peer);
     let (admitted, guess) = match shared.admit(&mut client, peer, &signal, &mut access).await {
         Ok(admitted) => admitted,
-        Err(error) => {
+        Err(end) => {
             // Who connects and says nothing (a health check, a scanner) is closed as it closed.
-            access.end = End::ClientFailed(error.to_string());
+            access.end = end;
             access.duration = access.began.elapsed();
             return Some(access);
         }
@@ -308,7 +308,8 @@ async fn serve(
                     shared.habits.heard(who, guess.in_vain());
                 }
             };
-            let with = Carry { first: Vec::new(), lost, heard: &heard, signal: &signal };
+            let timeouts = &shared.config.service.timeouts;
+            let with = Carry { first: Vec::new(), lost, heard: &heard, timeouts, signal: &signal };
             carry(client, hop, with, &mut access).await
         }
         Err(end) => {
@@ -328,16 +329,19 @@ impl Current {
         peer: SocketAddr,
         signal: &watch::Receiver<Phase>,
         access: &mut Access,
-    ) -> io::Result<(Admitted, Guess)> {
+    ) -> Result<(Admitted, Guess), End> {
         let FrontendConfig { entrance, first_bytes_wait, first_bytes_limit, .. } = &self.config;
-        let mut admitted = entrance.admit(client, peer).await?;
+        let limit = self.config.service.timeouts.header;
+        let mut admitted = entrance.admit(client, peer, limit).await?;
         let saved = self.upstreams.saved_by_first_bytes(&self.dialling);
         let origin = admitted.origin.as_deref();
         let guess = self.habits.guess(origin, *first_bytes_wait, *first_bytes_limit, saved);
         if admitted.first.is_empty() {
             let waiting = Instant::now();
             admitted.first = tokio::select! {
-                first = first_bytes(client, guess.wait) => first?,
+                first = first_bytes(client, guess.wait) => {
+                    first.map_err(|error| End::ClientFailed(error.to_string()))?
+                }
                 () = reached(Phase::Draining, signal) => Vec::new(),
             };
             access.waited = admitted.first.is_empty().then(|| waiting.elapsed());

@@ -18,6 +18,7 @@
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
+//! | [`timeouts`] | how long a connection may do nothing |
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
 //! | [`metrics`], [`history`] | what is counted |
@@ -49,6 +50,7 @@ pub mod relay;
 pub mod service;
 pub mod settings;
 pub mod status;
+pub mod timeouts;
 pub mod upstream;
 mod warm;
 
@@ -69,4 +71,5 @@ pub use relay::End;
 pub use service::{ServiceConfig, Summary};
 pub use settings::Settings;
 pub use status::{Facts, Status};
+pub use timeouts::{Timeout, Timeouts};
 pub use upstream::{BackendSpec, Health, Upstreams};

@@ -19,6 +19,7 @@ use crate::access::Access;
 use crate::first_bytes::Speaker;
 use crate::history::History;
 use crate::relay::End;
+use crate::timeouts::Timeout;
 use crate::upstream::{Health, Upstreams};
 
 type Labels = Vec<(&'static str, String)>;
@@ -68,6 +69,8 @@ pub struct Metrics {
     payload: Family<Labels, Counter>,
     /// Connections by who spoke first.
     spoke_first: Family<Labels, Counter>,
+    /// Connections that did nothing for too long, by what they did not do.
+    timed_out: Family<Labels, Counter>,
     repaired: Family<Labels, Counter>,
     parity: Family<Labels, Counter>,
     parity_saved: Counter<f64, AtomicU64>,
@@ -153,6 +156,7 @@ impl Metrics {
             wire: Family::default(),
             payload: Family::default(),
             spoke_first: Family::default(),
+            timed_out: Family::default(),
             repaired: Family::default(),
             parity: Family::default(),
             parity_saved: Counter::default(),
@@ -189,6 +193,9 @@ impl Metrics {
         for name in SPOKE_FIRST {
             zero(&self.spoke_first, vec![label("who", name)]);
         }
+        for timeout in Timeout::ALL {
+            zero(&self.timed_out, vec![label("kind", timeout.name())]);
+        }
         for name in ["probe", "parity", "copy"] {
             zero(&self.repaired, vec![label("by", name)]);
         }
@@ -222,6 +229,11 @@ impl Metrics {
             "first_bytes",
             "Connections by who spoke first; client_late: after the hop was opened without its first bytes",
             &self.spoke_first,
+        );
+        counter(
+            "timeouts",
+            "Connections that were ended because they did nothing, by the limit",
+            &self.timed_out,
         );
         counter("segments_repaired", "Losses that were repaired before a retransmission", &self.repaired);
         counter(
@@ -304,6 +316,11 @@ impl Metrics {
         self.rejected.inc();
     }
 
+    /// A connection has exceeded a limit.
+    pub(crate) fn timed_out(&self, timeout: Timeout) {
+        self.timed_out.get_or_create(&vec![label("kind", timeout.name())]).inc();
+    }
+
     /// Nobody is to come any more.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -340,6 +357,9 @@ impl Metrics {
             self.payload.get_or_create(&vec![label("dir", direction)]).inc_by(bytes);
         }
         self.spoke_first.get_or_create(&vec![label("who", spoke_first(access))]).inc();
+        if let End::TimedOut(timeout) = access.end {
+            self.timed_out(timeout);
+        }
         if let Some(first_byte) = access.first_byte {
             self.first_byte.observe(first_byte.as_secs_f64());
         }

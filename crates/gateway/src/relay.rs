@@ -21,6 +21,7 @@ use crate::access::{Access, Role};
 use crate::first_bytes::Speaker;
 use crate::hop::stream::HopStream;
 use crate::service::{Phase, reached};
+use crate::timeouts::{Activity, Timeout, Timeouts};
 
 /// Bytes read at once in each direction.
 const CHUNK: usize = 16 << 10;
@@ -42,11 +43,13 @@ pub enum End {
     HopUnreachable(String),
     /// The gateway was shut down and the drain limit had passed.
     Drained,
+    /// It did nothing for too long.
+    TimedOut(Timeout),
 }
 
 impl End {
     /// The names of all ends, for metrics.
-    pub(crate) const NAMES: [&'static str; 7] = [
+    pub(crate) const NAMES: [&'static str; 8] = [
         "closed",
         "client_failed",
         "origin_failed",
@@ -54,6 +57,7 @@ impl End {
         "origin_unreachable",
         "hop_unreachable",
         "drained",
+        "timed_out",
     ];
 
     /// The name for metrics.
@@ -66,13 +70,14 @@ impl End {
             End::OriginUnreachable(_) => 4,
             End::HopUnreachable(_) => 5,
             End::Drained => 6,
+            End::TimedOut(_) => 7,
         };
         End::NAMES[n]
     }
 
     /// True if the client did not get what it came for, and not by its own doing.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, End::Closed | End::ClientFailed(_))
+        !matches!(self, End::Closed | End::ClientFailed(_) | End::TimedOut(_))
     }
 }
 
@@ -86,6 +91,7 @@ impl fmt::Display for End {
             End::OriginUnreachable(why) => write!(f, "origin unreachable: {why}"),
             End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
             End::Drained => f.write_str("drain limit"),
+            End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),
         }
     }
 }
@@ -118,6 +124,8 @@ enum Stopped {
     Lost,
     /// The order came to end now.
     Cut,
+    /// Nothing moved for too long.
+    TimedOut(Timeout),
 }
 
 /// What was copied, and why it stopped.
@@ -136,6 +144,8 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) lost: L,
     /// Is told who speaks first, unless the record says so already.
     pub(crate) heard: &'a (dyn Fn(Speaker) + Sync),
+    /// How long it may do nothing.
+    pub(crate) timeouts: &'a Timeouts,
     /// The order to end now.
     pub(crate) signal: &'a watch::Receiver<Phase>,
 }
@@ -147,18 +157,29 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, signal } = with;
+    let Carry { first, lost, heard, timeouts, signal } = with;
     let mut told = None;
     let role = access.role;
-    let opened = FirstWord { spoken: OnceLock::new(), told: &|side| heard(role.speaker(side)) };
+    let told_first = |side| heard(role.speaker(side));
+    let doings = Doings { first: OnceLock::new(), told: &told_first, activity: Activity::begin() };
     if access.spoke_first.is_some() {
-        let _ = opened.spoken.set(Side::Kernel);
+        let _ = doings.first.set(Side::Kernel);
+        doings.activity.moved();
     }
     let relayed = {
-        let lost = async { told = Some(lost.await) };
-        relay(kernel.split(), first, hop.split(), lost, &opened, signal).await
+        let ends = async {
+            tokio::select! {
+                why = lost => {
+                    told = Some(why);
+                    Stopped::Lost
+                }
+                timeout = doings.activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
+                () = reached(Phase::Cut, signal) => Stopped::Cut,
+            }
+        };
+        relay(kernel.split(), first, hop.split(), ends, &doings).await
     };
-    let spoke = opened.spoken.get().map(|side| role.speaker(*side));
+    let spoke = doings.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_kernel, relayed.from_hop),
@@ -174,6 +195,7 @@ pub(crate) async fn carry(
         Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
         Stopped::Lost => End::HopFailed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
+        Stopped::TimedOut(timeout) => End::TimedOut(timeout),
     };
     hop.line().reset();
     reset(&kernel);
@@ -206,27 +228,25 @@ impl Source for tcp::ReadHalf<'_> {
     }
 }
 
-/// Copies until both directions have ended, one side has failed or `signal` cuts it short. Unless both have ended the
+/// Copies until both directions have ended, one side has failed or `ends` says why it is over. Unless both have ended the
 /// caller resets both.
 async fn relay(
     (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
     first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
-    lost: impl Future<Output = ()>,
-    word: &FirstWord<'_>,
-    signal: &watch::Receiver<Phase>,
+    ends: impl Future<Output = Stopped>,
+    doings: &Doings<'_>,
 ) -> Relayed {
     let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
-    let up = pump((kernel_read, Side::Kernel), first, (hop_write, Side::Hop), word, &mut from_kernel);
-    let down = pump((hop_read, Side::Hop), Vec::new(), (kernel_write, Side::Kernel), word, &mut from_hop);
+    let up = pump((kernel_read, Side::Kernel), first, (hop_write, Side::Hop), doings, &mut from_kernel);
+    let down = pump((hop_read, Side::Hop), Vec::new(), (kernel_write, Side::Kernel), doings, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         ended = both => match ended {
             Ok(((), ())) => Stopped::Ended,
             Err((side, error)) => Stopped::Failed(side, error),
         },
-        () = lost => Stopped::Lost,
-        () = reached(Phase::Cut, signal) => Stopped::Cut,
+        stopped = ends => stopped,
     };
     Relayed { from_kernel, from_hop, stopped }
 }
@@ -239,15 +259,18 @@ struct Copied {
     first: Option<Instant>,
 }
 
-/// Who spoke first.
-struct FirstWord<'a> {
-    spoken: OnceLock<Side>,
+/// What both directions tell of themselves.
+struct Doings<'a> {
+    /// Who spoke first.
+    first: OnceLock<Side>,
     told: &'a (dyn Fn(Side) + Sync),
+    activity: Activity,
 }
 
-impl FirstWord<'_> {
-    fn of(&self, side: Side) {
-        if self.spoken.set(side).is_ok() {
+impl Doings<'_> {
+    fn read(&self, side: Side) {
+        self.activity.moved();
+        if self.first.get().is_none() && self.first.set(side).is_ok() {
             (self.told)(side);
         }
     }
@@ -257,13 +280,13 @@ async fn pump(
     (mut from, from_side): (impl Source, Side),
     mut rest: Vec<u8>,
     (mut to, to_side): (impl AsyncWrite + Unpin, Side),
-    word: &FirstWord<'_>,
+    doings: &Doings<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
     let mut taken = rest.len();
     loop {
         if taken > 0 {
-            word.of(from_side);
+            doings.read(from_side);
         }
         tokio::select! {
             biased;
@@ -274,6 +297,10 @@ async fn pump(
             copied.bytes += taken as u64;
             copied.first.get_or_insert_with(Instant::now);
         }
+        // What had to wait until the other side took it has moved only now.
+        if !rest.is_empty() {
+            doings.activity.moved();
+        }
         // Nothing is held while nothing comes.
         rest = Vec::new();
         taken = poll_fn(|cx| copy(cx, &mut from, from_side, &mut to, to_side, &mut rest)).await?;
@@ -281,6 +308,7 @@ async fn pump(
             break;
         }
     }
+    doings.activity.ended();
     match to.shutdown().await {
         // It reset the connection after it had said all: the other direction tells what there is to tell.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
@@ -378,8 +406,8 @@ mod tests {
         }
     }
 
-    fn nobody() -> FirstWord<'static> {
-        FirstWord { spoken: OnceLock::new(), told: &|_| () }
+    fn doings() -> Doings<'static> {
+        Doings { first: OnceLock::new(), told: &|_| (), activity: Activity::begin() }
     }
 
     fn halves(stream: DuplexStream) -> (Half, WriteHalf<DuplexStream>) {
@@ -391,10 +419,8 @@ mod tests {
     async fn the_end_of_one_direction_leaves_the_other_open() {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (_cut, signal) = watch::channel(Phase::Serving);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &nobody(), &signal)
-                .await
+            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &doings()).await
         });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -415,11 +441,9 @@ mod tests {
     async fn an_error_names_its_side() {
         let (client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (_cut, signal) = watch::channel(Phase::Serving);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed =
-            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await;
+        let relayed = relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &doings()).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
     }
@@ -428,11 +452,10 @@ mod tests {
     async fn a_side_that_fails_while_the_other_takes_nothing_is_noticed() {
         let (mut client, kernel) = duplex(1024);
         let (hop, _origin) = duplex(16);
-        let (_cut, signal) = watch::channel(Phase::Serving);
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move {
-            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await
+            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &doings()).await
         });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
@@ -444,14 +467,18 @@ mod tests {
     async fn copying_is_cut_short_by_the_signal_and_still_says_what_was_copied() {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
-        let (cut, signal) = watch::channel(Phase::Serving);
+        let (cut, order) = tokio::sync::oneshot::channel();
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &nobody(), &signal).await
+            let ends = async {
+                order.await.unwrap();
+                Stopped::Cut
+            };
+            relay(halves(kernel), Vec::new(), halves(hop), ends, &doings()).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];
         origin.read_exact(&mut seen).await.unwrap();
-        cut.send_replace(Phase::Cut);
+        cut.send(()).unwrap();
         let relayed = relaying.await.unwrap();
         assert!(matches!(relayed.stopped, Stopped::Cut));
         assert_eq!(relayed.from_kernel.bytes, 4);

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::access::Access;
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
+use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
 ///
@@ -80,6 +81,8 @@ pub struct ServiceConfig {
     pub drain_timeout: Duration,
     /// How long the next connection (hop or origin) may take to open. Default 10 s.
     pub connect_timeout: Duration,
+    /// How long a connection may do nothing.
+    pub timeouts: Timeouts,
     /// Where lines go. Default: text on stderr.
     pub log: Log,
     /// What is counted. Default: new counters that nobody looks at.
@@ -94,6 +97,7 @@ impl Default for ServiceConfig {
             max_connections: 10_000,
             drain_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            timeouts: Timeouts::default(),
             log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
             metrics: Arc::default(),
             on_access: None,
@@ -107,6 +111,7 @@ impl std::fmt::Debug for ServiceConfig {
             .field("max_connections", &self.max_connections)
             .field("drain_timeout", &self.drain_timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_gateway::{
-    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Role,
-    ServiceConfig, Summary,
+    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Metrics, Role,
+    ServiceConfig, Summary, Timeout, Timeouts,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{FastOpenOutcome, memory};
@@ -231,6 +231,103 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
     let error = client.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     pair.finish().await;
+}
+
+/// A pair whose connections may do nothing for `limit` in one of their states, and for ever in the others.
+async fn impatient(origin: &TcpListener, limit: Duration, state: Timeout) -> Pair {
+    let of = |other| if state == other { limit } else { Duration::ZERO };
+    let timeouts = Timeouts {
+        first_byte: of(Timeout::FirstByte),
+        idle: of(Timeout::Idle),
+        half_closed: of(Timeout::HalfClosed),
+        ..Timeouts::default()
+    };
+    let adjust = |service| ServiceConfig { timeouts, ..service };
+    Pair::start_with("--rtt 4ms", origin.local_addr().unwrap(), adjust).await
+}
+
+/// One side says that the limit has passed, and the other one may have heard it from that.
+async fn ends_late(pair: Pair, state: Timeout) {
+    let ends: Vec<End> = both_end(&pair).await.into_iter().map(|access| access.end).collect();
+    assert!(ends.contains(&End::TimedOut(state)), "{ends:?}");
+    assert!(ends.iter().all(|end| matches!(end, End::TimedOut(_) | End::HopFailed(_))), "{ends:?}");
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nobody_says_anything_is_reset_on_both_ends() {
+    let origin = TcpListener::bind(loopback()).await.unwrap();
+    let pair = impatient(&origin, Duration::from_millis(300), Timeout::FirstByte).await;
+    let mut silent = pair.connect().await;
+    let (mut server, _) = origin.accept().await.unwrap();
+    assert_eq!(silent.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    ends_late(pair, Timeout::FirstByte).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_reset_and_one_that_moves_now_and_then_is_not() {
+    let limit = Duration::from_millis(1500);
+    let origin = TcpListener::bind(loopback()).await.unwrap();
+    let pair = impatient(&origin, limit, Timeout::Idle).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (mut server, _) = origin.accept().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    // Longer than the limit altogether, and only the server says anything, as in a long poll.
+    for _ in 0..8 {
+        tokio::time::sleep(limit / 6).await;
+        server.write_all(b".").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'.');
+    }
+    assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    ends_late(pair, Timeout::Idle).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_silent_after_the_client_has_finished_is_given_up() {
+    let origin = TcpListener::bind(loopback()).await.unwrap();
+    let pair = impatient(&origin, Duration::from_millis(300), Timeout::HalfClosed).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    client.shutdown().await.unwrap();
+    let (_server, _) = origin.accept().await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    ends_late(pair, Timeout::HalfClosed).await;
+}
+
+#[tokio::test]
+async fn a_frontend_that_says_its_first_message_byte_by_byte_is_refused_in_time() {
+    let link = LinkSpec::parse("--rtt 4ms").unwrap();
+    let (a, b) = memory::network(&link, SEED).unwrap();
+    let timeouts = Timeouts { header: Duration::from_millis(400), ..Timeouts::default() };
+    let metrics = Arc::<Metrics>::default();
+    let service =
+        ServiceConfig { log: Log::silent(), timeouts, metrics: metrics.clone(), ..ServiceConfig::default() };
+    let hop: SocketAddr = "10.0.0.2:7443".parse().unwrap();
+    let config = BackendConfig { service, ..BackendConfig::new(hop, "127.0.0.1:9", sealed()) };
+    let backend = Backend::bind(config, &b).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = a.connect(hop).await.unwrap();
+        // The length of a message that never comes to its end.
+        stream.write_all(&1000_u16.to_be_bytes()).await.unwrap();
+        slow.push(tokio::spawn(async move {
+            while stream.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }));
+    }
+    for slow in slow {
+        tokio::time::timeout(Duration::from_secs(10), slow).await.expect("it is refused").unwrap();
+    }
+    let text = metrics.text(None);
+    assert!(text.contains("brisk_timeouts_total{kind=\"header\"} 20"), "{text}");
+    assert_eq!(metrics.open(), 0, "no place is held");
+    stop.send(()).unwrap();
+    backend.await.unwrap();
 }
 
 /// Writes until nothing is taken any more: every buffer on the way is full.

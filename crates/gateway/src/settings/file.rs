@@ -104,6 +104,11 @@ fn out_of_range(settings: &Settings) -> Option<(&'static str, &'static str)> {
         ),
         ("mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 bytes"),
         ("max_connections", limits.max_connections == Some(0), "1 or more"),
+        (
+            "header_timeout",
+            limits.header_timeout.is_some_and(|limit| limit < second / 10 || limit > 60 * second),
+            "100ms to 60s",
+        ),
         ("weight", peers.iter().any(|peer| !(1..=1000).contains(&peer.weight)), "1 to 1000"),
     ];
     checks.into_iter().find(|(_, wrong, _)| *wrong).map(|(key, _, range)| (key, range))
@@ -144,6 +149,7 @@ mod tests {
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
             ("[limits]\nmax_connections = 0", "max_connections: 1 or more"),
+            ("[limits]\nheader_timeout = '0s'", "header_timeout: 100ms to 60s"),
             ("[hop]\nmtu = 100", "mtu: 576 to 65535"),
             ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight: 1 to 1000"),
             ("[[backends]]\nweight = 1", "peer"),

@@ -167,6 +167,18 @@ pub struct LimitSettings {
     /// How long the next connection may take to open; default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub connect_timeout: Option<Duration>,
+    /// How long what precedes the payload may take; 100 ms to 60 s, default 5 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub header_timeout: Option<Duration>,
+    /// How long both ends may say nothing at first; 0: for ever; default 1 min.
+    #[serde(deserialize_with = "values::duration")]
+    pub first_byte_timeout: Option<Duration>,
+    /// How long both ends may say nothing later; 0: for ever; default 1 h.
+    #[serde(deserialize_with = "values::duration")]
+    pub idle_timeout: Option<Duration>,
+    /// How long one end may say nothing after the other has finished; 0: for ever; default 5 min.
+    #[serde(deserialize_with = "values::duration")]
+    pub half_closed_timeout: Option<Duration>,
 }
 
 /// `[admin]`.
@@ -208,7 +220,16 @@ lay!(FrontendSettings {
 });
 lay!(BackendSettings { listen, to, allow, as_client, send_proxy, replay_tolerance });
 lay!(HopSettings { key_file, peer_keys, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
-lay!(LimitSettings { max_connections, threads, drain_timeout, connect_timeout });
+lay!(LimitSettings {
+    max_connections,
+    threads,
+    drain_timeout,
+    connect_timeout,
+    header_timeout,
+    first_byte_timeout,
+    idle_timeout,
+    half_closed_timeout,
+});
 lay!(AdminSettings { listen, token_file });
 
 impl Settings {

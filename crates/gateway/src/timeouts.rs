@@ -1,0 +1,177 @@
+//! How long a connection may do nothing: clients that are slow or silent must not hold their places for ever.
+//!
+//! Bytes in either direction count, of either end: who waits for an answer is not idle as long as something is on its way.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// What a connection did not do in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Timeout {
+    /// Say where it wants to go, or the first message of the hop.
+    Header,
+    /// Say anything, on either end.
+    FirstByte,
+    /// Go on.
+    Idle,
+    /// Go on after one end had finished.
+    HalfClosed,
+}
+
+impl Timeout {
+    /// All of them, for metrics.
+    pub(crate) const ALL: [Timeout; 4] =
+        [Timeout::Header, Timeout::FirstByte, Timeout::Idle, Timeout::HalfClosed];
+
+    /// The name for metrics: that of the setting without its ending.
+    pub fn name(self) -> &'static str {
+        match self {
+            Timeout::Header => "header",
+            Timeout::FirstByte => "first_byte",
+            Timeout::Idle => "idle",
+            Timeout::HalfClosed => "half_closed",
+        }
+    }
+}
+
+/// The limits. Zero: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// For what precedes the payload, from accept on: PROXY, SOCKS5 or CONNECT at the frontend, the first message at the
+    /// backend. Zero is not allowed here. Default 5 s.
+    pub header: Duration,
+    /// Until the first byte in either direction. Default 1 min.
+    pub first_byte: Duration,
+    /// Between bytes in either direction. Default 1 h.
+    pub idle: Duration,
+    /// Between bytes of the end that goes on after the other has finished. Default 5 min.
+    pub half_closed: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            header: Duration::from_secs(5),
+            first_byte: Duration::from_secs(60),
+            idle: Duration::from_secs(3600),
+            half_closed: Duration::from_secs(300),
+        }
+    }
+}
+
+/// When a connection last did something, told by both of its directions.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    began: Instant,
+    /// Microseconds after that; 0: nothing yet.
+    last: AtomicU64,
+    half_closed: AtomicBool,
+    closing: Notify,
+}
+
+impl Activity {
+    /// Of a connection that begins to be carried.
+    pub(crate) fn begin() -> Activity {
+        Activity {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+            half_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        }
+    }
+
+    /// Bytes have moved.
+    pub(crate) fn moved(&self) {
+        let micros = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.last.store(micros.max(1), Ordering::Relaxed);
+    }
+
+    /// A direction has come to its end.
+    pub(crate) fn ended(&self) {
+        self.moved();
+        self.half_closed.store(true, Ordering::Relaxed);
+        self.closing.notify_one();
+    }
+
+    /// Resolves when a limit has passed, with its name.
+    pub(crate) async fn exceeds(&self, limits: &Timeouts) -> Timeout {
+        loop {
+            let last = self.last.load(Ordering::Relaxed);
+            let (timeout, limit) = match (self.half_closed.load(Ordering::Relaxed), last) {
+                (true, _) => (Timeout::HalfClosed, limits.half_closed),
+                (false, 0) => (Timeout::FirstByte, limits.first_byte),
+                (false, _) => (Timeout::Idle, limits.idle),
+            };
+            // Without a limit of its own a silent beginning is idle as well.
+            let (timeout, limit) = match (timeout, limit.is_zero()) {
+                (Timeout::FirstByte, true) => (Timeout::Idle, limits.idle),
+                _ => (timeout, limit),
+            };
+            if limit.is_zero() {
+                self.closing.notified().await;
+                continue;
+            }
+            let due = self.began + Duration::from_micros(last) + limit;
+            tokio::select! {
+                () = tokio::time::sleep_until(due) => {
+                    if self.last.load(Ordering::Relaxed) == last {
+                        return timeout;
+                    }
+                }
+                () = self.closing.notified() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The limit that a connection exceeds and when, s; bytes move, and a direction ends, at these seconds.
+    async fn exceeded(limits: Timeouts, moves: &[u64], end: Option<u64>) -> (Timeout, u64) {
+        let activity = Activity::begin();
+        let began = Instant::now();
+        let happens = async {
+            let mut events: Vec<(u64, bool)> = moves.iter().map(|at| (*at, false)).collect();
+            events.extend(end.map(|at| (at, true)));
+            events.sort_unstable();
+            for (at, is_end) in events {
+                tokio::time::sleep_until(began + Duration::from_secs(at)).await;
+                if is_end { activity.ended() } else { activity.moved() }
+            }
+            std::future::pending::<()>().await;
+        };
+        let timeout = tokio::select! {
+            timeout = activity.exceeds(&limits) => timeout,
+            () = happens => unreachable!("it never ends"),
+        };
+        (timeout, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_state_of_a_connection_has_its_limit() {
+        let limits = Timeouts::default();
+        assert_eq!(exceeded(limits, &[], None).await, (Timeout::FirstByte, 60));
+        assert_eq!(exceeded(limits, &[59], None).await, (Timeout::Idle, 3659));
+        assert_eq!(exceeded(limits, &[1, 3000, 6000], None).await, (Timeout::Idle, 9600));
+        assert_eq!(exceeded(limits, &[1], Some(2)).await, (Timeout::HalfClosed, 302));
+        assert_eq!(exceeded(limits, &[1, 200, 400], Some(2)).await, (Timeout::HalfClosed, 700));
+        assert_eq!(exceeded(limits, &[], Some(2)).await, (Timeout::HalfClosed, 302));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_of_zero_is_none() {
+        let none = Timeouts { first_byte: Duration::ZERO, ..Timeouts::default() };
+        assert_eq!(exceeded(none, &[], None).await, (Timeout::Idle, 3600));
+        let none = Timeouts { idle: Duration::ZERO, ..none };
+        let day = Duration::from_secs(86_400);
+        assert!(tokio::time::timeout(day, exceeded(none, &[1], None)).await.is_err());
+        assert_eq!(exceeded(none, &[1], Some(4000)).await, (Timeout::HalfClosed, 4300));
+        let none = Timeouts { half_closed: Duration::ZERO, ..none };
+        assert!(tokio::time::timeout(day, exceeded(none, &[1], Some(2))).await.is_err());
+    }
+}
