@@ -12,11 +12,16 @@
         A row about a fault that began at AT: see tools/measure/faults.
     load.py over-time LOG WINDOW
         Requests, failures and percentiles in windows of WINDOW seconds.
+    load.py verdict LOG SAMPLES
+        A row a minute: requests, failures, percentiles, memory and descriptors of both sides, and whether all of it is
+        as it should be: no failure, and the rest flat. SAMPLES has a line a minute: seconds since the epoch, MB and
+        descriptors of the frontend, MB and descriptors of the backend. Ends with 1 if something is not.
 """
 import asyncio
 import math
 import os
 import socket
+import statistics
 import sys
 import time
 
@@ -118,6 +123,43 @@ def faults(name, path, at):
           + ",".join(told))
 
 
+# What may differ between the middle of a long load and its end, of what it was in the middle.
+FLAT = {"memory": 0.05, "descriptors": 0.05, "p99": 0.25}
+
+
+def verdict(path, samples):
+    requests = sorted(read(path))
+    start = requests[0][0]
+    looks = [[float(word) for word in line.split()] for line in open(samples)]
+    print(f"{'minute':>6} {'requests':>9} {'failed':>7} {'p50 ms':>7} {'p95 ms':>7} {'p99 ms':>7} "
+          f"{'front MB':>9} {'files':>6} {'back MB':>8} {'files':>6}")
+    minutes = []
+    for minute in range(math.ceil((requests[-1][0] - start) / 60)):
+        part = [r for r in requests if 60 * minute <= r[0] - start < 60 * (minute + 1)]
+        at, answered = milliseconds(part), sum(outcome == "ok" for _, _, outcome in part)
+        look = min(looks, key=lambda look: abs(look[0] - start - 60 * (minute + 1)))[1:]
+        minutes.append((at(.99), look))
+        print(f"{minute + 1:6} {len(part):9} {len(part) - answered:7} {at(.5):7.0f} {at(.95):7.0f} {at(.99):7.0f} "
+              f"{look[0]:9.1f} {look[1]:6.0f} {look[2]:8.1f} {look[3]:6.0f}")
+    lost = sorted(outcome for _, _, outcome in requests if outcome != "ok")
+    told = [("no request failed", not lost, f"{len(lost)} of {len(requests)} {','.join(sorted(set(lost)))}")]
+    # From the minute in which a third of the time is over: until then connections are opened and tables fill.
+    settled = minutes[len(minutes) // 3:]
+    series = [("p99", "p99, ms", [p99 for p99, _ in settled])]
+    for at, side in [(0, "frontend"), (2, "backend")]:
+        series.append(("memory", f"memory of the {side}, MB", [look[at] for _, look in settled]))
+        series.append(("descriptors", f"descriptors of the {side}", [look[at + 1] for _, look in settled]))
+    for kind, name, values in series:
+        # Medians of the two halves: a single minute may be an accident of the machine's.
+        half = max(1, len(values) // 2)
+        before, after = statistics.median(values[:half]), statistics.median(values[-half:])
+        good = len(values) > 1 and after <= before * (1 + FLAT[kind])
+        told.append((f"flat: {name}", good, f"{before:.0f} -> {after:.0f}, least {min(values):.0f}, most {max(values):.0f}"))
+    for name, good, figures in told:
+        print(f"{'ok ' if good else 'NOT'} {name}: {figures}")
+    return all(good for _, good, _ in told)
+
+
 def over_time(path, window):
     requests = sorted(read(path))
     print(f"{'from s':>8} {'requests':>9} {'failed':>7} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'max ms':>8}")
@@ -137,5 +179,7 @@ if __name__ == "__main__":
         summary(*words)
     elif verb == "faults":
         faults(words[0], words[1], float(words[2]))
+    elif verb == "verdict":
+        sys.exit(not verdict(*words))
     else:
         over_time(words[0], float(words[1]))
