@@ -137,8 +137,8 @@ impl Connection {
                 return Verdict::Continue;
             }
         }
-        if segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs {
-            self.judge_repeated_syn_ack();
+        if self.is_syn_ack_again(segment) {
+            self.judge_repeated_syn_ack(now);
         }
         if !reset {
             self.answer_unacceptable(segment, now);
@@ -156,16 +156,23 @@ impl Connection {
             self.rx.sack.on_duplicate(old);
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
-            let limited = self
-                .rx
-                .last_out_of_window_ack
-                .is_some_and(|last| now.saturating_since(last) < OUT_OF_WINDOW_INTERVAL);
-            if limited {
+            let interval = match self.config.handshake_timers {
+                // A peer whose timers know the path as ours do asks for the lost acknowledgement more often than that.
+                Some(timers) if self.is_syn_ack_again(segment) => timers.floor,
+                Some(_) | None => OUT_OF_WINDOW_INTERVAL,
+            };
+            let last = self.rx.last_out_of_window_ack;
+            if last.is_some_and(|last| now.saturating_since(last) < interval) {
                 return;
             }
             self.rx.last_out_of_window_ack = Some(now);
         }
         self.answer_at_once();
+    }
+
+    /// The SYN-ACK that was answered before.
+    fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
+        segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs
     }
 
     /// An acknowledgement leaves at once. Before the handshake is complete nothing else would carry it.

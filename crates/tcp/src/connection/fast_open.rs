@@ -37,10 +37,24 @@ const ONE_TIME_ANSWERS: u8 = 3;
 /// Least time between a SYN with data and the connection that insures it: on a short path half a round trip is less
 /// than any server takes to answer.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
-/// Repeated SYN-ACKs, and nothing else, that tell a black hole: with a server that follows RFC 6298, 3 s after
-/// the first. And those that end the connection: 15 s.
-const REPEATED_SYN_ACKS_TELL: u8 = 2;
-const REPEATED_SYN_ACKS_END: u8 = 4;
+/// Repeated SYN-ACKs, and nothing else, that tell a black hole: a server that follows RFC 6298 has sent them 3 s after
+/// the first. And those that end the connection: 15 s. One whose [early timers](crate::config::HandshakeTimers) know the
+/// path sends as many in 1.5 s, which a few lost packets explain: there the time has to pass as well.
+const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
+const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
+
+/// So many repetitions, the last of them not before this time since the first SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+struct Repeats {
+    count: u8,
+    within: Duration,
+}
+
+impl Repeats {
+    fn are_seen(self, count: u8, since: Duration) -> bool {
+        count >= self.count && since >= self.within
+    }
+}
 /// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
 pub(super) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
@@ -471,9 +485,10 @@ impl Connection {
     }
 
     /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
-    /// times and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
+    /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
     /// acknowledged, so no timer of ours would ever notice.
-    pub(crate) fn judge_repeated_syn_ack(&mut self) {
+    pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
+        let since = self.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
         let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return };
         if heard || opening.class != Some(SynAckClass::Accepted) {
@@ -484,10 +499,12 @@ impl Connection {
         // A peer that is asked by two SYNs answers twice, and may send each answer twice as we do.
         let copies = u8::from(self.config.handshake_copies.is_some());
         let answers_to_copy = u8::from(self.tx.handshake.copy.has_left()) + copies + answers_to_parts;
-        match opening.repeated_syn_acks.saturating_sub(answers_to_copy) {
-            REPEATED_SYN_ACKS_TELL => self.note_black_hole(BlackHoleSign::RepeatedSynAck),
-            REPEATED_SYN_ACKS_END => self.give_up(CloseReason::TimedOut),
-            _ => {}
+        let count = opening.repeated_syn_acks.saturating_sub(answers_to_copy);
+        if REPEATED_SYN_ACKS_TELL.are_seen(count, since) {
+            self.note_black_hole(BlackHoleSign::RepeatedSynAck);
+        }
+        if REPEATED_SYN_ACKS_END.are_seen(count, since) {
+            self.give_up(CloseReason::TimedOut);
         }
     }
 
