@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
-use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, PathStart};
+use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, MtuProbing, PathStart};
 use tokio::io::AsyncReadExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -22,7 +22,8 @@ use crate::timeouts::Timeouts;
 ///
 /// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps the mapping of
 /// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished. A connection starts
-/// from what earlier ones have learnt of the path, and repeats its SYN after one and a half known round trips.
+/// from what earlier ones have learnt of the path, and repeats its SYN after one and a half known round trips. A path that
+/// swallows large packets is suspected after one flight, not after three timeouts.
 pub fn hop_tcp() -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -31,6 +32,7 @@ pub fn hop_tcp() -> TcpConfig {
         keepalive: Some(alive),
         path_start: Some(PathStart::default()),
         handshake_timers: Some(HandshakeTimers::default()),
+        mtu_probing: MtuProbing::Early,
         ..TcpConfig::default()
     }
 }

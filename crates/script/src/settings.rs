@@ -66,7 +66,7 @@ const KEYS: &[(&str, &str)] = &[
     ("synack_retries", "a number"),
     ("retries", "a number"),
     ("fin_wait_2_timeout", "a time"),
-    ("mtu_probing", "off, on_black_hole or always"),
+    ("mtu_probing", "off, on_black_hole, early or always"),
     ("max_segment", "largest MSS to offer and to use"),
     ("urgent", "out_of_band or inline"),
     ("push_bursts", "on or off: PSH at the end of every burst, as in Linux with segmentation offload"),
@@ -425,6 +425,7 @@ impl Settings {
                 tcp.mtu_probing = match value {
                     "off" => MtuProbing::Off,
                     "on_black_hole" => MtuProbing::OnBlackHole,
+                    "early" => MtuProbing::Early,
                     "always" => MtuProbing::Always,
                     _ => return Err(refused(key, value)),
                 }

@@ -246,6 +246,10 @@ pub enum MtuProbing {
     /// Search by probes (RFC 4821) once repeated timeouts suggest that large packets vanish.
     #[default]
     OnBlackHole,
+    /// As `OnBlackHole`, and a path that has let no large packet through yet is suspected at the first timeout, or when
+    /// nothing but a small segment of a whole flight arrives: data goes in segments of 1024 bytes then, and the size before
+    /// is tried again a round trip later, so that a path which only lost much has it back.
+    Early,
     /// Always search upwards from the base.
     Always,
 }

@@ -315,7 +315,9 @@ impl Connection {
         let mut loss = self.detect_loss(&ack, now);
         self.mark_unrepaired(&news, &ack, &mut loss);
         self.recover(&ack, &loss, now);
+        self.note_large(&ack);
         self.note_progress(&ack, now);
+        self.judge_size(&loss, now);
         self.note_probes(&ack);
         self.note_copy_reported(ack.dsack, now);
         self.charge_copies();
@@ -447,13 +449,16 @@ impl Connection {
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
         // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
         // congestion: its data is sent again in segments of the proven size.
-        if let [only] = verdict.lost[..]
-            && self.tx.mtu.probe_in_flight() == Some(only)
-        {
-            self.tx.mtu.on_probe_lost(now);
-            self.tx.scoreboard.resplit(self.tx.mss());
-            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-            return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
+        if let Some(probe) = self.tx.mtu.probe_in_flight().filter(|_| !verdict.lost.is_empty()) {
+            if verdict.lost.iter().all(|range| probe.covers(range)) {
+                self.tx.mtu.on_probe_lost(now);
+                self.tx.scoreboard.resplit(self.tx.mss());
+                self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+                return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
+            }
+            if verdict.lost.iter().any(|range| probe.intersection(range).is_some()) {
+                self.tx.mtu.abandon_probe();
+            }
         }
         self.count_loss_runs(&verdict.lost);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }

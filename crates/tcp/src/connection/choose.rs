@@ -116,6 +116,9 @@ impl Connection {
     fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
         let range = self.tx.scoreboard.next_lost(self.payload_limit())?;
         let room = self.tx.room(now);
+        if let Some(retest) = self.choose_retest(&room) {
+            return Some(retest);
+        }
         let permitted = room.permits(Origin::Retransmit, range.len());
         self.tx.paced = !permitted && range.len() > room.paced;
         permitted.then(|| self.again(range, Origin::Retransmit))
@@ -125,6 +128,13 @@ impl Connection {
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         Choice::Data(Data { range, segment_size: self.payload_limit(), origin, fin, mtu_probe: false })
+    }
+
+    /// A range that was sent before, in one segment larger than the MSS.
+    pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
+        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
+        let segment_size = range.len();
+        Choice::Data(Data { range, segment_size, origin: Origin::Retransmit, fin, mtu_probe: true })
     }
 
     /// What the mechanisms ask for. A refused ask is dropped.
@@ -156,11 +166,11 @@ impl Connection {
     /// A probe: one segment of new data if the peer's window takes it, else the tail again.
     fn choose_probe(&mut self, room: &Room) -> Option<Choice> {
         let nxt = self.tx.scoreboard.nxt();
-        let len = self.tx.unsent().min(self.payload_limit()).min(room.peer);
+        let segment_size = self.probe_limit();
+        let len = self.tx.unsent().min(segment_size).min(room.peer);
         if len > 0 {
             let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < room.peer;
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
-            let segment_size = self.payload_limit();
             return Some(Choice::Data(Data {
                 range,
                 segment_size,
@@ -171,7 +181,7 @@ impl Connection {
         }
         // Of a tail longer than a segment may be now, the last part is enough.
         let tail = self.tx.scoreboard.tail()?;
-        let surplus = tail.payload().saturating_sub(self.payload_limit());
+        let surplus = tail.payload().saturating_sub(segment_size);
         let range = SeqRange::new(tail.range.start + surplus, tail.range.end);
         Some(self.again(range, Origin::TailLossProbe))
     }

@@ -43,6 +43,7 @@ mod keepalive;
 mod opening;
 mod parity;
 mod path;
+mod path_mtu;
 mod plain_copy;
 mod planner;
 mod proactive;

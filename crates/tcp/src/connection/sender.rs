@@ -251,6 +251,11 @@ impl Sender {
         self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
 
+    /// Bytes of options on every segment.
+    pub(crate) fn option_len(&self) -> u32 {
+        self.option_len
+    }
+
     /// Bytes written and never sent.
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();

@@ -3,8 +3,6 @@
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
 //! the order is parity, reordering timer, mechanisms, retransmission timer, the rest.
 
-use alloc::vec::Vec;
-
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
@@ -157,9 +155,7 @@ impl Connection {
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
-        if self.tx.mtu.on_timeout(full_sized, now) {
-            self.shrink_segments();
-        }
+        self.judge_size_at_timeout(full_sized, now);
         self.probe(Probe::Timeout { rto: self.tx.rto.current(self.tx.rtt.rto_base()) });
         self.report_recovery();
     }
@@ -279,21 +275,5 @@ impl Connection {
         } else {
             self.tx.window.disarm_persist();
         }
-    }
-
-    /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller
-    /// ones, without a congestion reaction (RFC 1191 section 6.4).
-    pub(crate) fn shrink_segments(&mut self) {
-        self.adopt_mss();
-        let mss = self.tx.mss();
-        let board = &mut self.tx.scoreboard;
-        let too_big: Vec<_> =
-            board.in_flight().filter(|record| record.payload() > mss).map(|record| record.range).collect();
-        let newly_lost = too_big.into_iter().map(|range| board.mark_lost(range)).sum();
-        board.resplit(mss);
-        if newly_lost > 0 {
-            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-        }
-        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 }

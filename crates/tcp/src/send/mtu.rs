@@ -41,6 +41,8 @@ pub(crate) struct PathMtu {
     /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
     /// or an earlier connection found it.
     narrow: bool,
+    /// A segment larger than the base has arrived since the last timeout.
+    large_arrived: bool,
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
@@ -51,6 +53,8 @@ struct Search {
     /// Largest size not known to fail.
     high: u32,
     probe: Option<Probe>,
+    /// `high` was in use before, and is to be tried first: that it does not pass is no more than a suspicion.
+    retest: bool,
     since: Instant,
 }
 
@@ -67,8 +71,17 @@ impl PathMtu {
         let headers = if v6 { 60 } else { 40 };
         let min = if v6 { 1280 } else { 576 };
         let local = u32::from(local).max(headers + FLOOR_MSS);
-        let mut path =
-            PathMtu { probing, headers, min, local, mtu: local, search: None, timeouts: 0, narrow: false };
+        let mut path = PathMtu {
+            probing,
+            headers,
+            min,
+            local,
+            mtu: local,
+            search: None,
+            timeouts: 0,
+            narrow: false,
+            large_arrived: false,
+        };
         if probing == MtuProbing::Always {
             path.begin_search(Instant::ZERO);
         }
@@ -85,7 +98,8 @@ impl PathMtu {
         }
         self.narrow = true;
         if self.probing != MtuProbing::Off {
-            self.search = Some(Search { low, high, probe: None, since: now });
+            let retest = self.probing == MtuProbing::Early && high == self.local;
+            self.search = Some(Search { low, high, probe: None, retest, since: now });
         }
         self.lower(low)
     }
@@ -156,6 +170,9 @@ impl PathMtu {
     /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
     /// if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
     pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
+        // Whatever becomes of a probe now, it is sent again in pieces.
+        self.abandon_probe();
+        self.large_arrived = false;
         if self.probing == MtuProbing::Off || !full_sized {
             return false;
         }
@@ -185,6 +202,59 @@ impl PathMtu {
     /// SND.UNA advanced: packets of the present size get through.
     pub(crate) fn on_progress(&mut self) {
         self.timeouts = 0;
+        self.narrow |= self.search.as_ref().is_some_and(|search| search.retest);
+    }
+
+    /// True if one flight without an answer is reason enough to suspect the size of its segments.
+    pub(crate) fn may_suspect(&self) -> bool {
+        self.probing == MtuProbing::Early
+            && self.search.is_none()
+            && !self.large_arrived
+            && self.base() < self.mtu
+    }
+
+    /// Large segments seem to vanish: smaller ones leave until the size of now has been tried again.
+    pub(crate) fn suspect(&mut self, now: Instant) {
+        self.begin_search(now);
+        self.timeouts = 0;
+        if let Some(search) = &mut self.search {
+            search.retest = true;
+        }
+    }
+
+    /// True if somebody should be told of [large](PathMtu::is_large) segments that arrive.
+    pub(crate) fn awaits_large(&self) -> bool {
+        self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion())
+    }
+
+    /// True if a segment with so much payload, bytes, is larger than those that are sent into a black hole.
+    pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
+        payload > self.base_payload(options)
+    }
+
+    /// Payload, with `options` bytes of options, that such a segment has, bytes.
+    pub(crate) fn base_payload(&self, options: u32) -> u32 {
+        self.payload(self.base(), options)
+    }
+
+    /// A large segment arrived. Returns true if the MTU has grown because that ends a suspicion.
+    pub(crate) fn on_large_arrived(&mut self) -> bool {
+        self.large_arrived = true;
+        let Some(search) = self.search.take_if(|search| search.retest && search.low < search.high) else {
+            return false;
+        };
+        self.mtu = search.high;
+        true
+    }
+
+    /// Payload, with `options` bytes of options, of a segment of the size that is suspected, if it is to be tried now.
+    pub(crate) fn retest(&self, options: u32) -> Option<u32> {
+        let search = self.search.as_ref().filter(|search| search.retest && search.probe.is_none())?;
+        Some(self.payload(search.high, options))
+    }
+
+    fn is_suspicion(&self) -> bool {
+        self.search.as_ref().is_some_and(|search| search.retest)
     }
 
     /// The payload size, with `options` bytes of options, of a probe that may be sent now: a search
@@ -204,7 +274,10 @@ impl PathMtu {
             }
             return None;
         }
-        let size = search.low + (search.high - search.low).div_ceil(2);
+        let size = match search.retest {
+            true => search.high,
+            false => search.low + (search.high - search.low).div_ceil(2),
+        };
         let payload = size.saturating_sub(headers + options);
         let needed = payload.saturating_add(SEGMENTS_BEHIND_PROBE.saturating_mul(mss));
         (payload > mss && unsent >= needed && cwnd >= needed).then_some(payload)
@@ -239,7 +312,13 @@ impl PathMtu {
         let Some(probe) = search.probe.take() else {
             return false;
         };
-        search.low = search.low.max(probe.size.min(search.high));
+        let size = match search.retest && probe.size + THRESHOLD > search.high {
+            // Lost segments do not always come to the very size that is tested.
+            true => search.high,
+            false => probe.size.min(search.high),
+        };
+        search.low = search.low.max(size);
+        search.retest = false;
         let grown = search.low > self.mtu;
         self.mtu = self.mtu.max(search.low);
         grown
@@ -252,13 +331,26 @@ impl PathMtu {
             && let Some(probe) = search.probe.take()
         {
             search.high = search.high.min(probe.size.saturating_sub(1)).max(search.low);
+            search.retest = false;
             search.since = now;
         }
     }
 
+    /// Nobody will know whether the probe arrived (RFC 4821 section 7.6.3).
+    pub(crate) fn abandon_probe(&mut self) {
+        if let Some(search) = &mut self.search {
+            search.probe = None;
+        }
+    }
+
+    /// What every path is believed to take once large packets seem to vanish, bytes of IP packet.
+    fn base(&self) -> u32 {
+        (BASE_MSS + self.headers).max(self.min).min(self.mtu)
+    }
+
     fn begin_search(&mut self, now: Instant) {
-        let base = (BASE_MSS + self.headers).max(self.min).min(self.mtu);
-        self.search = Some(Search { low: base, high: self.mtu, probe: None, since: now });
+        let base = self.base();
+        self.search = Some(Search { low: base, high: self.mtu, probe: None, retest: false, since: now });
         self.mtu = base;
     }
 

@@ -256,11 +256,21 @@ impl Recovery {
     /// congestion (RFC 1191 section 6.4): a repair without a reduction.
     pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
         if !self.reducing() {
-            self.state = CongestionState::Loss;
-            self.progressed = true;
-            (self.recovery_point, self.recover) = (nxt, nxt);
-            self.forbid_undo();
+            self.repair(nxt);
         }
+    }
+
+    /// Of a whole flight only a small segment arrived, and the window has been lowered for that. If the others were too large
+    /// nothing more follows from it: the repair takes the window that there is instead of beginning with one segment.
+    pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
+        self.repair(nxt);
+    }
+
+    fn repair(&mut self, nxt: SeqNum) {
+        self.state = CongestionState::Loss;
+        self.progressed = true;
+        (self.recovery_point, self.recover) = (nxt, nxt);
+        self.forbid_undo();
     }
 
     /// The peer echoes congestion experienced on an acknowledgement of `ack`. RFC 3168 6.1.2:

@@ -16,7 +16,9 @@ mod with_gentle;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use brisk_tcp::config::{ConnectConfig, FastOpenConfig, HandshakeTimers, ListenConfig, StackConfig, SynCookies, TcpConfig};
+use brisk_tcp::config::{
+    ConnectConfig, FastOpenConfig, HandshakeTimers, ListenConfig, StackConfig, SynCookies, TcpConfig,
+};
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError};
 use brisk_tcp::fast_open::{

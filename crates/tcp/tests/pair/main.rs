@@ -7,6 +7,7 @@ mod handshake;
 mod harness;
 mod hostile;
 mod limits;
+mod mtu;
 mod path;
 mod proactive;
 mod silence;

@@ -15,20 +15,20 @@ use crate::harness::{A, B, Pair, Side, pattern, stack_config};
 const MSS: u32 = 1448;
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
 
-fn tcp() -> TcpConfig {
+pub(crate) fn tcp() -> TcpConfig {
     TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::default() }
 }
 
 /// Two stacks, 50 ms apart, the connections of both with this configuration.
-struct World {
-    pair: Pair,
+pub(crate) struct World {
+    pub(crate) pair: Pair,
     tcp: TcpConfig,
     listener: ListenerId,
-    began: Instant,
+    pub(crate) began: Instant,
 }
 
 impl World {
-    fn new(tcp: TcpConfig) -> World {
+    pub(crate) fn new(tcp: TcpConfig) -> World {
         World::with(tcp, PathMemoryConfig::default())
     }
 
@@ -41,13 +41,13 @@ impl World {
     }
 
     /// The next SYN leaves at 0.
-    fn connect(&mut self) -> ConnId {
+    pub(crate) fn connect(&mut self) -> ConnId {
         self.began = self.pair.now;
         self.pair.seen.clear();
         self.pair.connect_with(A, 80, &ConnectConfig { tcp: self.tcp.clone(), ..ConnectConfig::default() })
     }
 
-    fn open(&mut self) -> (ConnId, ConnId) {
+    pub(crate) fn open(&mut self) -> (ConnId, ConnId) {
         let at_a = self.connect();
         let listener = self.listener;
         let mut at_b = None;
@@ -59,13 +59,13 @@ impl World {
     }
 
     /// B sends so much to A over a connection of its own.
-    fn fetch(&mut self, bytes: usize) {
+    pub(crate) fn fetch(&mut self, bytes: usize) {
         let (at_a, at_b) = self.open();
         self.pair.transfer(B, at_b, at_a, &pattern(bytes), Duration::from_secs(100));
         self.close(at_a, at_b);
     }
 
-    fn close(&mut self, at_a: ConnId, at_b: ConnId) {
+    pub(crate) fn close(&mut self, at_a: ConnId, at_b: ConnId) {
         self.pair.run_ms(200);
         for (side, id) in [(A, at_a), (B, at_b)] {
             self.pair.abort(side, id);
@@ -75,7 +75,7 @@ impl World {
         self.pair.events.clear();
     }
 
-    fn until(&mut self, millis: u64) {
+    pub(crate) fn until(&mut self, millis: u64) {
         let span = (self.began + Duration::from_millis(millis)).saturating_since(self.pair.now);
         self.pair.run(span);
     }
@@ -90,7 +90,7 @@ impl World {
     }
 
     /// When `side` sent packets with these flags, in milliseconds since the SYN.
-    fn times(&self, side: Side, flags: Flags) -> Vec<u128> {
+    pub(crate) fn times(&self, side: Side, flags: Flags) -> Vec<u128> {
         let of = |seen: &&crate::harness::Seen| seen.is(side, flags);
         self.pair
             .seen
@@ -107,7 +107,7 @@ impl World {
         data().map(|seen| seen.at.saturating_since(first).as_millis()).collect()
     }
 
-    fn facts(&mut self, side: Side) -> PathFacts {
+    pub(crate) fn facts(&mut self, side: Side) -> PathFacts {
         let now = self.pair.now;
         self.pair.stack(side).path(side.ip(), side.other().ip(), now)
     }

@@ -1,0 +1,112 @@
+//! Segments that are too large for the path (RFC 4821 section 7.7): how a connection comes to suspect it, and what it does
+//! with segments that were larger than what is sent now.
+//!
+//! [`PathMtu`](crate::send::mtu::PathMtu) owns sizes and search. With [`MtuProbing::Early`](crate::config::MtuProbing::Early)
+//! a path is suspected as soon as segments larger than the base have left several times and none has arrived: at the probe
+//! of the tail, which then leaves small enough to arrive, when it does arrive, or at the first timeout. What a lossy path
+//! with room for large segments pays for a mistake is a round trip with smaller ones: the size before is tried again at once.
+
+use alloc::vec::Vec;
+
+use crate::connection::Connection;
+use crate::connection::choose::Choice;
+use crate::outcome::{AckOutcome, LossCause, LossOutcome, Origin, Room};
+use crate::time::Instant;
+
+/// Large segments without an answer that make a tail loss probe small, and that are believed to have vanished when only
+/// smaller ones arrive.
+const UNANSWERED: u32 = 3;
+/// Those that are believed to have vanished at a timeout.
+const UNANSWERED_AT_TIMEOUT: u32 = 2;
+
+impl Connection {
+    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path has not let any
+    /// through before.
+    fn suspects_size(&self, least: u32) -> bool {
+        if !self.tx.mtu.may_suspect() {
+            return false;
+        }
+        let options = self.tx.option_len();
+        let mut unanswered = 0_u32;
+        for record in self.tx.scoreboard.records().filter(|r| self.tx.mtu.is_large(r.payload(), options)) {
+            if record.sacked {
+                return false;
+            }
+            unanswered = unanswered.saturating_add(record.transmissions);
+        }
+        unanswered >= least
+    }
+
+    /// Largest payload of a tail loss probe: one that arrives says more than one that may be too large.
+    pub(crate) fn probe_limit(&self) -> u32 {
+        let limit = self.payload_limit();
+        match self.suspects_size(UNANSWERED) {
+            true => limit.min(self.tx.mtu.base_payload(self.tx.option_len())),
+            false => limit,
+        }
+    }
+
+    /// The retransmission timer fired.
+    pub(crate) fn judge_size_at_timeout(&mut self, full_sized: bool, now: Instant) {
+        let suspect = self.suspects_size(UNANSWERED_AT_TIMEOUT);
+        let vanished = self.tx.mtu.on_timeout(full_sized, now);
+        if suspect {
+            self.tx.mtu.suspect(now);
+        }
+        if suspect || vanished {
+            self.shrink_segments();
+        }
+    }
+
+    /// An acknowledgement has been taken in, losses and all: what of its segments arrived was small.
+    pub(crate) fn judge_size(&mut self, loss: &LossOutcome, now: Instant) {
+        if loss.newly_lost == 0 || !self.suspects_size(UNANSWERED) {
+            return;
+        }
+        self.tx.mtu.suspect(now);
+        self.tx.prr.exit();
+        self.tx.recovery.on_flight_vanished(self.tx.scoreboard.nxt());
+        self.tx.congestion.set_cwnd(self.tx.congestion.ssthresh());
+        self.shrink_segments();
+    }
+
+    /// Large segments that arrive clear the path.
+    pub(crate) fn note_large(&mut self, ack: &AckOutcome) {
+        if !self.tx.mtu.awaits_large() {
+            return;
+        }
+        let options = self.tx.option_len();
+        let is_large = ack.delivered.iter().any(|segment| self.tx.mtu.is_large(segment.range.len(), options));
+        if is_large && self.tx.mtu.on_large_arrived() {
+            self.adopt_mss();
+        }
+    }
+
+    /// Lost data in a segment of the size that is suspected, once a smaller one is under way.
+    pub(crate) fn choose_retest(&mut self, room: &Room) -> Option<Choice> {
+        let size = self.tx.mtu.retest(self.tx.option_len())?;
+        // Our own SACK blocks would make it larger than it is meant to be.
+        if room.pipe < self.tx.mss() || self.payload_limit() < self.tx.mss() {
+            return None;
+        }
+        let range = self.tx.scoreboard.next_lost(size)?;
+        let large = range.len() > self.tx.mss() && room.permits(Origin::Retransmit, range.len());
+        large.then(|| self.again_as_probe(range))
+    }
+
+    /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller
+    /// ones, without a congestion reaction (RFC 1191 section 6.4).
+    pub(crate) fn shrink_segments(&mut self) {
+        self.adopt_mss();
+        let mss = self.tx.mss();
+        let board = &mut self.tx.scoreboard;
+        let too_big: Vec<_> =
+            board.in_flight().filter(|record| record.payload() > mss).map(|record| record.range).collect();
+        let newly_lost = too_big.into_iter().map(|range| board.mark_lost(range)).sum();
+        board.resplit(mss);
+        if newly_lost > 0 {
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        }
+        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
+    }
+}
