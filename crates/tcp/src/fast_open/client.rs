@@ -38,6 +38,9 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 const MSS_CAP: [u16; 2] = [1460, 1440];
 /// Time between two signs of a black hole that belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
+/// An attachment over which an answer came behind a SYN with data within this time is no black hole, whatever single
+/// destinations look like: a queue of several seconds shows the same signs.
+const WORKS_TELLS: Duration = Duration::from_secs(60);
 /// Attachments and signs that are remembered at most.
 const MAX_ATTACHMENTS: usize = 16;
 const MAX_SIGNS: usize = 8;
@@ -325,6 +328,8 @@ pub(super) struct Breaker {
     pub(super) attachment: u64,
     pub(super) times: u8,
     pub(super) off_until: Option<Instant>,
+    /// When an answer came behind a SYN with data last.
+    worked: Option<Instant>,
     signs: ArrayVec<(IpAddr, Instant), MAX_SIGNS>,
 }
 
@@ -436,10 +441,9 @@ impl ClientCache {
                     let port = path.port_mut(asker.port);
                     (port.proven, port.outrun) = (true, false);
                 }
-                if let Some(breaker) = self.breaker(asker.attachment)
-                    && !asker.path.remote.is_loopback()
-                {
-                    breaker.times = 0;
+                if !asker.path.remote.is_loopback() && !self.memory.black_hole_base.is_zero() {
+                    let breaker = self.breaker_or_insert(asker.attachment);
+                    (breaker.times, breaker.worked) = (0, Some(now));
                 }
             }
         }
@@ -471,6 +475,9 @@ impl ClientCache {
             return;
         }
         let breaker = self.breaker_or_insert(asker.attachment);
+        if breaker.worked.is_some_and(|at| now.saturating_since(at) <= WORKS_TELLS) {
+            return;
+        }
         breaker.signs.retain(|(remote, at)| {
             *remote != asker.path.remote && now.saturating_since(*at) <= BLACK_HOLE_WINDOW
         });
@@ -812,9 +819,32 @@ mod tests {
             "doubled"
         );
         cache.on_report(&a, &Report::Works, at(11_200_000));
-        cache.on_report(&a, &hole, at(11_200_001));
-        cache.on_report(&b, &hole, at(11_200_002));
-        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Ok(Mode::Request), "one hour again");
+        cache.on_report(&a, &hole, at(11_260_001));
+        cache.on_report(&b, &hole, at(11_260_002));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Err(OffReason::BlackHole));
+        assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_860_003), Ok(Mode::Request), "one hour again");
+    }
+
+    #[test]
+    fn where_others_are_answered_within_a_minute_single_destinations_are_to_blame() {
+        let mut cache = cache();
+        let hole = Report::BlackHole(BlackHoleSign::RepeatedSynAck);
+        let stranger = asker("203.0.113.99:80");
+        let mode = |cache: &mut ClientCache, asker: &Asker, now| {
+            let connect = FastOpenConnect::default();
+            cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+        };
+        cache.on_report(&asker("192.0.2.1:80"), &Report::Works, at(0));
+        for remote in ["198.51.100.9:80", "203.0.113.7:80", "203.0.113.8:80"] {
+            cache.on_report(&asker(remote), &hole, at(60_000));
+            assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
+        }
+        assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
+        // Loopback says nothing of the attachment.
+        cache.on_report(&asker("127.0.0.1:80"), &Report::Works, at(119_000));
+        cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
+        cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));
+        assert_eq!(mode(&mut cache, &stranger, 120_002), Err(OffReason::BlackHole));
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl ClientCache {
                 records.push(&format!("port {port} {syn_fail} {disabled} {req_fail} {request} {takes}"));
             }
         }
-        for breaker in &self.breakers {
+        for breaker in self.breakers.iter().filter(|breaker| breaker.times > 0 || breaker.off_until.is_some())
+        {
             let left = left(breaker.off_until, now);
             records.push(&format!("attachment {} {} {left}", breaker.attachment, breaker.times));
         }
