@@ -1,7 +1,5 @@
 //! `brisk lab`: the experiments of both papers and our own, each a plan with the paper's figures beside.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use brisk_lab::pages;
@@ -16,6 +14,7 @@ use crate::Common;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
+use crate::text_file::read_text;
 
 mod browse;
 mod draw;
@@ -237,16 +236,6 @@ fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
     };
     let plan = Plan::parse(&name, &text).map_err(Failure::usage)?;
     Ok((plan, text))
-}
-
-/// The text of a file that is no larger than it can sensibly be, whatever its name promises.
-fn read_text(file: &Path, most: u64) -> std::io::Result<String> {
-    let mut text = String::new();
-    File::open(file)?.take(most + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
-        return Err(std::io::Error::other(format!("more than {} MiB", most >> 20)));
-    }
-    Ok(text)
 }
 
 /// A digest of this program, so that results of another build are not taken for its own.

@@ -34,6 +34,7 @@ mod script;
 mod serve;
 mod service;
 mod systemd;
+mod text_file;
 mod tfo_key;
 mod top;
 mod usage;

@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::link_args::LinkArgs;
 use crate::output::{print, print_line};
+use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,8 +186,12 @@ impl Workload {
     }
 }
 
+/// Bytes of the largest recording, bodies included, and of the largest table of sizes.
+const LARGEST_HAR: u64 = 256 << 20;
+const LARGEST_SIZES: u64 = 64 << 20;
+
 fn read_har(file: &Path) -> Result<Page, Failure> {
-    let text = std::fs::read_to_string(file)
+    let text = read_text(file, LARGEST_HAR)
         .map_err(|error| Failure::failed(format!("--har {}: {error}", file.display())))?;
     let label = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     har::read(&text, &label).map_err(|error| Failure::usage(format!("--har {}: {error}", file.display())))
@@ -200,7 +205,7 @@ fn read_log(file: &Path) -> Result<access_log::Log, Failure> {
 }
 
 fn read_sizes(file: &Path) -> Result<Sizes, Failure> {
-    let text = std::fs::read_to_string(file)
+    let text = read_text(file, LARGEST_SIZES)
         .map_err(|error| Failure::failed(format!("--sizes {}: {error}", file.display())))?;
     Sizes::parse_csv(&text).map_err(|error| Failure::usage(format!("--sizes {}: {error}", file.display())))
 }

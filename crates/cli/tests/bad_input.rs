@@ -126,6 +126,58 @@ fn what_is_no_capture_and_no_log_is_told() {
 }
 
 #[test]
+fn recordings_that_are_damaged_empty_or_huge_are_one_line() {
+    let place = std::env::temp_dir().join(format!("brisk-recordings-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = place.join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path.display().to_string()
+    };
+    let huge = |name: &str| {
+        let path = file(name, b"{");
+        // Two gigabytes of nothing that take no room.
+        std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .expect("a file")
+            .set_len(2 << 30)
+            .expect("a sparse file");
+        path
+    };
+    let entry = r#"{"log":{"entries":[{"startedDateTime":"2026-01-01T00:00:00.000Z","time":1,"#;
+    let (empty, binary, huge) = (file("empty", b""), file("binary", &[0xff, 0, 0xfe, 9]), huge("huge"));
+    let (cut, nothing) = (file("cut.har", entry.as_bytes()), file("no.har", br#"{"log":{"entries":[]}}"#));
+    for har in [&empty, &binary, &huge, &cut, &nothing] {
+        let out = brisk(&["whatif", "--har", har]).output().expect("the program starts");
+        assert!(matches!(out.status.code(), Some(1 | 2)), "{har}: {out:?}");
+        assert_refused(
+            &["whatif", "--har", har],
+            &out,
+            out.status.code().unwrap_or_default(),
+            &["--har", har],
+        );
+    }
+    let sizes = [file("falls", b"100,0.5\n200,0.4\n"), file("words", b"many,few\n"), file("one", b"100\n")];
+    for csv in [&empty, &binary, &huge].into_iter().chain(&sizes) {
+        let out = brisk(&["whatif", "--sizes", csv]).output().expect("the program starts");
+        assert_refused(
+            &["whatif", "--sizes", csv],
+            &out,
+            out.status.code().unwrap_or_default(),
+            &["--sizes", csv],
+        );
+    }
+    for log in [&empty, &binary] {
+        refused(&["whatif", "--access-log", log], FAILED, &["--access-log", log]);
+    }
+    for capture in [&empty, &binary, &huge] {
+        refused(&["whatif", "--pcap", capture], FAILED, &["--pcap", capture]);
+    }
+    std::fs::remove_dir_all(&place).expect("it is ours");
+}
+
+#[test]
 fn a_port_that_is_taken_is_told_with_its_address() {
     let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let taken = udp.local_addr().expect("an address").to_string();

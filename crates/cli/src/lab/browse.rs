@@ -9,12 +9,13 @@ use brisk_lab::plan::{Plan, builtin};
 use brisk_link::LinkSpec;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{LARGEST_PAGES, read_text};
+use super::LARGEST_PAGES;
 use crate::Common;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::link_args::LinkArgs;
 use crate::output::{print, print_line};
+use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
 Examples:
