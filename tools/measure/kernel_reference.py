@@ -1,0 +1,121 @@
+"""Exchanges of tools/measure/kernel-reference over the kernel's TCP: 40 bytes there, so many back.
+
+usage: kernel_reference.py serve | load MODE BYTES COUNT PARALLEL | compare TIMES WHATIF.json
+"""
+import json
+import math
+import socket
+import sys
+import threading
+import time
+
+SERVER = ("10.77.0.2", 7001)
+REQUEST = 40
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+# An exchange that takes longer has failed.
+LIMIT = 120
+
+
+def received(peer, wanted):
+    data = bytearray()
+    while len(data) < wanted:
+        part = peer.recv(wanted - len(data))
+        if not part:
+            raise ConnectionError("closed early")
+        data += part
+    return bytes(data)
+
+
+def answer(peer):
+    try:
+        while True:
+            peer.sendall(bytes(int(received(peer, REQUEST).strip())))
+    except OSError:
+        peer.close()
+
+
+def serve():
+    listener = socket.create_server(SERVER, backlog=4096)
+    print("ready", flush=True)
+    while True:
+        peer, _ = listener.accept()
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=answer, args=(peer,), daemon=True).start()
+
+
+def connected():
+    peer = socket.socket()
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.settimeout(LIMIT)
+    peer.connect(SERVER)
+    return peer
+
+
+def load(mode, size, count, parallel):
+    request = str(size).encode().ljust(REQUEST)
+    numbers, printing = iter(range(count)), threading.Lock()
+
+    def more():
+        with printing:
+            return next(numbers, None) is not None
+
+    def worker():
+        kept = None
+        while more():
+            try:
+                began = time.monotonic()
+                peer = kept or connected()
+                if mode == "open":
+                    time.sleep(1)
+                if mode != "new":
+                    began = time.monotonic()
+                peer.sendall(request)
+                received(peer, size)
+                took = 1000 * (time.monotonic() - began)
+                if mode == "kept":
+                    kept = peer
+                else:
+                    peer.close()
+            except OSError as error:
+                took, kept = f"failed {error}", None
+            with printing:
+                print(took, flush=True)
+
+    workers = [threading.Thread(target=worker) for _ in range(parallel)]
+    for one in workers:
+        time.sleep(0.007)
+        one.start()
+    for one in workers:
+        one.join()
+
+
+def quantile(times, q):
+    return times[min(len(times) - 1, max(0, math.ceil(q * len(times)) - 1))]
+
+
+def compare(times, whatif):
+    lines = open(times).read().splitlines()
+    kernel = sorted(float(line) for line in lines if not line.startswith("failed"))
+    n = len(kernel)
+    print(f"{'ms':22}" + "".join(f"{'p' + format(100 * q, 'g'):>24}" for q in QUANTILES) + f"{'mean':>9}")
+    cells = []
+    for q in QUANTILES:
+        # The ranks between which the quantile of what was sampled lies, 95 % (binomial, normal approximation).
+        off = 1.96 * math.sqrt(q * (1 - q) / n)
+        cells.append(f"{quantile(kernel, q):.0f} ({quantile(kernel, q - off):.0f}..{quantile(kernel, q + off):.0f})")
+    print(f"{'kernel n=' + str(n):22}" + "".join(f"{cell:>24}" for cell in cells) + f"{sum(kernel) / n:9.0f}")
+    for arm in json.load(open(whatif))["arms"]:
+        values = [f"{arm['ms']['p' + format(100 * q, 'g')]:.0f}" for q in QUANTILES]
+        print(f"{'brisk ' + arm['name']:22}" + "".join(f"{value:>24}" for value in values) + f"{arm['ms']['mean']:9.0f}")
+    if n < len(lines):
+        print(f"{len(lines) - n} exchanges failed")
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    if what == "serve":
+        serve()
+    elif what == "load":
+        load(rest[0], *map(int, rest[1:]))
+    else:
+        compare(*rest)
