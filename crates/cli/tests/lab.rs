@@ -93,6 +93,42 @@ fn the_report_is_one_file_that_refers_to_nothing_outside() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
+/// What `lab run --real` keeps, of a kernel that answered and a contestant that did not.
+const REAL: &str = r#"{"name":"small, lossy","link":{"spec":"--rtt 100ms --loss 3%","base_rtt_ms":100.0},"seed":1,"bytes":5000,
+"parallel":4,"contestants":[
+{"name":"kernel cubic","answered":20,"failed":0,"last_failure":null,"ms":{"mean":210.0,"mean_ci95":[200.0,220.0],"p50":202.0,"p95":300.0,
+"p99":1300.0},"wire_up":0.05,"wire_down":1.1,"cpu_ms":null,"share":49.0,"valid":true,"verdict":"valid"},
+{"name":"kernel cubic+tfo","answered":20,"failed":0,"last_failure":null,"ms":{"mean":110.0,"mean_ci95":[100.0,120.0],"p50":101.0,
+"p95":300.0,"p99":1300.0},"wire_up":0.05,"wire_down":1.1,"cpu_ms":null,"share":null,"valid":true,"verdict":"valid"},
+{"name":"brisk tcp","answered":0,"failed":20,"last_failure":"no answer","ms":{"mean":null,"mean_ci95":[null,null],"p50":null,"p95":null,
+"p99":null},"wire_up":null,"wire_down":null,"cpu_ms":1.5,"share":null,"valid":false,"verdict":"invalid: late"}]}"#;
+
+#[test]
+fn the_report_takes_in_what_was_measured_in_real_time() {
+    let place = place("real");
+    std::fs::create_dir_all(place.join("only/small")).unwrap();
+    std::fs::write(place.join("only/small/plan.toml"), PLAN).unwrap();
+    std::fs::write(place.join("only/small/lossy.real.json"), REAL).unwrap();
+    stdout(&lab(&place, &["run", "small.toml", "--quick", "--out", "both"]));
+    std::fs::copy(place.join("only/small/lossy.real.json"), place.join("both/small/lossy.real.json"))
+        .unwrap();
+    for results in ["only", "both"] {
+        stdout(&lab(&place, &["report", results, "--markdown", "r.md"]));
+        let markdown = std::fs::read_to_string(place.join("r.md")).unwrap();
+        assert!(markdown.contains("| kernel cubic | 20 | 0 | 210 | 200 to 220 | 202 |"), "{markdown}");
+        let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
+        assert!(html.contains("kernel cubic+tfo") && html.contains("no answer. invalid: late"), "{html}");
+    }
+    // The gain of the kernel's Fast Open stands beside ours.
+    let csv = std::fs::read_to_string(place.join("figures.csv")).unwrap();
+    assert!(csv.lines().any(|line| line.contains("gain.p50") && line.ends_with(",-50,")), "{csv}");
+    std::fs::write(place.join("both/small/lossy.real.json"), &REAL[..300]).unwrap();
+    let output = lab(&place, &["report", "both"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("lossy.real.json: EOF") && said.trim_end().lines().count() == 1, "{said}");
+    std::fs::remove_dir_all(place).unwrap();
+}
+
 #[test]
 fn what_cannot_be_meant_is_one_line() {
     let place = place("refused");
@@ -167,6 +203,9 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
         "coexistence",
         "negative-controls",
         "today",
+        "kernel-reference",
+        "kernel-kept",
+        "kernel-again",
     ] {
         assert!(listed.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {listed}");
     }

@@ -1,6 +1,7 @@
 //! What is compared: an arm is a set of mechanisms, asked for by name (`tcp`, `all`), written out
 //! (`fast_open,corrective=f2`), or a name and what is different from it (`tcp2012,proactive=all`).
 
+use brisk_link::units::parse_duration;
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart, PlannerConfig,
@@ -45,7 +46,7 @@ pub enum ArmError {
     Empty,
     /// The word is neither an arm nor a mechanism.
     #[error(
-        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner",
+        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=",
         names()
     )]
     Unknown {
@@ -122,14 +123,15 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 7] = [
+const MECHANISMS: [(&str, &str); 8] = [
     ("fast_open", "on or off"),
     ("reactive", "off, paper or rack_tlp"),
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
     ("path", "on or off"),
-    ("copy_syn", "on or off"),
+    ("copy_syn", "on, off, 1ms, 5ms or 20ms"),
     ("planner", "on or off"),
+    ("rto_floor", "200ms or 400ms"),
 ];
 
 /// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.
@@ -207,8 +209,13 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
             tcp.path_start = on.then(PathStart::default);
             tcp.handshake_timers = on.then(HandshakeTimers::default);
         }
+        ("copy_syn", "off") => tcp.handshake_copies = None,
         ("copy_syn", value) => {
-            tcp.handshake_copies = (value == "on").then(HandshakeCopies::default);
+            let gap = parse_duration(value).unwrap_or_default();
+            tcp.handshake_copies = Some(HandshakeCopies { gap, ..HandshakeCopies::default() });
+        }
+        ("rto_floor", value) => {
+            tcp.rto.var_floor = parse_duration(value).unwrap_or(tcp.rto.var_floor);
         }
         ("corrective", "off") => tcp.mechanisms.corrective = None,
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
@@ -283,6 +290,16 @@ mod tests {
         let arm = parse_arm("fast_open,path,copy_syn").unwrap();
         assert!(arm.fast_open && arm.knows_path() && arm.tcp.handshake_copies.is_some());
         assert_eq!(parse_arm("path=off,copy_syn=off").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+    }
+
+    #[test]
+    fn the_copy_of_the_syn_may_keep_its_distance_and_the_timeout_a_floor() {
+        let of = |text| parse_arm(text).unwrap().tcp;
+        let gap = |text| of(text).handshake_copies.unwrap().gap.as_millis();
+        assert_eq!((gap("copy_syn"), gap("copy_syn=on"), gap("copy_syn=5ms")), (0, 0, 5));
+        assert_eq!(of("rto_floor=400ms").rto.var_floor.as_millis(), 400);
+        assert_eq!(of("rto_floor=200ms"), of("tcp"));
+        assert!(parse_arm("rto_floor=on").is_err() && parse_arm("copy_syn=2ms").is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use brisk_sim::page::Page;
 use brisk_sim::transaction::{TransactionError, TransactionResult};
 use brisk_sim::world::Arena;
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arms::Arm;
 use crate::plan::store::Row;
@@ -67,7 +67,7 @@ pub struct Report {
 }
 
 /// The path of a comparison.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Its canonical text.
     pub spec: String,

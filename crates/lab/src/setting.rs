@@ -34,6 +34,8 @@ pub struct Setting {
     pub paths: Vec<LinkSpec>,
     /// How long the server thinks before it answers.
     pub think: Duration,
+    /// Transactions that an open connection had before the one that is measured.
+    pub earlier: u32,
     /// How far the computations of a page differ from load to load, thousandths.
     pub spread: u16,
     /// Where the server has its responses from.
@@ -173,6 +175,7 @@ impl Comparison {
             request: self.request,
             think: self.setting.think,
             established: self.established,
+            earlier: self.setting.earlier,
             client: self.arms[arm].tcp.clone(),
             server: self.arms[arm].tcp.clone(),
             ..TransactionSpec::new(link, response)

@@ -41,6 +41,10 @@ pub struct TransactionSpec<'a> {
     pub think: Duration,
     /// Begin on a connection that is open and has been silent for a second.
     pub established: bool,
+    /// Transactions like this one that the open connection had before, one after the other: its window and its
+    /// timeout remember their losses. What is counted of the connections includes them; times, bytes and packets
+    /// dropped do not. Default 0; needs `established`.
+    pub earlier: u32,
     /// The client's TCP.
     pub client: TcpConfig,
     /// The server's TCP.
@@ -60,6 +64,7 @@ impl<'a> TransactionSpec<'a> {
             response,
             think: Duration::ZERO,
             established: false,
+            earlier: 0,
             client: TcpConfig::default(),
             server: TcpConfig::default(),
             fast_open: None,
@@ -248,11 +253,14 @@ impl Stage {
                 false => Connections::Fresh,
             },
             greeting: 0,
-            exchanges: vec![Exchange {
-                request: spec.request,
-                think: spec.think,
-                ..Exchange::of(spec.response)
-            }],
+            exchanges: vec![
+                Exchange {
+                    request: spec.request,
+                    think: spec.think,
+                    ..Exchange::of(spec.response)
+                };
+                1 + spec.earlier as usize
+            ],
         };
         // The server is there first: both begin at zero, in this order.
         let client = world.add_app(client_host, Instant::ZERO, Client::new(plan));
@@ -263,7 +271,9 @@ impl Stage {
         let Stage { world, server_host, server, client } = self;
         let (client, server, server_host) = (*client, *server, *server_host);
         let limit = Instant::ZERO + spec.limit;
-        let begun = |world: &World| world.app::<Client>(client).is_some_and(|app| !app.outcomes().is_empty());
+        let earlier = spec.earlier as usize;
+        let begun =
+            |world: &World| world.app::<Client>(client).is_some_and(|app| app.outcomes().len() > earlier);
         world.run_while(limit, begun);
         let before = Before {
             dropped: world.dropped(),
@@ -276,7 +286,7 @@ impl Stage {
         world.run_while(limit, over);
         let mut result =
             TransactionResult { dropped: world.dropped() - before.dropped, ..TransactionResult::default() };
-        if let Some(outcome) = world.app::<Client>(client).and_then(|app| app.outcomes().last()) {
+        if let Some(outcome) = world.app::<Client>(client).and_then(|app| app.outcomes().get(earlier)) {
             if outcome.failed == Some(Failed::Corrupted) && !rewrites_payload(spec.link) {
                 return Err(TransactionError::Corrupted { seed });
             }

@@ -35,6 +35,19 @@ fn the_initial_window_of_ten_segments_bounds_what_one_round_trip_carries() {
 }
 
 #[test]
+fn a_connection_that_had_earlier_transactions_has_their_window() {
+    let link = LinkSpec::parse("--rtt 100ms").unwrap();
+    let after = |earlier| {
+        let spec = TransactionSpec { established: true, earlier, ..TransactionSpec::new(&link, 40_000) };
+        transaction(&spec, 1).unwrap()
+    };
+    assert_eq!((after(0).completion, after(1).completion), (ms(200), ms(100)));
+    // The bytes are those of the last one, up to the headers of what still acknowledges the one before.
+    let [first, second] = [after(0), after(1)].map(|result| result.wire_bytes_down);
+    assert!(first.abs_diff(second) < 500, "{first} {second}");
+}
+
+#[test]
 fn the_rate_adds_what_the_bytes_take() {
     // 5000 bytes of payload in 4 segments of 52 bytes of headers: 5208 bytes at 1 Mbit/s, and
     // the SYN (60), its answer (60) and the request (152) before.

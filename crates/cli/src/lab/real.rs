@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use brisk_lab::plan::store::write_real;
 use brisk_lab::plan::{Cell, Plan};
 use brisk_lab::real::Real;
 use brisk_lab::real::contestant::{Contestant, OneOrMore};
@@ -57,12 +58,14 @@ impl Args {
         }
         let stop = interrupt::stop_flag()?;
         let mut ran = 0;
-        for (plan, _) in plans {
+        for (plan, text) in plans {
             let asked_for = |cell: &&Cell| self.cell.as_ref().is_none_or(|name| cell.name == *name);
             for cell in plan.cells.iter().filter(asked_for) {
                 match self.cell(plan, cell, seed)? {
                     Ok(real) => {
-                        self.measure(&real, &out.join(&plan.name), &cell.name, json, common, &stop)?;
+                        let report = self.measure(&real, common, &stop)?;
+                        write_real(out, plan, text, cell, &report).map_err(Failure::failed)?;
+                        show(&report, json)?;
                         ran += 1;
                     }
                     Err(why) if !common.quiet => eprintln!("{}, cell '{}': {why}", plan.name, cell.name),
@@ -100,26 +103,19 @@ impl Args {
         Ok(Ok(Real { name, link, seed, bytes, n, parallel, beside, contestants }))
     }
 
-    fn measure(
-        &self,
-        real: &Real,
-        directory: &Path,
-        cell: &str,
-        json: bool,
-        common: &Common,
-        stop: &AtomicBool,
-    ) -> Result<(), Failure> {
+    fn measure(&self, real: &Real, common: &Common, stop: &AtomicBool) -> Result<RealReport, Failure> {
         let mut look = |name: &str| {
             if !common.quiet {
                 eprintln!("{}: {name}", real.name);
             }
         };
-        let report: RealReport = real.run(stop, &mut look).map_err(Failure::failed)?;
-        let text = serde_json::to_string(&report).map_err(|error| Failure::failed(error.to_string()))?;
-        let file = directory.join(format!("{cell}.real.json"));
-        std::fs::create_dir_all(directory)
-            .and_then(|()| std::fs::write(&file, format!("{text}\n")))
-            .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
-        if json { print_line(&text) } else { print(&(report.to_text() + "\n")) }
+        real.run(stop, &mut look).map_err(Failure::failed)
     }
+}
+
+fn show(report: &RealReport, json: bool) -> Result<(), Failure> {
+    if !json {
+        return print(&(report.to_text() + "\n"));
+    }
+    print_line(&serde_json::to_string(report).map_err(|error| Failure::failed(error.to_string()))?)
 }

@@ -9,6 +9,7 @@ use crate::plan::metric::Metric;
 use crate::plan::run::{RunError, comparison};
 use crate::plan::store::{Row, Store};
 use crate::plan::{Cell, Expectation, Plan};
+use crate::real::report::RealReport;
 use crate::statistics::{Interval, below};
 
 /// Draws of the bootstrap for one figure.
@@ -41,6 +42,9 @@ pub struct CellReport {
     pub report: Report,
     /// What was expected, and what came out.
     pub expected: Vec<Finding>,
+    /// What contestants did in real time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub real: Option<RealReport>,
     /// Completion times of each arm in ms, for plots.
     #[serde(skip)]
     pub times: Vec<Vec<f64>>,
@@ -62,14 +66,23 @@ pub struct Finding {
     pub paper: Option<f64>,
     /// Ours; null if nothing completed.
     pub brisk: f64,
+    /// The kernel's in real time, if the cell has been run there and the kernel has such an arm.
+    pub kernel: Option<f64>,
+    /// That of the arm in real time.
+    pub real: Option<f64>,
     /// Its 95 % confidence interval, by resampling transactions of both arms together.
     pub ci95: Interval,
+    /// Where a sample as large as the paper's would lie in 95 % of cases if the paper had measured what we did;
+    /// none: it is not known how large that was, or it has no figure.
+    pub chance: Option<Interval>,
     /// Where it was expected.
     pub range: [f64; 2],
     /// Whether it lies there.
     pub verdict: Verdict,
     /// Why it should, and why it may differ from the paper's figure.
     pub why: String,
+    /// The experiment that has tested the reason; empty: none has.
+    pub checked: String,
 }
 
 /// Whether a figure is as expected.
@@ -78,35 +91,47 @@ pub struct Finding {
 pub enum Verdict {
     /// It lies in the range.
     Within,
-    /// It does not, but its confidence interval reaches into the range.
+    /// It does not, but chance explains it: its confidence interval reaches into the range, or that of a sample as
+    /// large as the paper's does.
     Unsure,
     /// It does not, and chance does not explain it.
     Outside,
 }
 
-/// Judges what the store holds of a plan; a cell that is not complete is left out.
+/// Judges what the store holds of a plan; a cell that is not complete is left out, unless it was run in real time.
 ///
 /// # Errors
 /// [`RunError`] if the store cannot be read or the plan cannot be meant.
 pub fn judge(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
     let mut cells = Vec::new();
     for cell in &plan.cells {
-        if let Some(arms) = store.read(cell)? {
-            cells.push(judge_cell(plan, cell, store, &arms)?);
+        let (arms, real) = (store.read(cell)?, store.real(cell)?);
+        if arms.is_some() || real.is_some() {
+            cells.push(judge_cell(plan, cell, store, &arms.unwrap_or_default(), real)?);
         }
     }
     let Plan { name, title, source, about, .. } = plan.clone();
     Ok(PlanReport { plan: name, title, source, about, cells })
 }
 
-fn judge_cell(plan: &Plan, cell: &Cell, store: &Store, arms: &[Vec<Row>]) -> Result<CellReport, RunError> {
+fn judge_cell(
+    plan: &Plan,
+    cell: &Cell,
+    store: &Store,
+    arms: &[Vec<Row>],
+    real: Option<RealReport>,
+) -> Result<CellReport, RunError> {
     // The report names what was run; which page stood in for a made one does not matter to it.
-    let comparison = comparison(plan, cell, &store.id, &[])?;
+    let mut comparison = comparison(plan, cell, &store.id, &[])?;
+    comparison.arms.truncate(arms.len());
     let report = Report::of(&comparison, |index, arm| ArmReport::of_rows(&comparison, arm, &arms[index]));
     let rtt_us = comparison.link.base_rtt().as_micros() as f64;
-    let expected = cell.expectations.iter().map(|expectation| {
+    let expectations = cell.expectations.iter().filter(|_| !arms.is_empty());
+    let expected = expectations.map(|expectation| {
         let index = cell.arms.iter().position(|arm| *arm == expectation.arm).unwrap_or_default();
-        find(expectation, &arms[index], &arms[0], rtt_us, store.id.seed)
+        let rows = Rows { arm: &arms[index], base: &arms[0], rtt_us };
+        let found = find(expectation, rows, plan.paper_n, store.id.seed);
+        found.beside(expectation.metric, &cell.arms, real.as_ref())
     });
     let times = arms.iter().map(|rows| rows.iter().filter_map(|row| row.completion_us));
     Ok(CellReport {
@@ -114,26 +139,43 @@ fn judge_cell(plan: &Plan, cell: &Cell, store: &Store, arms: &[Vec<Row>]) -> Res
         cell: cell.name.clone(),
         report,
         expected: expected.collect(),
+        real: real.clone(),
         times: times.map(|times| times.map(|us| us as f64 / 1000.0).collect()).collect(),
         drawings: store.drawings(cell),
     })
 }
 
-fn find(expectation: &Expectation, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Finding {
-    let Expectation { arm: name, metric, paper, range, why } = expectation;
-    let all: Vec<usize> = (0..arm.len()).collect();
-    let brisk = rounded(metric.value(arm, base, rtt_us, &all));
-    let ci95 = interval(*metric, arm, base, rtt_us, seed);
+/// What a figure is taken from.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    arm: &'a [Row],
+    base: &'a [Row],
+    /// Round-trip time of the empty path.
+    rtt_us: f64,
+}
+
+fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u64) -> Finding {
+    let Expectation { arm: name, metric, paper, range, why, checked } = expectation;
+    let all: Vec<usize> = (0..rows.arm.len()).collect();
+    let brisk = rounded(metric.value(rows.arm, rows.base, rows.rtt_us, &all));
+    let ci95 = interval(*metric, rows.arm, rows.base, rows.rtt_us, seed);
+    let chance = paper.and(paper_n).map(|n| chance(*metric, rows, n as usize, seed));
+    // Either interval alone may reach into the range: the second one holds both errors.
+    let widest = chance.map_or(ci95, |[low, high]| [low.min(ci95[0]), high.max(ci95[1])]);
     Finding {
         arm: name.clone(),
         metric: metric.to_string(),
         unit: metric.unit(),
         paper: *paper,
         brisk,
+        kernel: None,
+        real: None,
         ci95,
+        chance,
         range: *range,
-        verdict: verdict(brisk, ci95, *range),
+        verdict: verdict(brisk, widest, *range),
         why: why.clone(),
+        checked: checked.clone(),
     }
 }
 
@@ -142,12 +184,30 @@ fn find(expectation: &Expectation, arm: &[Row], base: &[Row], rtt_us: f64, seed:
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let mut rng = brisk_link::seeds::rng(seed, "judge");
     let n = arm.len().min(base.len());
-    let mut values: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
-            metric.value(arm, base, rtt_us, &drawn)
-        })
-        .collect();
+    middle(|| {
+        let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
+        metric.value(arm, base, rtt_us, &drawn)
+    })
+}
+
+/// Where the figure of `n` transactions of each arm would lie that another one had measured of the same thing. Ours are
+/// drawn again for our error, and `n` of those for that of the other one, whose arms did not meet the same losses.
+fn chance(metric: Metric, rows: Rows<'_>, n: usize, seed: u64) -> Interval {
+    let mut rng = brisk_link::seeds::rng(seed, "chance");
+    let all: Vec<usize> = (0..n).collect();
+    middle(|| {
+        let mut drawn = |of: &[Row]| {
+            let ours: Vec<usize> = (0..of.len()).map(|_| below(of.len(), &mut rng)).collect();
+            (0..n).map(|_| of[ours[below(ours.len(), &mut rng)]]).collect::<Vec<Row>>()
+        };
+        let (arm, base) = (drawn(rows.arm), drawn(rows.base));
+        metric.value(&arm, &base, rows.rtt_us, &all)
+    })
+}
+
+/// The middle 95 % of the values of resamples.
+fn middle(resample: impl FnMut() -> f64) -> Interval {
+    let mut values: Vec<f64> = std::iter::repeat_with(resample).take(RESAMPLES).collect();
     values.sort_by(f64::total_cmp);
     let at = |share: f64| rounded(values[((RESAMPLES - 1) as f64 * share).round() as usize]);
     [at(0.025), at(0.975)]
@@ -194,12 +254,32 @@ impl PlanReport {
 
     /// Findings that are outside their range.
     pub fn outside(&self) -> usize {
-        let findings = self.cells.iter().flat_map(|cell| &cell.expected);
-        findings.filter(|finding| finding.verdict == Verdict::Outside).count()
+        self.findings().filter(|finding| finding.verdict == Verdict::Outside).count()
+    }
+
+    /// All findings.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.cells.iter().flat_map(|cell| &cell.expected)
     }
 }
 
 impl Finding {
+    /// Whether it is outside its range and no experiment has tested the reason.
+    pub fn is_unexplained(&self) -> bool {
+        self.verdict == Verdict::Outside && self.checked.is_empty()
+    }
+
+    /// With the same figure in real time, the kernel's and ours.
+    fn beside(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
+        let first = arms.first().map_or("", String::as_str);
+        let of = |name: fn(&str) -> Option<String>| {
+            real.and_then(|real| real.figure(metric, &name(&self.arm)?, &name(first)?)).map(rounded)
+        };
+        let kernel = of(|arm| Some(format!("kernel {}", kernel_like(arm)?)));
+        let real = of(|arm| Some(format!("brisk {arm}")));
+        Finding { kernel, real, ..self }
+    }
+
     fn row(&self, cell: &str) -> [String; 8] {
         let Finding { arm, metric, paper, brisk, ci95: [low, high], range: [from, to], .. } = self;
         [
@@ -212,6 +292,15 @@ impl Finding {
             format!("{}..{}", short(*from), short(*to)),
             self.verdict.sign().to_owned(),
         ]
+    }
+}
+
+/// The form of the kernel that does what an arm does.
+fn kernel_like(arm: &str) -> Option<&'static str> {
+    match arm {
+        "tcp" => Some("cubic"),
+        "tcp+tfo" => Some("cubic+tfo"),
+        _ => None,
     }
 }
 
@@ -246,6 +335,25 @@ mod tests {
         assert_eq!(verdict(4.9, [4.0, 6.0], [5.0, 7.0]), Verdict::Unsure);
         assert_eq!(verdict(4.0, [3.0, 4.9], [5.0, 7.0]), Verdict::Outside);
         assert_eq!(verdict(f64::NAN, [f64::NAN; 2], [5.0, 7.0]), Verdict::Outside);
+    }
+
+    #[test]
+    fn a_small_sample_of_the_same_thing_may_lie_far_off() {
+        // One transaction of eleven takes twice as long: whether the 90th percentile does is chance for a few.
+        let row = |i: u64| Row { completion_us: Some(if i % 11 == 0 { 400 } else { 200 }), ..Row::default() };
+        let ours: Vec<Row> = (0..11_000).map(row).collect();
+        let rows = Rows { arm: &ours, base: &ours, rtt_us: 1.0 };
+        let of = |text: &str, n| chance(text.parse().unwrap(), rows, n, 1);
+        assert_eq!(of("ms.p90", 200), [0.2, 0.4]);
+        assert_eq!(of("ms.p90", 200_000), [0.2, 0.2], "but not for many");
+        let [low, high] = of("gain.mean", 10_000);
+        assert!(low < -0.3 && low > -2.0 && high > 0.3 && high < 2.0, "{low} {high}");
+        let text = "arm = 'tcp'\nmetric = 'ms.p90'\npaper = 0.4\nrange = [0.38, 0.42]\n";
+        let expectation: Expectation = toml::from_str(text).unwrap();
+        let verdict = |n| find(&expectation, rows, n, 1).verdict;
+        assert_eq!(verdict(None), Verdict::Outside);
+        assert_eq!(verdict(Some(200)), Verdict::Unsure);
+        assert_eq!(verdict(Some(200_000)), Verdict::Outside);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The same report as [`super::page`] as Markdown, for a repository: every figure with its reason.
 
 use crate::plan::judge::{Finding, PlanReport, Verdict, short};
+use crate::real::report::{ContestantReport, RealReport, Times};
 
 /// How the results came about, for the head of the page.
 #[derive(Clone, Debug)]
@@ -17,15 +18,17 @@ pub struct Made {
 
 /// The page over some plans.
 pub fn page(plans: &[PlanReport], made: &Made) -> String {
-    let findings = || plans.iter().flat_map(|plan| &plan.cells).flat_map(|cell| &cell.expected);
+    let findings = || plans.iter().flat_map(PlanReport::findings);
+    let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let Made { command, version, seed, machine } = made;
     let mut text = format!(
         "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
          {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
-         it (`OUTSIDE`). The expected range stands in the plan; where it leaves the paper's figure out, the last column says why, and\n\
-         where it says that a cell tests the reason, that cell is in the same table. Not every range was there before the\n\
+         it (`OUTSIDE`), of which {unexplained} without a reason that an experiment has tested. The expected range stands in the\n\
+         plan; where it leaves the paper's figure out, the last column says why, and behind *Checked* which experiment tested that\n\
+         and what came out. [The lab](lab.md) says how the verdict is found. Not every range was there before the\n\
          first run: an `ok` says that a figure is what it has been, beside the paper's it is for the reader to judge.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
@@ -56,11 +59,37 @@ fn section(plan: &PlanReport, text: &mut String) {
     for cell in cells {
         cell.expected.iter().for_each(|finding| text.push_str(&row(&cell.cell, finding)));
     }
+    for cell in cells {
+        cell.real.iter().for_each(|real| contestants(&cell.cell, real, text));
+    }
+}
+
+fn contestants(cell: &str, real: &RealReport, text: &mut String) {
+    text.push_str(&format!(
+        "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU ms a request of the\n\
+         contestant's processes; percent of its bulk flow beside one of the kernel's CUBIC):\n\n\
+         | contestant | answered | failed | mean | 95 % | p50 | p95 | p99 | up | down | CPU | share |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        real.bytes, real.parallel
+    ));
+    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), short);
+    for contestant in &real.contestants {
+        let Times { mean, mean_ci95: [low, high], p50, p95, p99 } = contestant.ms;
+        let [mean, low, high, p50, p95, p99] = [mean, low, high, p50, p95, p99].map(short);
+        let [up, down] = [contestant.wire_up, contestant.wire_down].map(short);
+        let ContestantReport { name, answered, failed, .. } = contestant;
+        let (cpu, share) = (or_dash(contestant.cpu_ms), or_dash(contestant.share));
+        text.push_str(&format!(
+            "| {name} | {answered} | {failed} | {mean} | {low} to {high} | {p50} | {p95} | {p99} | {up} | {down} | {cpu} | {share} |\n"
+        ));
+    }
 }
 
 fn row(cell: &str, finding: &Finding) -> String {
-    let Finding { arm, metric, unit, paper, brisk, ci95: [low, high], range: [from, to], verdict, why } =
+    let Finding { arm, metric, unit, paper, brisk, ci95: [low, high], range: [from, to], verdict, .. } =
         finding;
+    let Finding { why, checked, .. } = finding;
+    let checked = if checked.is_empty() { String::new() } else { format!(" *Checked:* {checked}") };
     format!(
         "| {cell} | {arm} | `{metric}` | {} | {} | {} to {} | {} | {} to {} | {} | {} |\n",
         paper.map_or("-".to_owned(), short),
@@ -71,7 +100,7 @@ fn row(cell: &str, finding: &Finding) -> String {
         short(*from),
         short(*to),
         verdict.sign(),
-        why.replace('|', "/"),
+        format!("{why}{checked}").replace('|', "/").trim(),
     )
 }
 
@@ -87,15 +116,19 @@ mod tests {
             unit: "%",
             paper: Some(-50.0),
             brisk: -49.5,
+            kernel: None,
+            real: None,
             ci95: [-50.0, -49.0],
+            chance: None,
             range: [-51.0, -49.0],
             verdict: Verdict::Within,
-            why: "a | b".to_owned(),
+            why: "a | b.".to_owned(),
+            checked: "a cell.".to_owned(),
         };
         let row = row("cell", &finding);
         assert_eq!(
             row,
-            "| cell | tcp+tfo | `gain.p50` | -50.0 | -49.5 % | -50.0 to -49.0 | 0.50 | -51.0 to -49.0 | ok | a / b |\n"
+            "| cell | tcp+tfo | `gain.p50` | -50.0 | -49.5 % | -50.0 to -49.0 | 0.50 | -51.0 to -49.0 | ok | a / b. *Checked:* a cell. |\n"
         );
         let mut text = String::new();
         let plan = ["p", "t", "s", "a"].map(str::to_owned);

@@ -44,6 +44,8 @@ use metric::Metric;
 const USUAL_N: u64 = 10_000;
 /// The same for a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
+/// Transactions that a connection can have had before.
+const MOST_EARLIER: u32 = 1_000;
 /// Bytes of a request unless the plan says otherwise: those of Gentle Aggression section 8.4.1.
 const USUAL_REQUEST: u32 = 40;
 
@@ -66,6 +68,8 @@ pub struct Plan {
     /// The same for a quick run.
     #[serde(default = "usual_quick_n")]
     pub quick_n: u64,
+    /// Transactions of each arm behind the paper's figures, 100 or more: they have an error of their own.
+    pub paper_n: Option<u64>,
     /// What is run.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
@@ -92,6 +96,10 @@ pub struct Cell {
     /// Begin on a connection that is open and has been silent for a second.
     #[serde(default)]
     pub established: bool,
+    /// Transactions that the open connection had before, one after the other: its window and its timeout remember
+    /// their losses. 0 to 1,000.
+    #[serde(default)]
+    pub earlier: u32,
     /// Paths, in the grammar of the command line, that are added to the link: each transaction meets one of
     /// them.
     #[serde(default)]
@@ -160,6 +168,9 @@ pub struct Expectation {
     /// Why it should, and why it may differ from the paper's figure.
     #[serde(default)]
     pub why: String,
+    /// The experiment that has tested the reason, and what came out.
+    #[serde(default)]
+    pub checked: String,
 }
 
 /// Why a text is no plan.
@@ -221,6 +232,10 @@ impl Plan {
             cell: cell.name.clone(),
             what,
         };
+        if plan.paper_n.is_some_and(|n| !(100..=10_000_000).contains(&n)) {
+            let what = "paper_n: use 100 to 10000000 transactions".to_owned();
+            return Err(PlanError::Shape { plan: name.to_owned(), line: 1, what });
+        }
         for (index, cell) in plan.cells.iter().enumerate() {
             cell.check().map_err(|what| refused(cell, what))?;
             if plan.cells[..index].iter().any(|other| other.name == cell.name) {
@@ -285,12 +300,19 @@ impl Cell {
         if self.spread > 100 {
             return Err(format!("spread = {}: use 0 to 100 percent", self.spread));
         }
+        if self.earlier > MOST_EARLIER || self.earlier > 0 && !self.established {
+            return Err(format!(
+                "earlier = {}: use 0 to {MOST_EARLIER}, with established = true",
+                self.earlier
+            ));
+        }
         if self.draw && (self.page.is_some() || self.beside.is_some() || self.burst.is_some()) {
             return Err("draw: only a transaction can be drawn".to_owned());
         }
         Ok(Setting {
             paths: self.paths.iter().map(path).collect::<Result<_, String>>()?,
             think: self.think.as_deref().map_or(Ok(Duration::ZERO), |text| duration("think", text))?,
+            earlier: self.earlier,
             spread: self.spread * 10,
             backend: self.backend.as_ref().map(|backend| self.backend(backend)).transpose()?,
             beside: self.beside.as_ref().map(beside).transpose()?,
@@ -415,7 +437,7 @@ mod tests {
     fn what_cannot_be_meant_is_named_with_its_place() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
-            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"
+            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `earlier`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"
         );
         let cell = |rest: &str| error(&format!("[[cell]]\nname = \"x\"\narms = [\"tcp\"]\n{rest}"));
         assert!(cell("link = \"--rtt never\"\nflow = \"5kB\"\n").starts_with("p, cell 'x': link: "));
@@ -432,6 +454,8 @@ mod tests {
             ("think = \"soon\"", "think = \"soon\""),
             ("initial_window = 0", "use 1 to 64 segments"),
             ("spread = 101", "use 0 to 100 percent"),
+            ("earlier = 3", "with established = true"),
+            ("established = true\nearlier = 1001", "use 0 to 1000"),
             ("burst = [3, 2]", "the fewer first"),
             ("beside = { plain = 0, others = 1, takes = \"5s\" }", "use 1 to 100 flows"),
             ("backend = { link = \"\", arms = [] }", "backend: 0 arms for the 1 of the cell"),

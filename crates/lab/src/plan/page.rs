@@ -4,6 +4,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::plan::judge::{CellReport, Finding, PlanReport, Verdict, short};
+use crate::real::report::{ContestantReport, RealReport};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -16,7 +17,8 @@ const LEAST_SHARE: f64 = 1e-3;
 
 /// The page over some plans. `made_by` says which command made it, with seed and version.
 pub fn page(plans: &[PlanReport], made_by: &str) -> String {
-    let findings = || plans.iter().flat_map(|plan| &plan.cells).flat_map(|cell| &cell.expected);
+    let findings = || plans.iter().flat_map(PlanReport::findings);
+    let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let markup = html! {
         (DOCTYPE)
@@ -35,7 +37,8 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
                         (findings().count()) " figures: "
                         strong { (count(Verdict::Within)) } " as expected, "
                         strong { (count(Verdict::Unsure)) } " that chance may explain, "
-                        strong { (count(Verdict::Outside)) } " outside."
+                        strong { (count(Verdict::Outside)) } " outside, of which "
+                        strong { (unexplained) } " without a reason that an experiment has tested."
                     }
                 }
                 nav { @for plan in plans { a href={ "#" (plan.plan) } { (plan.plan) } " " } }
@@ -49,17 +52,21 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
 /// Every figure as CSV, a line each.
 pub fn csv(plans: &[PlanReport]) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let heading =
-        ["plan", "cell", "arm", "metric", "unit", "paper", "brisk", "low", "high", "from", "to", "verdict"];
+    let heading = [
+        "plan", "cell", "arm", "metric", "unit", "paper", "brisk", "low", "high", "from", "to", "verdict",
+        "kernel", "real",
+    ];
     let mut written = writer.write_record(heading);
     for cell in plans.iter().flat_map(|plan| &plan.cells) {
         for finding in &cell.expected {
-            let Finding { arm, metric, unit, paper, brisk, ci95, range, verdict, why: _ } = finding;
+            let Finding { arm, metric, unit, paper, brisk, ci95, range, verdict, .. } = finding;
             let numbers = [*brisk, ci95[0], ci95[1], range[0], range[1]].map(|value| value.to_string());
             let texts = [&cell.plan, &cell.cell, arm, metric].map(String::clone);
             let paper = paper.map(|paper| paper.to_string()).unwrap_or_default();
             let record = texts.into_iter().chain([(*unit).to_owned(), paper]).chain(numbers);
-            written = written.and_then(|()| writer.write_record(record.chain([verdict.sign().to_owned()])));
+            let real = [finding.kernel, finding.real].map(|value| value.map(|value| value.to_string()));
+            let record = record.chain([verdict.sign().to_owned()]).chain(real.map(Option::unwrap_or_default));
+            written = written.and_then(|()| writer.write_record(record));
         }
     }
     let bytes = written.ok().and_then(|()| writer.into_inner().ok());
@@ -88,7 +95,8 @@ fn cell_part(cell: &CellReport) -> Markup {
             ", " (workload.n) " transactions an arm, seed " (cell.report.seed)
         }
         @if !cell.expected.is_empty() { (findings(&cell.expected)) }
-        (arms(cell))
+        @if !cell.report.arms.is_empty() { (arms(cell)) }
+        @if let Some(real) = &cell.real { (contestants(real)) }
         (plot(cell))
         @for (arm, drawing) in cell.report.arms.iter().zip(&cell.drawings) {
             h4 { "the first transaction with " (arm.name) }
@@ -98,10 +106,12 @@ fn cell_part(cell: &CellReport) -> Markup {
 }
 
 fn findings(findings: &[Finding]) -> Markup {
+    let real = findings.iter().any(|finding| finding.kernel.or(finding.real).is_some());
     html! {
         div.scroll { table {
             thead { tr {
                 th { "arm" } th { "figure" } th { "paper" } th { "brisk" } th { "95 %" } th { "difference" }
+                @if real { th { "kernel" } th { "brisk, real time" } }
                 th { "expected" } th { "" } th { "why" }
             } }
             tbody { @for finding in findings {
@@ -113,9 +123,17 @@ fn findings(findings: &[Finding]) -> Markup {
                     td.n { strong { (short(finding.brisk)) } " " (finding.unit) }
                     td.n { (short(low)) " to " (short(high)) }
                     td.n { (finding.paper.map_or("-".to_owned(), |paper| short(finding.brisk - paper))) }
+                    @if real {
+                        @for value in [finding.kernel, finding.real] {
+                            td.n { (value.map_or("-".to_owned(), short)) }
+                        }
+                    }
                     td.n { (short(from)) " to " (short(to)) }
                     td.verdict { (finding.verdict.sign()) }
-                    td.why { (finding.why) }
+                    td.why {
+                        (finding.why)
+                        @if !finding.checked.is_empty() { " " em { "Checked: " } (finding.checked) }
+                    }
                 }
             } }
         } }
@@ -141,6 +159,47 @@ fn arms(cell: &CellReport) -> Markup {
                 }
             } }
         } }
+    }
+}
+
+/// Who took part in real time, the kernel first.
+fn contestants(real: &RealReport) -> Markup {
+    html! {
+        p.link {
+            "In real time over the emulated link, seed " (real.seed) ", " (real.bytes) " bytes, " (real.parallel)
+            " at a time. Up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's \
+              processes. Share: of its bulk flow beside one of the kernel's CUBIC."
+        }
+        div.scroll { table {
+            thead { tr {
+                th { "contestant" } th { "answered" } th { "failed" } th { "mean ms" } th { "95 %" } th { "p50" } th { "p95" }
+                th { "p99" } th { "up" } th { "down" } th { "CPU" } th { "share" } th { "" }
+            } }
+            tbody { @for contestant in &real.contestants { (contestant_row(contestant)) } }
+        } }
+    }
+}
+
+fn contestant_row(contestant: &ContestantReport) -> Markup {
+    let ContestantReport {
+        name, answered, failed, last_failure, ms, wire_up, wire_down, cpu_ms, share, ..
+    } = contestant;
+    let [low, high] = ms.mean_ci95;
+    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), short);
+    html! {
+        tr {
+            td { (name) }
+            td.n { (answered) } td.n { (failed) }
+            td.n { (short(ms.mean)) }
+            td.n { (short(low)) " to " (short(high)) }
+            @for value in [ms.p50, ms.p95, ms.p99, *wire_up, *wire_down] { td.n { (short(value)) } }
+            td.n { (or_dash(*cpu_ms)) }
+            td.n { (or_dash(*share)) @if share.is_some() { " %" } }
+            td.why {
+                @if let Some(why) = last_failure { (why) ". " }
+                @if !contestant.valid { (contestant.verdict) }
+            }
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! DIR/PLAN/run.json                which plan, seed, number, shard and build
 //! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
 //! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan wants it
+//! DIR/PLAN/CELL.real.json          what contestants did in real time
+//! DIR/PLAN/plan.toml               the plan of these, where nothing was run in virtual time
 //! ```
 //!
 //! A file appears when it is complete, so that a run can be interrupted and resumed. Transaction `i` of a
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::plan::{Cell, Plan};
+use crate::real::report::RealReport;
 
 /// Shard `index` of `of`, counted from 1: the transactions whose number leaves the remainder `index - 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -239,10 +242,8 @@ impl Store {
         for entry in fs::read_dir(root).map_err(refused)? {
             let directory = entry.map_err(refused)?.path();
             let marker = directory.join("run.json");
-            if marker.exists() {
-                let id = read_id(&marker)?;
-                found.push(Store { directory, id });
-            }
+            let id = if marker.exists() { Some(read_id(&marker)?) } else { only_real(&directory)? };
+            found.extend(id.map(|id| Store { directory, id }));
         }
         found.sort_by(|a, b| a.id.plan.cmp(&b.id.plan));
         Ok(found)
@@ -310,6 +311,19 @@ impl Store {
         self.files(cell).into_iter().map(read).collect::<Option<_>>().unwrap_or_default()
     }
 
+    /// What contestants did on the cell in real time, if they have.
+    ///
+    /// # Errors
+    /// [`StoreError`] if that cannot be read.
+    pub fn real(&self, cell: &Cell) -> Result<Option<RealReport>, StoreError> {
+        let file = real_file(&self.directory, cell);
+        match fs::read_to_string(&file) {
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| damaged(&file, error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::Io { path: file.display().to_string(), error }),
+        }
+    }
+
     fn files(&self, cell: &Cell) -> Vec<PathBuf> {
         let name = |(index, arm): (usize, &String)| {
             let plain = |c: char| if c.is_ascii_alphanumeric() || c == '+' || c == '=' { c } else { '-' };
@@ -318,6 +332,42 @@ impl Store {
         let directory = self.directory.join(&cell.name);
         cell.arms.iter().enumerate().map(|arm| directory.join(name(arm))).collect()
     }
+}
+
+/// Keeps what contestants did on a cell in real time; `text` is the plan's.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn write_real(
+    root: &Path,
+    plan: &Plan,
+    text: &str,
+    cell: &Cell,
+    real: &RealReport,
+) -> Result<(), StoreError> {
+    let directory = root.join(&plan.name);
+    let file = real_file(&directory, cell);
+    let json = serde_json::to_string(real).map_err(|error| damaged(&file, error))?;
+    write_whole(&directory.join(PLAN_FILE), text.as_bytes())?;
+    write_whole(&file, (json + "\n").as_bytes())
+}
+
+/// The plan of results in real time.
+const PLAN_FILE: &str = "plan.toml";
+
+fn real_file(directory: &Path, cell: &Cell) -> PathBuf {
+    directory.join(format!("{}.real.json", cell.name))
+}
+
+/// A plan that was run in real time only: no transaction of it is there.
+fn only_real(directory: &Path) -> Result<Option<RunId>, StoreError> {
+    let file = directory.join(PLAN_FILE);
+    let Some(name) = directory.file_name().filter(|_| file.exists()) else { return Ok(None) };
+    let text = fs::read_to_string(&file)
+        .map_err(|error| StoreError::Io { path: file.display().to_string(), error })?;
+    let plan = name.to_string_lossy().into_owned();
+    let (version, build) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
+    Ok(Some(RunId { plan, text, seed: 1, n: 0, pages: String::new(), shard: Shard::WHOLE, version, build }))
 }
 
 /// Puts the shards of each plan together.

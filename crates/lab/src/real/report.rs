@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::contestant::Contestant;
 use super::{Measured, Real};
 use crate::compare::LinkReport;
 use crate::emulate::Outcome;
+use crate::plan::metric::Metric;
 use crate::statistics::{Interval, Sample, Statistic};
 
 /// What became of all contestants.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RealReport {
     /// What it is called.
     pub name: String,
@@ -29,7 +30,7 @@ pub struct RealReport {
 }
 
 /// What became of one.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContestantReport {
     /// Its name.
     pub name: String,
@@ -42,8 +43,10 @@ pub struct ContestantReport {
     /// Completion times of those that were answered, ms.
     pub ms: Times,
     /// IP bytes that the client's side sent / bytes of responses.
+    #[serde(deserialize_with = "number")]
     pub wire_up: f64,
     /// IP bytes that the origin's side sent, lost ones included / bytes of responses.
+    #[serde(deserialize_with = "number")]
     pub wire_down: f64,
     /// Processor time of the contestant's own processes for a request, ms; none: there are none.
     pub cpu_ms: Option<f64>,
@@ -56,18 +59,33 @@ pub struct ContestantReport {
 }
 
 /// Completion times, ms.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// Mean.
+    #[serde(deserialize_with = "number")]
     pub mean: f64,
     /// Its 95 % interval.
+    #[serde(deserialize_with = "interval")]
     pub mean_ci95: Interval,
     /// Median.
+    #[serde(deserialize_with = "number")]
     pub p50: f64,
     /// 95th percentile.
+    #[serde(deserialize_with = "number")]
     pub p95: f64,
     /// 99th percentile.
+    #[serde(deserialize_with = "number")]
     pub p99: f64,
+}
+
+/// JSON has no NaN: a figure of nothing is null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Interval, D::Error> {
+    let ends = <[Option<f64>; 2]>::deserialize(from)?;
+    Ok(ends.map(|end| end.unwrap_or(f64::NAN)))
 }
 
 impl ContestantReport {
@@ -94,6 +112,17 @@ impl ContestantReport {
 }
 
 impl Times {
+    /// One of those that are kept.
+    fn get(&self, statistic: Statistic) -> Option<f64> {
+        match statistic {
+            Statistic::Mean => Some(self.mean),
+            Statistic::Quantile(0.5) => Some(self.p50),
+            Statistic::Quantile(0.95) => Some(self.p95),
+            Statistic::Quantile(0.99) => Some(self.p99),
+            Statistic::Quantile(_) => None,
+        }
+    }
+
     fn of(times: Vec<f64>, seed: u64) -> Times {
         let sample = Sample::new(times);
         let mut rng = brisk_link::seeds::rng(seed, "real");
@@ -118,6 +147,24 @@ impl RealReport {
             parallel: real.parallel,
             contestants,
         }
+    }
+
+    /// A metric of a contestant, gains against another one; `None` if it is not measured in real time or nothing was.
+    pub(crate) fn figure(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
+        let of = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
+        let contestant = of(name)?;
+        let time = |of: Statistic| contestant.ms.get(of);
+        let value = match metric {
+            Metric::Ms(statistic) => time(statistic)?,
+            Metric::Rtts(statistic) => time(statistic)? / self.link.base_rtt_ms,
+            Metric::Gain(statistic) => 100.0 * (time(statistic)? / of(first)?.ms.get(statistic)? - 1.0),
+            Metric::Wire => contestant.wire_up + contestant.wire_down,
+            Metric::Completed => {
+                100.0 * contestant.answered as f64 / (contestant.answered + contestant.failed) as f64
+            }
+            _ => return None,
+        };
+        value.is_finite().then_some(value)
     }
 
     /// The report as text for a terminal.
@@ -231,6 +278,21 @@ mod tests {
             (report.cpu_ms, report.share, report.name.as_str()),
             (Some(2.0), Some(30.0), "kernel cubic+tfo")
         );
+        let table = RealReport::new(&real, vec![report.clone()]);
+        let figure = |metric: &str| {
+            table.figure(metric.parse().unwrap(), "kernel cubic+tfo", "kernel cubic+tfo").unwrap()
+        };
+        assert_eq!(["ms.mean", "rtts.p50", "gain.p99", "completed"].map(figure), [20.0, 2.0, 0.0, 75.0]);
+        assert_eq!(table.figure(Metric::Wire, "kernel cubic", ""), None);
+        let failed = ContestantReport {
+            answered: 0,
+            ms: Times::of(Vec::new(), 1),
+            wire_up: f64::NAN,
+            ..report.clone()
+        };
+        let kept = serde_json::to_string(&failed).unwrap();
+        let read: ContestantReport = serde_json::from_str(&kept).unwrap();
+        assert!(read.ms.mean.is_nan() && read.ms.mean_ci95[0].is_nan() && read.wire_up.is_nan(), "{kept}");
         let text = RealReport::new(&real, vec![report]).to_text();
         assert!(text.contains("1 requests failed, the last one: no answer"), "{text}");
     }
