@@ -41,6 +41,9 @@ const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
 /// An attachment over which an answer came behind a SYN with data within this time is no black hole, whatever single
 /// destinations look like: a queue of several seconds shows the same signs.
 const WORKS_TELLS: Duration = Duration::from_secs(60);
+/// Swallowed SYNs in a row after which a destination and port is left alone that has answered behind data of a SYN: where
+/// one handshake of twenty-five loses a packet two in a row are chance every 600 connections, and six never.
+const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
 /// Attachments and signs that are remembered at most.
 const MAX_ATTACHMENTS: usize = 16;
 const MAX_SIGNS: usize = 8;
@@ -56,7 +59,8 @@ pub struct ClientMemory {
     pub entries: usize,
     /// Never count on more than 1460 (IPv4) or 1440 (IPv6) bytes of MSS for a SYN. Default `true`.
     pub cap_syn_mss: bool,
-    /// Swallowed SYNs in a row after which a destination and port is left alone. 1..=10, default 2.
+    /// Swallowed SYNs in a row after which a destination and port is left alone; 6 at least if an answer came from it behind
+    /// data of a SYN before. 1..=10, default 2.
     pub syn_fail_limit: u8,
     /// It is left alone for this long, doubled per swallowed SYN. 1 s..=1 h, default 60 s.
     pub disable_base: Duration,
@@ -320,6 +324,8 @@ pub(super) struct Port {
     pub(super) proven: bool,
     /// An answer came over a plain connection first.
     pub(super) outrun: bool,
+    /// An answer came behind data of a SYN since it was left alone last: what is swallowed now is rather lost.
+    pub(super) answered: bool,
 }
 
 /// Whether an attachment to the network is a black hole for Fast Open.
@@ -439,7 +445,7 @@ impl ClientCache {
             Report::Works => {
                 if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
                     let port = path.port_mut(asker.port);
-                    (port.proven, port.outrun) = (true, false);
+                    (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
                 if !asker.path.remote.is_loopback() && !self.memory.black_hole_base.is_zero() {
                     let breaker = self.breaker_or_insert(asker.attachment);
@@ -572,7 +578,16 @@ impl Path {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(count);
+        // More than one at a time is a black hole, which is no matter of chance.
+        let may_be_chance = port.answered && count == 1;
+        if may_be_chance && port.syn_fail < memory.syn_fail_limit.max(KNOWN_SYN_FAIL_LIMIT) {
+            return;
+        }
         if port.syn_fail >= memory.syn_fail_limit {
+            if core::mem::take(&mut port.answered) {
+                // It is left alone as long as a stranger the first time.
+                port.syn_fail = memory.syn_fail_limit;
+            }
             port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
         }
     }
@@ -725,6 +740,26 @@ mod tests {
         bench.answer(SynAckClass::Accepted, None, 780_001);
         bench.answer(SynAckClass::SynDrop, None, 780_002);
         assert_eq!(bench.mode(780_003), Ok(Mode::Data), "success forgives");
+    }
+
+    #[test]
+    fn what_has_answered_before_is_left_alone_after_six_in_a_row() {
+        let mut bench = Bench::known();
+        bench.report(&Report::Works, 0);
+        for lost in 1..=5 {
+            bench.answer(SynAckClass::SynDrop, None, lost);
+            assert_eq!(bench.mode(lost), Ok(Mode::Data), "{lost} in a row");
+        }
+        bench.answer(SynAckClass::SynDrop, None, 6);
+        assert_eq!(bench.mode(240_005), Err(OffReason::Disabled));
+        assert_eq!(bench.mode(240_006), Ok(Mode::Data), "as long as a stranger");
+        bench.answer(SynAckClass::SynDrop, None, 240_007);
+        assert_eq!(bench.mode(240_008), Err(OffReason::Disabled), "and then it is one");
+        // A black hole is no matter of chance.
+        let mut bench = Bench::known();
+        bench.report(&Report::Works, 0);
+        bench.report(&Report::BlackHole(BlackHoleSign::Timeouts), 1);
+        assert_eq!(bench.mode(2), Err(OffReason::Disabled));
     }
 
     #[test]

@@ -115,6 +115,7 @@ impl ClientCache {
             request_after,
             takes_data,
             proven,
+            answered: proven,
             ..Port::default()
         };
         if taken && let Some(path) = self.paths.touch(&key) {
