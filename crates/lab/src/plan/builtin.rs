@@ -32,7 +32,6 @@ pub const PLANS: &[(&str, &str)] = &[
     ("negative-controls", include_str!("../../../../plans/negative-controls.toml")),
     ("today", include_str!("../../../../plans/today.toml")),
     ("kernel-reference", include_str!("../../../../plans/kernel-reference.toml")),
-    ("kernel-kept", include_str!("../../../../plans/kernel-kept.toml")),
     ("kernel-again", include_str!("../../../../plans/kernel-again.toml")),
 ];
 
