@@ -340,7 +340,10 @@ mod tests {
     #[test]
     fn a_small_sample_of_the_same_thing_may_lie_far_off() {
         // One transaction of fourteen takes twice as long: whether the 90th percentile does is chance for a few.
-        let row = |i: u64| Row { completion_us: Some(if i % 14 == 0 { 400 } else { 200 }), ..Row::default() };
+        let row = |i: u64| Row {
+            completion_us: Some(if i.is_multiple_of(14) { 400 } else { 200 }),
+            ..Row::default()
+        };
         let ours: Vec<Row> = (0..2_800).map(row).collect();
         let rows = Rows { arm: &ours, base: &ours, rtt_us: 1.0 };
         let of = |text: &str, n| chance(text.parse().unwrap(), rows, n, 1);
