@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod backend;
+mod bench;
 mod check;
 mod confine;
 mod cookie_keys;
@@ -89,6 +90,8 @@ enum Command {
     Whatif(whatif::Args),
     /// The experiments of both papers, with the papers' figures beside ours
     Lab(lab::Args),
+    /// What our TCP costs beside the kernel's: processor time of both ends, in turns
+    Bench(bench::Args),
     /// Run packet scripts against the stack in virtual time
     Script(script::Args),
     /// The gateway near the users: accepts TCP, carries it over the hop to the backend
@@ -136,6 +139,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Emulate(args) => emulate::run(args, &common),
         Command::Whatif(args) => whatif::run(args, &common),
         Command::Lab(args) => lab::run(args, &common),
+        Command::Bench(args) => bench::run(args, &common),
         Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),

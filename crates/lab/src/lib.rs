@@ -14,11 +14,14 @@
 //! | [`browse`] | a page in a real Chromium over an emulated link |
 //! | [`own`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
 //! | [`real`] | contestants in real time over the same emulated link |
+//! | [`mod@bench`] | processor time of both ends above the kernel's TCP and above ours, in turns |
+//! | [`side`] | the kernel's TCP and ours behind one face |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
 
 pub mod arms;
+pub mod bench;
 pub mod browse;
 pub mod compare;
 pub mod demo;
@@ -29,6 +32,7 @@ pub mod pages;
 pub mod plan;
 pub mod real;
 pub mod setting;
+pub mod side;
 pub mod sizes;
 pub mod statistics;
 

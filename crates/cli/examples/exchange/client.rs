@@ -11,7 +11,7 @@ use tokio::task::LocalSet;
 
 use crate::Workload;
 use crate::server::Request;
-use crate::side::{Side, Stream};
+use brisk_lab::side::{Side, Stream};
 
 /// What is not finished by then has failed.
 const LIMIT: Duration = Duration::from_secs(120);

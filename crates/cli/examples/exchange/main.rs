@@ -16,7 +16,6 @@
 mod client;
 mod flood;
 mod server;
-mod side;
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +27,7 @@ use brisk_runtime::attach::AttachConfig;
 use brisk_runtime::{DeviceSpec, Prefix};
 use clap::Parser;
 
-use crate::side::Side;
+use brisk_lab::side::Side;
 
 /// Requests and responses over the kernel's TCP or ours
 #[derive(Debug, Parser)]
@@ -144,7 +143,9 @@ fn main() -> ExitCode {
 impl Stack {
     /// The side that the flags ask for.
     fn open(&self) -> io::Result<Side> {
-        let Some(device) = &self.device else { return Ok(Side::Kernel { fast_open: self.fast_open }) };
+        let Some(device) = &self.device else {
+            return Ok(Side::Kernel { fast_open: self.fast_open, congestion: None });
+        };
         let mut arm = parse_arm(&self.arm).map_err(io::Error::other)?;
         if let Some(percent) = self.max_overhead {
             arm.allow(percent);

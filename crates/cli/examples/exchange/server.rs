@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::side::{Side, Stream};
+use brisk_lab::side::{Side, Stream};
 
 /// A request: bytes of the response, bytes of the request, who closes; then filling.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,14 @@
-//! The two TCPs behind one face.
+//! The kernel's TCP and ours behind one face: what runs above either is the same code, so that what differs is the TCP.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, TcpListener, TcpSocket};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, TcpListener};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpSocket;
 
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
@@ -18,39 +19,59 @@ const BACKLOG: usize = 4096;
 
 /// Whose TCP.
 #[derive(Debug)]
-pub(crate) enum Side {
-    Kernel { fast_open: bool },
-    Ours { endpoint: Endpoint, fast_open: bool },
+pub enum Side {
+    /// The kernel's, in the namespace of the calling thread.
+    Kernel {
+        /// Send requests on the SYN.
+        fast_open: bool,
+        /// Congestion control of its sockets; none: the route's or the system's.
+        congestion: Option<&'static str>,
+    },
+    /// A stack of ours.
+    Ours {
+        /// The stack.
+        endpoint: Endpoint,
+        /// Send requests on the SYN, and take them.
+        fast_open: bool,
+    },
 }
 
 /// A connection of either.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// The kernel's.
     Kernel(tokio::net::TcpStream),
+    /// Ours.
     Ours(brisk_runtime::TcpStream),
+    /// Ours, with a request over Fast Open that a second connection insures.
     Hedged(brisk_runtime::HedgedStream),
 }
 
 /// A listener of either.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
+    /// The kernel's.
     Kernel(tokio::net::TcpListener),
+    /// Ours.
     Ours(TcpListener),
 }
 
 impl Side {
-    pub(crate) fn listen(&self, local: SocketAddr, queue: u16) -> io::Result<Listener> {
+    /// Listens; Fast Open may leave at most `queue` connections unacknowledged (the kernel has a sysctl for that).
+    ///
+    /// # Errors
+    /// Those of `bind` and `listen`.
+    pub fn listen(&self, local: SocketAddr, queue: u16) -> io::Result<Listener> {
         match self {
-            Side::Kernel { .. } => {
-                let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
+            Side::Kernel { congestion, .. } => {
+                let socket = kernel_socket(local, *congestion)?;
                 socket.set_reuse_address(true)?;
-                socket.set_nonblocking(true)?;
                 socket.bind(&SockAddr::from(local))?;
                 socket.listen(BACKLOG as i32)?;
                 Ok(Listener::Kernel(tokio::net::TcpListener::from_std(socket.into())?))
             }
             Side::Ours { endpoint, fast_open } => {
-                let mut socket = TcpSocket::new(endpoint);
+                let mut socket = brisk_runtime::TcpSocket::new(endpoint);
                 socket.bind(local);
                 socket.set_nodelay(true);
                 if *fast_open {
@@ -62,9 +83,11 @@ impl Side {
     }
 
     /// Connects and sends `request` as early as may be. With Fast Open the connection need not stand when this returns.
-    pub(crate) async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
+    pub async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
         match self {
-            Side::Kernel { fast_open: true } => fast_open_by_kernel(to, request).await,
+            Side::Kernel { fast_open: true, congestion } => {
+                fast_open_by_kernel(to, request, *congestion).await
+            }
             Side::Ours { endpoint, fast_open: true } => {
                 let mut tcp = endpoint.tcp_config().clone();
                 tcp.nodelay = true;
@@ -72,7 +95,7 @@ impl Side {
                 let config = ConnectConfig { tcp, fast_open, ..ConnectConfig::default() };
                 endpoint.connect_hedged(to, request, &config).map(Stream::Hedged)
             }
-            Side::Kernel { fast_open: false } | Side::Ours { fast_open: false, .. } => {
+            Side::Kernel { fast_open: false, .. } | Side::Ours { fast_open: false, .. } => {
                 let mut stream = self.connect(to).await?;
                 stream.write_all(request).await?;
                 Ok(stream)
@@ -81,9 +104,15 @@ impl Side {
     }
 
     /// Connects without data, whatever is said of Fast Open.
-    pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
+    ///
+    /// # Errors
+    /// Those of `connect`.
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
         let stream = match self {
-            Side::Kernel { .. } => Stream::Kernel(tokio::net::TcpStream::connect(to).await?),
+            Side::Kernel { congestion, .. } => {
+                let socket = TcpSocket::from_std_stream(kernel_socket(to, *congestion)?.into());
+                Stream::Kernel(socket.connect(to).await?)
+            }
             Side::Ours { endpoint, .. } => Stream::Ours(endpoint.connect(to).await?),
         };
         stream.set_nodelay()?;
@@ -91,10 +120,25 @@ impl Side {
     }
 }
 
-/// What `curl --tcp-fastopen` does.
-async fn fast_open_by_kernel(to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+/// A socket of the kernel that does not block, for the family of `address`.
+fn kernel_socket(address: SocketAddr, congestion: Option<&'static str>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    if let Some(name) = congestion {
+        let refused =
+            |error| io::Error::other(format!("the kernel refuses the congestion control {name}: {error}"));
+        socket.set_tcp_congestion(name.as_bytes()).map_err(refused)?;
+    }
+    Ok(socket)
+}
+
+/// What `curl --tcp-fastopen` does.
+async fn fast_open_by_kernel(
+    to: SocketAddr,
+    request: &[u8],
+    congestion: Option<&'static str>,
+) -> io::Result<Stream> {
+    let socket = kernel_socket(to, congestion)?;
     socket.set_tcp_nodelay(true)?;
     let taken = match socket.send_to_with_flags(request, &SockAddr::from(to), MSG_FASTOPEN) {
         Ok(taken) => taken,
@@ -110,7 +154,22 @@ async fn fast_open_by_kernel(to: SocketAddr, request: &[u8]) -> io::Result<Strea
 }
 
 impl Listener {
-    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Listener::Kernel(listener) => listener.local_addr(),
+            Listener::Ours(listener) => Ok(listener.local_addr()),
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// Those of `accept`.
+    pub async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Kernel(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -136,7 +195,7 @@ impl Stream {
     }
 
     /// What our TCP says about the connection; the kernel is not asked.
-    pub(crate) fn stats(&self) -> Option<ConnStats> {
+    pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Stream::Kernel(_) => None,
             Stream::Ours(stream) => stream.stats(),

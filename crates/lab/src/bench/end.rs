@@ -1,0 +1,408 @@
+//! One end of a measurement: a process of its own that serves or asks, above the kernel's TCP or ours.
+//!
+//! A server says `ready` and serves until its standard input ends. A client says `ready`, and then for every line with a
+//! number of seconds that it reads it works for so long and answers with a line of JSON, a [`Done`].
+
+use std::cell::Cell;
+use std::io::{self, BufRead, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use brisk_runtime::attach::{AttachConfig, Attached};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+
+use crate::arms::parse_arm;
+use crate::side::{Side, Stream};
+
+/// Connections that Fast Open may leave unacknowledged.
+const FAST_OPEN_QUEUE: u16 = 256;
+/// How much is written and read at once in bulk.
+const PIECE: usize = 256 << 10;
+static PATTERN: [u8; PIECE] = [b'x'; PIECE];
+
+/// What the process does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct End {
+    /// Whose TCP.
+    pub tcp: Tcp,
+    /// Use Fast Open.
+    pub fast_open: bool,
+    /// Serve or ask.
+    pub role: Role,
+}
+
+/// Whose TCP.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Tcp {
+    /// The kernel's, with this congestion control.
+    Kernel,
+    /// Ours.
+    Brisk {
+        /// In the grammar of `--device`.
+        device: String,
+        /// In the grammar of `--addr`; none for `udp:`.
+        addresses: Vec<String>,
+        /// Mechanisms, in the grammar of `whatif --arms`.
+        arm: String,
+    },
+}
+
+/// Serve or ask.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Serve at this address.
+    Serve(SocketAddr),
+    /// Ask whoever serves there.
+    Ask(SocketAddr, Work),
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// One connection on which the client sends as fast as it can. Unit: a byte.
+    Upload,
+    /// One connection on which the server does. Unit: a byte.
+    Download,
+    /// Connect, request, response, close by the server; over and over. Unit: one of these.
+    Transactions {
+        /// Bytes of a request, 16 at least.
+        request: u32,
+        /// Bytes of a response.
+        response: u32,
+        /// So many at a time.
+        parallel: usize,
+    },
+    /// One byte there and back on one connection, over and over. Unit: one of these.
+    PingPong,
+}
+
+/// What came of one line.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Done {
+    /// Units of the work.
+    pub units: u64,
+    /// Transactions that failed.
+    pub failed: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl End {
+    /// Does it until standard input ends.
+    ///
+    /// # Errors
+    /// What the system, a device or the other end refuses, in words.
+    pub fn run(&self) -> io::Result<()> {
+        // One thread: the cost is to be that of one core.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let local = LocalSet::new();
+        local.block_on(&runtime, async {
+            let (side, attached) = self.open()?;
+            match &self.role {
+                Role::Serve(at) => serve(&side, &attached, *at).await,
+                Role::Ask(to, work) => {
+                    let to = attached.as_ref().map_or(Ok(*to), |attached| attached.destination(*to))?;
+                    ask(Rc::new(side), to, *work).await
+                }
+            }
+        })
+    }
+
+    fn open(&self) -> io::Result<(Side, Option<Attached>)> {
+        let fast_open = self.fast_open;
+        let Tcp::Brisk { device, addresses, arm } = &self.tcp else {
+            return Ok((Side::Kernel { fast_open, congestion: Some(CONGESTION) }, None));
+        };
+        let mut attach = AttachConfig::new(device.parse().map_err(io::Error::other)?);
+        for address in addresses {
+            attach.addresses.push(address.parse().map_err(io::Error::other)?);
+        }
+        let (builder, attached) = attach.open().map_err(io::Error::other)?;
+        let arm = parse_arm(arm).map_err(io::Error::other)?;
+        let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
+        Ok((Side::Ours { endpoint, fast_open }, Some(attached)))
+    }
+}
+
+/// Congestion control of the kernel's ends, and of ours.
+const CONGESTION: &str = "cubic";
+
+/// The first bytes of a connection: what the client wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Head {
+    Upload,
+    Download,
+    Exchange { request: u32, response: u32 },
+    PingPong,
+}
+
+impl Head {
+    const LEN: usize = 16;
+
+    fn encode(self) -> [u8; Head::LEN] {
+        let (kind, request, response) = match self {
+            Head::Upload => (0, 0, 0),
+            Head::Download => (1, 0, 0),
+            Head::Exchange { request, response } => (2, request, response),
+            Head::PingPong => (3, 0, 0),
+        };
+        let mut bytes = [0; Head::LEN];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([kind, request, response]) {
+            place.copy_from_slice(&u32::to_be_bytes(word));
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8; Head::LEN]) -> io::Result<Head> {
+        let [k0, k1, k2, k3, q0, q1, q2, q3, s0, s1, s2, s3, ..] = *bytes;
+        match u32::from_be_bytes([k0, k1, k2, k3]) {
+            0 => Ok(Head::Upload),
+            1 => Ok(Head::Download),
+            2 => Ok(Head::Exchange {
+                request: u32::from_be_bytes([q0, q1, q2, q3]),
+                response: u32::from_be_bytes([s0, s1, s2, s3]),
+            }),
+            3 => Ok(Head::PingPong),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+async fn serve(side: &Side, attached: &Option<Attached>, at: SocketAddr) -> io::Result<()> {
+    let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
+    let local = match attached {
+        // The device's address is not that of the stack.
+        Some(Attached::Udp { .. }) => SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port),
+        Some(Attached::Native { .. }) | None => SocketAddr::new(at.ip(), port),
+    };
+    let listener = side.listen(local, FAST_OPEN_QUEUE)?;
+    // Whoever started this has the other end of it, and takes that along when he goes.
+    std::thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    say("ready")?;
+    loop {
+        match listener.accept().await {
+            Ok(stream) => drop(tokio::task::spawn_local(converse(stream))),
+            // A kernel hands the failure of one connection to its listener.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What the client wants of one connection; whatever fails, the client sees and counts it.
+async fn converse(mut stream: Stream) -> io::Result<()> {
+    // A request and its head come in one read.
+    let mut first = [0; 1024];
+    let mut have = stream.read(&mut first).await?;
+    while have < Head::LEN {
+        match stream.read(&mut first[have..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => have += more,
+        }
+    }
+    let head = first.first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    match Head::parse(head)? {
+        Head::Upload => {
+            let mut buffer = vec![0; PIECE];
+            let mut received = (have - Head::LEN) as u64;
+            loop {
+                match stream.read(&mut buffer).await? {
+                    0 => break,
+                    count => received += count as u64,
+                }
+            }
+            stream.write_all(&received.to_be_bytes()).await
+        }
+        Head::Download => loop {
+            stream.write_all(&PATTERN).await?;
+        },
+        Head::Exchange { request, response } => {
+            while have < request as usize {
+                match stream.read(&mut first).await? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    more => have += more,
+                }
+            }
+            let mut left = response as usize;
+            while left > 0 {
+                let piece = left.min(PIECE);
+                stream.write_all(&PATTERN[..piece]).await?;
+                left -= piece;
+            }
+            stream.shutdown().await?;
+            stream.read(&mut first).await.map(drop)
+        }
+        Head::PingPong => {
+            stream.write_all(&first[Head::LEN..have]).await?;
+            loop {
+                match stream.read(&mut first).await? {
+                    0 => return Ok(()),
+                    count => stream.write_all(&first[..count]).await?,
+                }
+            }
+        }
+    }
+}
+
+async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
+    say("ready")?;
+    for line in io::stdin().lock().lines() {
+        let seconds: f64 = line?.trim().parse().map_err(io::Error::other)?;
+        let began = Instant::now();
+        let client = Client { side: side.clone(), to, until: began + Duration::from_secs_f64(seconds) };
+        let (units, failed) = match work {
+            Work::Upload => (client.upload().await?, 0),
+            Work::Download => (client.download().await?, 0),
+            Work::PingPong => (client.ping_pong().await?, 0),
+            Work::Transactions { request, response, parallel } => {
+                client.transactions(request, response, parallel).await
+            }
+        };
+        let done = Done { units, failed, seconds: began.elapsed().as_secs_f64() };
+        say(&serde_json::to_string(&done)?)?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Who asks.
+#[derive(Clone)]
+struct Client {
+    side: Rc<Side>,
+    to: SocketAddr,
+    until: Instant,
+}
+
+impl Client {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    async fn begin(&self, head: Head) -> io::Result<Stream> {
+        let mut stream = self.side.connect(self.to).await?;
+        stream.write_all(&head.encode()).await?;
+        Ok(stream)
+    }
+
+    async fn upload(&self) -> io::Result<u64> {
+        let mut stream = self.begin(Head::Upload).await?;
+        while !self.is_over() {
+            stream.write_all(&PATTERN).await?;
+        }
+        stream.shutdown().await?;
+        stream.read_u64().await
+    }
+
+    async fn download(&self) -> io::Result<u64> {
+        let mut stream = self.begin(Head::Download).await?;
+        let (mut buffer, mut received) = (vec![0; PIECE], 0);
+        while !self.is_over() {
+            match stream.read(&mut buffer).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => received += count as u64,
+            }
+        }
+        Ok(received)
+    }
+
+    async fn ping_pong(&self) -> io::Result<u64> {
+        let mut stream = self.begin(Head::PingPong).await?;
+        let mut rounds = 0;
+        while !self.is_over() {
+            stream.write_all(b"x").await?;
+            stream.read_exact(&mut [0]).await?;
+            rounds += 1;
+        }
+        Ok(rounds)
+    }
+
+    /// How many were finished, and how many failed.
+    async fn transactions(&self, request: u32, response: u32, parallel: usize) -> (u64, u64) {
+        let mut bytes = vec![b'x'; (request as usize).max(Head::LEN)];
+        bytes[..Head::LEN].copy_from_slice(&Head::Exchange { request, response }.encode());
+        let (bytes, counts) = (Rc::new(bytes), Rc::new((Cell::new(0), Cell::new(0))));
+        let workers: Vec<_> = (0..parallel)
+            .map(|_| {
+                let (client, bytes, counts) = (self.clone(), bytes.clone(), counts.clone());
+                tokio::task::spawn_local(async move {
+                    let mut buffer = vec![0; 16 << 10];
+                    while !client.is_over() {
+                        let done = client.transact(&bytes, response, &mut buffer).await.is_ok();
+                        let count = if done { &counts.0 } else { &counts.1 };
+                        count.set(count.get() + 1);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            // A worker that panicked has said so.
+            let _ = worker.await;
+        }
+        (counts.0.get(), counts.1.get())
+    }
+
+    async fn transact(&self, request: &[u8], response: u32, buffer: &mut [u8]) -> io::Result<()> {
+        let mut stream = self.side.ask(self.to, request).await?;
+        let mut received = 0;
+        loop {
+            match stream.read(buffer).await? {
+                0 if received == response as usize => return Ok(()),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => received += count,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_survives_its_bytes() {
+        let exchange = Head::Exchange { request: 100, response: 5000 };
+        for head in [Head::Upload, Head::Download, exchange, Head::PingPong] {
+            assert_eq!(Head::parse(&head.encode()).unwrap(), head);
+        }
+        assert!(Head::parse(&[9; Head::LEN]).is_err());
+    }
+
+    /// Both ends above the kernel's TCP, over loopback.
+    #[tokio::test]
+    async fn every_work_is_served() {
+        let local = LocalSet::new();
+        local
+            .run_until(async {
+                let side = Rc::new(Side::Kernel { fast_open: false, congestion: None });
+                let listener = side.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+                let to = listener.local_addr().unwrap();
+                tokio::task::spawn_local(async move {
+                    while let Ok(stream) = listener.accept().await {
+                        tokio::task::spawn_local(converse(stream));
+                    }
+                });
+                let until = Instant::now() + Duration::from_millis(50);
+                let client = Client { side, to, until };
+                assert!(client.upload().await.unwrap() > 0);
+                let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
+                assert!(client.download().await.unwrap() > 0);
+                let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
+                assert!(client.ping_pong().await.unwrap() > 0);
+                let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
+                let (done, failed) = client.transactions(2000, 300_000, 3).await;
+                assert!(done > 0 && failed == 0, "{done} {failed}");
+            })
+            .await;
+    }
+}

@@ -1,0 +1,148 @@
+//! What TCP costs: processor time of both ends for the same work above the kernel's TCP and above ours, in turns.
+//!
+//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count: what one
+//! TCP does not do the other may have to. The kernel's packet work is charged to whoever runs when it is done, which is
+//! one of the two, as long as nobody else keeps their core busy. What is compared are medians over rounds of the ratio
+//! of a round, so that a machine that becomes slower meanwhile does not count.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`mod@self`] | the order of things |
+//! | [`rows`] | what is measured |
+//! | [`end`] | the process at either end |
+//! | `stage` | namespaces, cores and costs |
+//! | [`report`] | medians, one table |
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use brisk_packet_io::OpenError;
+use thiserror::Error;
+
+pub mod end;
+pub mod report;
+pub mod rows;
+mod stage;
+
+use end::Work;
+use report::{BenchReport, RowReport};
+use rows::{Row, Way};
+use stage::{Stage, allowed_cores};
+
+/// Both TCPs learn the path, fetch cookies and fill caches for so long before it counts, seconds.
+const WARM: f64 = 0.3;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The program whose `bench --end` is an end.
+    pub program: PathBuf,
+    /// Which rows.
+    pub rows: Vec<Row>,
+    /// How often each; at least 1.
+    pub rounds: usize,
+    /// How long each time, seconds.
+    pub seconds: f64,
+    /// 1: both ends on one core; 2: on one each.
+    pub cores: usize,
+}
+
+/// Why nothing could be measured.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// The namespaces or devices were refused.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// A process or file was refused.
+    #[error("cannot measure on this machine: {0}")]
+    Io(#[from] io::Error),
+    /// An end does not work.
+    #[error("one end of the measurement {0}")]
+    End(String),
+    /// There are not so many cores.
+    #[error("--cores {asked}: this process may use {allowed}")]
+    Cores {
+        /// That were asked for.
+        asked: usize,
+        /// That there are.
+        allowed: usize,
+    },
+}
+
+/// One measurement of one way.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
+pub struct Cost {
+    /// Units of the work a second.
+    pub per_second: f64,
+    /// Processor time of both ends a unit, ns.
+    pub both: f64,
+    /// Of the server, ns a unit.
+    pub server: f64,
+    /// Of the server in its own code, ns a unit, as finely as the kernel's ticks are.
+    pub server_user: f64,
+    /// Processor time of both ends / cores / time: 1 if nobody waited for anything.
+    pub busy: f64,
+    /// Transactions that failed.
+    pub failed: u64,
+}
+
+impl Bench {
+    /// Measures row after row, until all are done or `stop` is set; `look` hears of each that is done.
+    ///
+    /// # Errors
+    /// [`BenchError`] if the machine refuses.
+    pub fn run(
+        &self,
+        stop: &AtomicBool,
+        look: &mut dyn FnMut(&RowReport),
+    ) -> Result<BenchReport, BenchError> {
+        let mut cores = allowed_cores()?;
+        if self.cores > cores.len() {
+            return Err(BenchError::Cores { asked: self.cores, allowed: cores.len() });
+        }
+        // The first ones serve interrupts.
+        cores.reverse();
+        cores.truncate(self.cores);
+        let mut reports = Vec::new();
+        for row in &self.rows {
+            let mut rounds = Vec::new();
+            for _ in 0..self.rounds {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let baseline = self.measure(row.baseline, row.work, &cores)?;
+                rounds.push((baseline, self.measure(row.candidate, row.work, &cores)?));
+            }
+            if rounds.is_empty() {
+                break;
+            }
+            let report = RowReport::new(row, rounds);
+            look(&report);
+            reports.push(report);
+        }
+        Ok(BenchReport { rounds: self.rounds, seconds: self.seconds, cores: self.cores, rows: reports })
+    }
+
+    /// One way, in namespaces and processes of its own.
+    fn measure(&self, way: Way, work: Work, cores: &[usize]) -> Result<Cost, BenchError> {
+        let stage = Stage::new(self.program.clone(), cores.to_vec())?;
+        let place = if way.server_is_near() { &stage.near } else { &stage.far };
+        let server = stage.start(place, &way.server(), false)?;
+        let mut client = stage.start(&stage.near, &way.client(work), true)?;
+        client.work(WARM.min(self.seconds))?;
+        let before = [client.usage()?, server.usage()?];
+        let done = client.work(self.seconds)?;
+        let after = [client.usage()?, server.usage()?];
+        let units = done.units as f64;
+        let [client, server] = [0, 1].map(|end| (after[end].total - before[end].total) as f64);
+        Ok(Cost {
+            per_second: units / done.seconds,
+            both: (client + server) / units,
+            server: server / units,
+            server_user: 1e9 * (after[1].user - before[1].user) / units,
+            busy: (client + server) / 1e9 / done.seconds / cores.len() as f64,
+            failed: done.failed,
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! Medians over rounds, in one table.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::Cost;
+use super::end::Work;
+use super::rows::{Goal, Row};
+use crate::statistics::Sample;
+
+/// What came of all rows.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct BenchReport {
+    /// How often each was measured.
+    pub rounds: usize,
+    /// How long each time, seconds.
+    pub seconds: f64,
+    /// Cores for both ends together.
+    pub cores: usize,
+    /// The rows, in order.
+    pub rows: Vec<RowReport>,
+}
+
+/// What came of one.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct RowReport {
+    /// Its name.
+    pub name: &'static str,
+    /// What is done.
+    pub what: &'static str,
+    /// `byte`, `transaction` or `round trip`: costs are nanoseconds of one.
+    pub unit: &'static str,
+    /// What is measured against.
+    pub baseline: WayReport,
+    /// What is measured.
+    pub candidate: WayReport,
+    /// `baseline/candidate` or `candidate/baseline`: which way round the ratios are.
+    pub ratio_of: &'static str,
+    /// Ratio of the processor times of both ends.
+    pub cpu: Spread,
+    /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
+    pub time: Spread,
+    /// What the ratio of processor times should at least or (`candidate/baseline`) at most be.
+    pub goal: Option<f64>,
+    /// Whether the median is so.
+    pub met: Option<bool>,
+}
+
+/// One way, medians over the rounds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct WayReport {
+    /// Whose TCP over what.
+    pub name: String,
+    /// The medians, each by itself.
+    pub median: Cost,
+}
+
+/// A ratio over the rounds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Spread {
+    /// Median.
+    pub median: f64,
+    /// Least.
+    pub min: f64,
+    /// Most.
+    pub max: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let sample = Sample::new(values.collect());
+        Spread { median: sample.quantile(0.5), min: sample.quantile(0.0), max: sample.quantile(1.0) }
+    }
+}
+
+impl WayReport {
+    fn new<'a>(name: String, costs: impl Iterator<Item = &'a Cost> + Clone) -> WayReport {
+        let median = |of: fn(&Cost) -> f64| Spread::of(costs.clone().map(of)).median;
+        let median = Cost {
+            per_second: median(|cost| cost.per_second),
+            both: median(|cost| cost.both),
+            server: median(|cost| cost.server),
+            server_user: median(|cost| cost.server_user),
+            busy: median(|cost| cost.busy),
+            failed: costs.clone().map(|cost| cost.failed).sum(),
+        };
+        WayReport { name, median }
+    }
+}
+
+impl RowReport {
+    /// `rounds` has a measurement of the baseline and one of the candidate each.
+    pub(super) fn new(row: &Row, rounds: Vec<(Cost, Cost)>) -> RowReport {
+        let upside_down = matches!(row.goal, Goal::AtMost(_));
+        let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
+        let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
+        let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
+        let (goal, met) = match row.goal {
+            Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
+            Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),
+            Goal::None => (None, None),
+        };
+        RowReport {
+            name: row.name,
+            what: row.what,
+            unit: match row.work {
+                Work::Upload | Work::Download => "byte",
+                Work::Transactions { .. } => "transaction",
+                Work::PingPong => "round trip",
+            },
+            baseline: WayReport::new(row.baseline.name(), rounds.iter().map(|(old, _)| old)),
+            candidate: WayReport::new(row.candidate.name(), rounds.iter().map(|(_, new)| new)),
+            ratio_of: if upside_down { "candidate/baseline" } else { "baseline/candidate" },
+            cpu,
+            time,
+            goal,
+            met,
+        }
+    }
+
+    /// A cost in ns a unit, as people say it: ms a GB, us a transaction.
+    fn cost(&self, nanoseconds: f64) -> String {
+        match self.unit {
+            "byte" => format!("{:.0} ms/GB", nanoseconds * 1e3),
+            _ => format!("{:.1} us", nanoseconds / 1e3),
+        }
+    }
+
+    fn goal(&self) -> String {
+        let sign = if self.ratio_of == "candidate/baseline" { "<=" } else { ">=" };
+        self.goal.map_or_else(String::new, |goal| format!("{sign} {goal:.2}"))
+    }
+}
+
+impl BenchReport {
+    /// The report as text for a terminal.
+    pub fn to_text(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header([
+            "row", "against", "CPU", "of", "CPU", "server", "its own", "ratio", "range", "goal", "time",
+        ]);
+        for row in &self.rows {
+            let Cost { both, server, server_user, .. } = row.candidate.median;
+            table.add_row([
+                row.name.to_owned(),
+                row.baseline.name.clone(),
+                row.cost(row.baseline.median.both),
+                row.candidate.name.clone(),
+                row.cost(both),
+                row.cost(server),
+                row.cost(server_user),
+                format!("{:.2}", row.cpu.median),
+                format!("{:.2}-{:.2}", row.cpu.min, row.cpu.max),
+                row.goal(),
+                format!("{:.2}", row.time.median),
+            ]);
+        }
+        for column in [2, 4, 5, 6, 7, 8, 9, 10] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let failed: u64 =
+            self.rows.iter().map(|row| row.baseline.median.failed + row.candidate.median.failed).sum();
+        let BenchReport { rounds, seconds, cores, .. } = self;
+        let mut text = format!(
+            "{rounds} rounds of {seconds} s in turns, both ends on {cores} core{}\n{table}\n\
+             CPU: of both ends; server: of the measured side's server, its own: in its own code; \
+             time: the ratio by the clock on the wall\n",
+            if *cores == 1 { "" } else { "s, one each" }
+        );
+        if failed > 0 {
+            text += &format!("{failed} transactions failed\n");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::rows::rows;
+
+    fn cost(both: f64) -> Cost {
+        Cost { per_second: 1e9 / both, both, server: both / 2.0, server_user: 1.0, busy: 1.0, failed: 0 }
+    }
+
+    fn report(name: &str, rounds: &[(f64, f64)]) -> RowReport {
+        let row = rows().into_iter().find(|row| row.name == name).unwrap();
+        RowReport::new(&row, rounds.iter().map(|(old, new)| (cost(*old), cost(*new))).collect())
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_rounds_and_not_of_medians() {
+        let row = report("rr64", &[(100.0, 50.0), (300.0, 150.0), (200.0, 80.0)]);
+        assert_eq!((row.cpu.median, row.cpu.min, row.cpu.max), (2.0, 2.0, 2.5));
+        assert_eq!((row.goal, row.met), (Some(1.6), Some(true)));
+        assert_eq!(row.time.median, row.cpu.median);
+        assert_eq!(row.baseline.median.both, 200.0);
+    }
+
+    #[test]
+    fn a_price_is_told_as_a_multiple() {
+        let row = report("proactive", &[(1.0, 2.5)]);
+        assert_eq!((row.cpu.median, row.met, row.ratio_of), (2.5, Some(false), "candidate/baseline"));
+        let text = BenchReport { rounds: 1, seconds: 1.0, cores: 1, rows: vec![row] }.to_text();
+        assert!(text.contains("2500 ms/GB") && text.contains("<= 2.00"), "{text}");
+    }
+}

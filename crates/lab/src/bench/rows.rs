@@ -1,0 +1,169 @@
+//! What is measured: the rows of the table.
+
+use super::end::{End, Role, Tcp, Work};
+
+/// Address of the kernel at the near end of the veth pair, as `udp:` device.
+const NEAR_UDP: &str = "udp:10.99.0.1:0";
+/// The server of the kernel, or ours over UDP, at the far end.
+const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
+/// Our server behind a TUN device of the near namespace.
+const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
+
+/// Two ways to do the same work, and what is hoped of their ratio.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What is done.
+    pub what: &'static str,
+    pub(super) work: Work,
+    /// What is measured against.
+    pub(super) baseline: Way,
+    /// What is measured.
+    pub(super) candidate: Way,
+    /// The goal.
+    pub goal: Goal,
+}
+
+/// What the ratio of processor times should be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Goal {
+    /// Baseline / candidate at least this.
+    AtLeast(f64),
+    /// Candidate / baseline at most this.
+    AtMost(f64),
+    /// None: for the record.
+    None,
+}
+
+/// Whose TCP is at both ends, and over what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// The kernel's at both ends of the veth pair.
+    Kernel {
+        /// With Fast Open.
+        fast_open: bool,
+    },
+    /// The kernel's client, and our server on a TUN device in the same namespace.
+    Tun {
+        /// With Fast Open.
+        fast_open: bool,
+    },
+    /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
+    Udp(&'static str),
+}
+
+impl Way {
+    pub(super) fn name(self) -> String {
+        match self {
+            Way::Kernel { fast_open: false } => "kernel".to_owned(),
+            Way::Kernel { fast_open: true } => "kernel+tfo".to_owned(),
+            Way::Tun { fast_open: false } => "tun".to_owned(),
+            Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
+            Way::Udp(arm) => format!("udp {arm}"),
+        }
+    }
+
+    /// Whether the server is in the client's namespace.
+    pub(super) fn server_is_near(self) -> bool {
+        matches!(self, Way::Tun { .. })
+    }
+
+    pub(super) fn server(self) -> End {
+        let (tcp, fast_open, at) = match self {
+            Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Way::Tun { fast_open } => {
+                let (device, addresses) = ("tun:bench1".to_owned(), vec!["10.98.0.2/24".to_owned()]);
+                (Tcp::Brisk { device, addresses, arm: "tcp".to_owned() }, fast_open, TUN)
+            }
+            Way::Udp(arm) => (udp("udp:10.99.0.2:7000", arm), false, FAR),
+        };
+        End { tcp, fast_open, role: Role::Serve(at.into()) }
+    }
+
+    pub(super) fn client(self, work: Work) -> End {
+        let (tcp, fast_open, to) = match self {
+            Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Way::Tun { fast_open } => (Tcp::Kernel, fast_open, TUN),
+            Way::Udp(arm) => (udp(NEAR_UDP, arm), false, FAR),
+        };
+        End { tcp, fast_open, role: Role::Ask(to.into(), work) }
+    }
+}
+
+fn udp(device: &str, arm: &str) -> Tcp {
+    Tcp::Brisk { device: device.to_owned(), addresses: Vec::new(), arm: arm.to_owned() }
+}
+
+const fn transactions(parallel: usize) -> Work {
+    Work::Transactions { request: 100, response: 5000, parallel }
+}
+
+/// All rows, in the order of the table.
+pub fn rows() -> Vec<Row> {
+    const PLAIN: Way = Way::Kernel { fast_open: false };
+    const FAST: Way = Way::Kernel { fast_open: true };
+    const TUN_PLAIN: Way = Way::Tun { fast_open: false };
+    const TUN_FAST: Way = Way::Tun { fast_open: true };
+    const UDP: Way = Way::Udp("tcp");
+    use Goal::{AtLeast, AtMost};
+    let row =
+        |name, what, work, baseline, candidate, goal| Row { name, what, work, baseline, candidate, goal };
+    vec![
+        row("receive", "bulk into the stack", Work::Upload, PLAIN, TUN_PLAIN, AtLeast(1.15)),
+        row("send", "bulk out of the stack", Work::Download, PLAIN, TUN_PLAIN, AtLeast(1.2)),
+        row("rr1", "100 B, 5 kB, one at a time", transactions(1), PLAIN, TUN_PLAIN, AtLeast(1.35)),
+        row("rr1-tfo", "the same, Fast Open", transactions(1), FAST, TUN_FAST, AtLeast(1.3)),
+        row("rr64", "100 B, 5 kB, 64 at a time", transactions(64), PLAIN, TUN_PLAIN, AtLeast(1.6)),
+        row("rr64-tfo", "the same, Fast Open", transactions(64), FAST, TUN_FAST, AtLeast(1.55)),
+        row("rr64-gain", "Fast Open, the kernel without", transactions(64), PLAIN, TUN_FAST, AtLeast(1.8)),
+        row("ping", "one byte, one connection", Work::PingPong, PLAIN, TUN_PLAIN, Goal::None),
+        row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, PLAIN, UDP, AtMost(2.0)),
+        row(
+            "corrective",
+            "bulk in UDP, with and without",
+            Work::Upload,
+            UDP,
+            Way::Udp("corrective"),
+            AtMost(1.3),
+        ),
+        row(
+            "proactive",
+            "bulk in UDP, with and without",
+            Work::Upload,
+            UDP,
+            Way::Udp("proactive"),
+            AtMost(2.0),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arms::parse_arm;
+
+    #[test]
+    fn rows_have_names_of_their_own_and_arms_that_exist() {
+        let rows = rows();
+        let names: std::collections::HashSet<_> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        for row in rows {
+            for way in [row.baseline, row.candidate] {
+                if let Way::Udp(arm) = way {
+                    parse_arm(arm).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_survives_the_command_line() {
+        for row in rows() {
+            for end in [row.candidate.server(), row.candidate.client(row.work)] {
+                let text = serde_json::to_string(&end).unwrap();
+                assert_eq!(serde_json::from_str::<End>(&text).unwrap(), end);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Where it is measured: two namespaces joined by a veth pair, processes in them on chosen cores, and what they cost.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use brisk_packet_io::interface::Interface;
+use brisk_packet_io::netns::Namespace;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::BenchError;
+use super::end::{Done, End};
+
+/// The device of either namespace.
+const VETH: &str = "bench0";
+/// Fast Open for clients and for every listener; more ports than the transactions of a run.
+const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
+
+/// Two namespaces: the client is in the first one, the server in the one that the row says.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) near: Namespace,
+    pub(super) far: Namespace,
+    program: PathBuf,
+    /// One core for both ends, or one for each: server, client.
+    cores: Vec<usize>,
+}
+
+impl Stage {
+    pub(super) fn new(program: PathBuf, cores: Vec<usize>) -> Result<Stage, BenchError> {
+        let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
+        near.run(|| join(&far))??;
+        for (namespace, address) in [(&near, [10, 99, 0, 1]), (&far, [10, 99, 0, 2])] {
+            namespace.run(|| set_up(address.into()))??;
+        }
+        Ok(Stage { near, far, program, cores })
+    }
+
+    /// Starts a process in a namespace, on the core of its role, and waits until it is ready.
+    pub(super) fn start(
+        &self,
+        namespace: &Namespace,
+        end: &End,
+        client: bool,
+    ) -> Result<Process, BenchError> {
+        let core = self.cores[usize::from(client) % self.cores.len()];
+        let spec = serde_json::to_string(end).map_err(io::Error::other)?;
+        let spawn = || -> io::Result<Child> {
+            let mut set = CpuSet::new();
+            set.set(core);
+            // The thread is ours and short-lived; what it starts stays on this core.
+            sched_setaffinity(None, &set)?;
+            let mut command = Command::new(&self.program);
+            command.args(["bench", "--end", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn()
+        };
+        let child = namespace.run(spawn)??;
+        Process::new(child)
+    }
+}
+
+/// The cores that this process may use, lowest first.
+pub(super) fn allowed_cores() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+}
+
+/// A veth pair between the namespace of the calling thread and `far`.
+fn join(far: &Namespace) -> io::Result<()> {
+    let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
+    let words = ["link", "add", VETH, "type", "veth", "peer", "name", VETH, "netns", &there];
+    let done = Command::new("ip").args(words).output();
+    let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;
+    match done.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            Err(io::Error::other(format!("ip {}: {}", words.join(" "), said.trim())))
+        }
+    }
+}
+
+fn set_up(address: IpAddr) -> Result<(), BenchError> {
+    let interface = Interface::named(VETH)?;
+    interface.set_up()?;
+    interface.add_address(address, 24)?;
+    for (key, value) in SYSCTLS {
+        let path = format!("/proc/sys/net/ipv4/{key}");
+        fs::write(&path, value).map_err(|error| io::Error::other(format!("{path} = {value}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A process of a measurement. It ends with the value.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+/// Processor time of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
+    /// In its own code, the kernel on its behalf, and packets that the kernel handles while it is there; nanoseconds.
+    pub(super) total: u64,
+    /// In its own code, in seconds, as finely as the kernel's ticks are.
+    pub(super) user: f64,
+}
+
+impl Process {
+    fn new(mut child: Child) -> Result<Process, BenchError> {
+        let said = child.stdout.take().ok_or_else(|| io::Error::other("a process without stdout"))?;
+        let mut process = Process { child, said: BufReader::new(said) };
+        match process.hear()?.trim() {
+            "ready" => Ok(process),
+            other => Err(BenchError::End(format!("said '{other}' instead of ready"))),
+        }
+    }
+
+    /// Lets a client work for so many seconds.
+    pub(super) fn work(&mut self, seconds: f64) -> Result<Done, BenchError> {
+        let stdin = self.child.stdin.as_mut().ok_or_else(|| io::Error::other("a process without stdin"))?;
+        writeln!(stdin, "{seconds}")?;
+        let line = self.hear()?;
+        serde_json::from_str(&line).map_err(|error| BenchError::End(format!("said '{line}': {error}")))
+    }
+
+    fn hear(&mut self) -> Result<String, BenchError> {
+        let mut line = String::new();
+        match self.said.read_line(&mut line)? {
+            0 => Err(BenchError::End("ended early; it says why above".to_owned())),
+            _ => Ok(line),
+        }
+    }
+
+    /// What its working thread, the first one, has cost so far.
+    pub(super) fn usage(&self) -> io::Result<Usage> {
+        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.child.id()));
+        let unknown = || io::Error::other("/proc does not say what a process costs");
+        let total = of("schedstat")?.split_whitespace().next().and_then(|word| word.parse().ok());
+        let user = user_ticks(&of("stat")?)
+            .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+        Ok(Usage { total: total.ok_or_else(unknown)?, user: user.ok_or_else(unknown)? })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Field 14 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold anything.
+fn user_ticks(stat: &str) -> Option<u64> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_time_of_a_process_is_read() {
+        let line = "42 (a (b) c) S 7 1 1 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 99";
+        assert_eq!(user_ticks(line), Some(100));
+        assert_eq!(user_ticks("42"), None);
+    }
+}
