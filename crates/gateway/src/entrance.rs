@@ -14,8 +14,7 @@ use tokio::net::TcpStream;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::network::Network;
 use crate::proxy::{self, Parsed};
-use crate::relay::End;
-use crate::service::FIRST_BYTES;
+use crate::relay::{CHUNK, End};
 use crate::timeouts::Timeout;
 
 /// Longest request line and headers of a CONNECT.
@@ -107,7 +106,7 @@ async fn until<T>(
         if buffer.len() >= longest {
             return Err(bad("it says too much before it says where it wants to go"));
         }
-        buffer.reserve(FIRST_BYTES);
+        buffer.reserve(CHUNK);
         if client.read_buf(buffer).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -24,7 +24,7 @@ use crate::service::{Phase, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
 /// Bytes read at once in each direction.
-const CHUNK: usize = 16 << 10;
+pub(crate) const CHUNK: usize = 16 << 10;
 
 /// How a connection through the gateway ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -321,6 +321,11 @@ thread_local! {
     static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
+/// Lends `use_it` [`CHUNK`] bytes, in which anything may lie.
+pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+    CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
+}
+
 /// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read, 0 at the end.
 fn copy(
     cx: &mut Context<'_>,
@@ -330,7 +335,7 @@ fn copy(
     to_side: Side,
     rest: &mut Vec<u8>,
 ) -> Poll<Result<usize, (Side, io::Error)>> {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+    with_chunk(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
         ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|error| (from_side, error))?;
         let read = buffer.filled();

@@ -1,21 +1,23 @@
 //! What frontend and backend have in common: a bounded number of connections, and an end that drains them.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
 use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, MtuProbing, PathStart};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
+use crate::relay::with_chunk;
 use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
@@ -53,22 +55,19 @@ pub(crate) fn prepare(socket: &impl AsFd) {
 /// comes a second later: a burst is to find room.
 pub(crate) const BACKLOG: u16 = 4096;
 
-/// Bytes that may be gathered before the next connection is opened, or the hop is answered.
-pub(crate) const FIRST_BYTES: usize = 16 << 10;
-
-/// What the other side says within `wait`; nothing if it says nothing.
+/// What the other side says within `wait`, 16 kB at most; nothing if it says nothing. Holds nothing while it waits.
 pub(crate) async fn first_bytes(socket: &mut tokio::net::TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
         return Ok(Vec::new());
     }
-    // Room for all of them: a read into an empty vector takes 64 bytes, and a SYN would leave with those.
-    let mut first = Vec::with_capacity(FIRST_BYTES);
-    let mut socket = socket.take(FIRST_BYTES as u64);
-    if let Ok(read) = tokio::time::timeout(wait, socket.read_buf(&mut first)).await {
-        read?;
-    }
-    first.shrink_to_fit();
-    Ok(first)
+    let read = poll_fn(|cx| {
+        with_chunk(|chunk| {
+            let mut buffer = ReadBuf::new(chunk);
+            ready!(Pin::new(&mut *socket).poll_read(cx, &mut buffer))?;
+            Poll::Ready(Ok(buffer.filled().to_vec()))
+        })
+    });
+    tokio::time::timeout(wait, read).await.unwrap_or_else(|_| Ok(Vec::new()))
 }
 
 /// Is shown every access record.

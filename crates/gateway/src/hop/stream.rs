@@ -4,13 +4,14 @@
 //! an empty one: a line that ends without it is an error, because whoever sits on the path can end a TCP connection.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::line::{Line, LineRead, LineWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
@@ -111,8 +112,7 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
                 return Ok(message);
             }
         }
-        arrived.reserve(LONGEST_MESSAGE.min(CHUNK));
-        if read.read_buf(arrived).await? == 0 {
+        if poll_fn(|cx| poll_arrive(&mut read, arrived, cx)).await? == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed in the middle of a message"));
         }
     }
@@ -123,6 +123,20 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
     // Messages are made of what is read in pieces of less than 64 kB.
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], message].concat()
+}
+
+/// Takes from the line what there is and appends it to `arrived`; answers how much.
+fn poll_arrive(
+    line: &mut LineRead<'_>,
+    arrived: &mut Vec<u8>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+        let mut buffer = ReadBuf::new(chunk);
+        ready!(Pin::new(line).poll_read(cx, &mut buffer))?;
+        arrived.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
 }
 
 /// The reading half.
@@ -174,16 +188,6 @@ impl Incoming {
         Ok(at > 0)
     }
 
-    /// Takes from the line what there is; answers how much.
-    fn poll_arrive(&mut self, line: &mut LineRead<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        CHUNK_IN_HAND.with_borrow_mut(|chunk| {
-            let mut arrived = ReadBuf::new(chunk);
-            ready!(Pin::new(line).poll_read(cx, &mut arrived))?;
-            self.wire.extend_from_slice(arrived.filled());
-            Poll::Ready(Ok(arrived.filled().len()))
-        })
-    }
-
     /// Nothing is here and nothing comes for now: nothing is held for it.
     fn rest(&mut self) {
         if self.wire.is_empty() {
@@ -223,7 +227,7 @@ impl AsyncRead for HopRead<'_> {
             if state.open(sealing)? {
                 continue;
             }
-            let count = match state.poll_arrive(line, cx) {
+            let count = match poll_arrive(line, &mut state.wire, cx) {
                 Poll::Ready(count) => count?,
                 Poll::Pending => {
                     state.rest();
