@@ -92,6 +92,9 @@ impl Access {
 
     /// Writes the access line.
     pub(crate) fn write(&self, log: &Log) {
+        if !log.takes(self.level()) {
+            return;
+        }
         let mut fields = vec![
             ("role", Value::Text(self.role.name().into())),
             ("peer", Value::Text(self.peer.to_string())),

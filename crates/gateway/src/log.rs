@@ -61,9 +61,14 @@ impl Log {
         Log::to(io::sink(), LogFormat::Text, Level::Error)
     }
 
+    /// True if lines that matter so much are written.
+    pub fn takes(&self, level: Level) -> bool {
+        level <= self.least
+    }
+
     /// Writes one line. A log that cannot be written must not stop the traffic: errors are dropped.
     pub fn line(&self, level: Level, event: &str, fields: &[(&str, Value)]) {
-        if level > self.least {
+        if !self.takes(level) {
             return;
         }
         let line = render(self.format, SystemTime::now(), level, event, fields);

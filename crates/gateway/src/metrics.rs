@@ -34,6 +34,9 @@ const BOUNDS: [f64; 16] =
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
+/// What may have become of Fast Open, as long as it is on or off for all.
+const FAST_OPEN: [&str; 6] = ["used", "no-cookie", "refused", "stripped", "blackholed", "off"];
+
 /// Who may have spoken first on a connection.
 const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
 
@@ -63,19 +66,19 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     draining: AtomicBool,
     open: Gauge,
-    connections: Family<Labels, Counter>,
-    fast_open: Family<Labels, Counter>,
-    wire: Family<Labels, Counter>,
-    payload: Family<Labels, Counter>,
+    connections: Series,
+    fast_open: Series,
+    wire: Series,
+    payload: Series,
     /// Connections by who spoke first.
-    spoke_first: Family<Labels, Counter>,
+    spoke_first: Series,
     /// Connections that did nothing for too long, by what they did not do.
-    timed_out: Family<Labels, Counter>,
-    repaired: Family<Labels, Counter>,
-    parity: Family<Labels, Counter>,
+    timed_out: Series,
+    repaired: Series,
+    parity: Series,
     parity_saved: Counter<f64, AtomicU64>,
     timeouts: Counter,
-    probes: Family<Labels, Counter>,
+    probes: Series,
     rejected: Counter,
     first_byte: Histogram,
     response: Histogram,
@@ -139,6 +142,49 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
+/// Counters that differ by a label. Those that there can be are there from the start, because a rate over one that appears
+/// late is wrong, and are found without a look-up, because every connection counts in a score of them.
+struct Series {
+    family: Family<Labels, Counter>,
+    key: &'static str,
+    known: Vec<(&'static str, Counter)>,
+}
+
+impl Series {
+    /// One for each of `names`, which are values of the label `key`.
+    fn of(key: &'static str, names: &[&'static str]) -> Series {
+        Series::labelled(key, names.iter().map(|name| (*name, vec![label(key, *name)])))
+    }
+
+    /// Bytes on the hop by kind, and by direction too.
+    fn wire() -> Series {
+        let kinds =
+            [("out", "first"), ("out", "retransmit"), ("out", "parity"), ("out", "copy"), ("in", "all")];
+        let labels = |(dir, kind)| (kind, vec![label("dir", dir), label("kind", kind)]);
+        Series::labelled("kind", kinds.into_iter().map(labels))
+    }
+
+    fn labelled(key: &'static str, names: impl Iterator<Item = (&'static str, Labels)>) -> Series {
+        let family = Family::<Labels, Counter>::default();
+        let counter = |labels: &Labels| family.get_or_create(labels).clone();
+        let known = names.map(|(name, labels)| (name, counter(&labels))).collect();
+        Series { family, key, known }
+    }
+
+    /// Counts `by` more of `name`.
+    fn add(&self, name: &'static str, by: u64) {
+        match self.known.iter().find(|(known, _)| *known == name) {
+            Some((_, counter)) => drop(counter.inc_by(by)),
+            None => drop(self.family.get_or_create(&vec![label(self.key, name)]).inc_by(by)),
+        }
+    }
+
+    /// How often each of those that were there from the start was counted.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.known.iter().map(|(name, counter)| (*name, counter.get())).collect()
+    }
+}
+
 fn label(key: &'static str, value: impl Into<String>) -> (&'static str, String) {
     (key, value.into())
 }
@@ -151,17 +197,17 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("brisk")),
             draining: AtomicBool::new(false),
             open: Gauge::default(),
-            connections: Family::default(),
-            fast_open: Family::default(),
-            wire: Family::default(),
-            payload: Family::default(),
-            spoke_first: Family::default(),
-            timed_out: Family::default(),
-            repaired: Family::default(),
-            parity: Family::default(),
+            connections: Series::of("result", &End::NAMES),
+            fast_open: Series::of("result", &FAST_OPEN),
+            wire: Series::wire(),
+            payload: Series::of("dir", &["up", "down"]),
+            spoke_first: Series::of("who", &SPOKE_FIRST),
+            timed_out: Series::of("kind", &Timeout::ALL.map(Timeout::name)),
+            repaired: Series::of("by", &["probe", "parity", "copy"]),
+            parity: Series::of("result", &PARITY),
             parity_saved: Counter::default(),
             timeouts: Counter::default(),
-            probes: Family::default(),
+            probes: Series::of("result", &["repaired", "spurious", "other"]),
             rejected: Counter::default(),
             first_byte: Histogram::new(BOUNDS),
             response: Histogram::new(BOUNDS),
@@ -173,49 +219,13 @@ impl Metrics {
             recent: Mutex::default(),
         };
         metrics.register();
-        metrics.begin_at_zero();
         metrics
-    }
-
-    /// Every series that there can be is there from the start: a rate over one that appears late is wrong.
-    fn begin_at_zero(&self) {
-        const OUTCOMES: [&str; 6] = ["used", "no-cookie", "refused", "stripped", "blackholed", "off"];
-        let zero = |family: &Family<Labels, Counter>, labels: Labels| drop(family.get_or_create(&labels));
-        for name in End::NAMES {
-            zero(&self.connections, vec![label("result", name)]);
-        }
-        for name in OUTCOMES {
-            zero(&self.fast_open, vec![label("result", name)]);
-        }
-        for name in ["up", "down"] {
-            zero(&self.payload, vec![label("dir", name)]);
-        }
-        for name in SPOKE_FIRST {
-            zero(&self.spoke_first, vec![label("who", name)]);
-        }
-        for timeout in Timeout::ALL {
-            zero(&self.timed_out, vec![label("kind", timeout.name())]);
-        }
-        for name in ["probe", "parity", "copy"] {
-            zero(&self.repaired, vec![label("by", name)]);
-        }
-        for name in PARITY {
-            zero(&self.parity, vec![label("result", name)]);
-        }
-        for name in ["repaired", "spurious", "other"] {
-            zero(&self.probes, vec![label("result", name)]);
-        }
-        for (dir, kind) in
-            [("out", "first"), ("out", "retransmit"), ("out", "parity"), ("out", "copy"), ("in", "all")]
-        {
-            zero(&self.wire, vec![label("dir", dir), label("kind", kind)]);
-        }
     }
 
     fn register(&self) {
         let mut registry = lock(&self.registry);
-        let mut counter = |name: &str, help: &str, family: &Family<Labels, Counter>| {
-            registry.register(name, help, family.clone());
+        let mut counter = |name: &str, help: &str, series: &Series| {
+            registry.register(name, help, series.family.clone());
         };
         counter("connections", "Connections that have ended, by how", &self.connections);
         counter("tfo_attempts", "Connections of the hop, by what became of Fast Open", &self.fast_open);
@@ -318,7 +328,7 @@ impl Metrics {
 
     /// A connection has exceeded a limit.
     pub(crate) fn timed_out(&self, timeout: Timeout) {
-        self.timed_out.get_or_create(&vec![label("kind", timeout.name())]).inc();
+        self.timed_out.add(timeout.name(), 1);
     }
 
     /// Nobody is to come any more.
@@ -352,11 +362,10 @@ impl Metrics {
 
     /// Counts a connection that has ended.
     pub fn observe(&self, access: &Access) {
-        self.connections.get_or_create(&vec![label("result", access.end.name())]).inc();
-        for (direction, bytes) in [("up", access.bytes_up), ("down", access.bytes_down)] {
-            self.payload.get_or_create(&vec![label("dir", direction)]).inc_by(bytes);
-        }
-        self.spoke_first.get_or_create(&vec![label("who", spoke_first(access))]).inc();
+        self.connections.add(access.end.name(), 1);
+        self.payload.add("up", access.bytes_up);
+        self.payload.add("down", access.bytes_down);
+        self.spoke_first.add(spoke_first(access), 1);
         if let End::TimedOut(timeout) = access.end {
             self.timed_out(timeout);
         }
@@ -388,26 +397,26 @@ impl Metrics {
 
     fn observe_hop(&self, hop: &ConnStats) {
         let counters = &hop.counters;
-        self.fast_open.get_or_create(&vec![label("result", hop.fast_open.name())]).inc();
+        self.fast_open.add(hop.fast_open.name(), 1);
         self.timeouts.inc_by(counters.timeouts);
         let again = counters.retransmitted_bytes;
         let first = counters.wire_bytes_out.saturating_sub(again + counters.redundant_bytes);
         let parity = counters.parity.sent_bytes;
-        for (direction, kind, bytes) in [
-            ("out", "first", first),
-            ("out", "retransmit", again),
-            ("out", "parity", parity),
-            ("out", "copy", counters.redundant_bytes.saturating_sub(parity)),
-            ("in", "all", counters.wire_bytes_in),
+        for (kind, bytes) in [
+            ("first", first),
+            ("retransmit", again),
+            ("parity", parity),
+            ("copy", counters.redundant_bytes.saturating_sub(parity)),
+            ("all", counters.wire_bytes_in),
         ] {
-            self.wire.get_or_create(&vec![label("dir", direction), label("kind", kind)]).inc_by(bytes);
+            self.wire.add(kind, bytes);
         }
         for (by, count) in [
             ("probe", counters.repaired_by_probe),
             ("parity", counters.repaired_by_parity),
             ("copy", counters.repaired_by_copy),
         ] {
-            self.repaired.get_or_create(&vec![label("by", by)]).inc_by(count);
+            self.repaired.add(by, count);
         }
         self.observe_parity(hop);
         let other = counters.probes.saturating_sub(counters.repaired_by_probe + counters.probes_spurious);
@@ -416,7 +425,7 @@ impl Metrics {
             ("spurious", counters.probes_spurious),
             ("other", other),
         ] {
-            self.probes.get_or_create(&vec![label("result", result)]).inc_by(count);
+            self.probes.add(result, count);
         }
     }
 
@@ -432,7 +441,7 @@ impl Metrics {
             parity.failed_checksum,
         ];
         for (result, count) in PARITY.into_iter().zip(counts) {
-            self.parity.get_or_create(&vec![label("result", result)]).inc_by(count);
+            self.parity.add(result, count);
         }
         self.parity_saved.inc_by(parity.saved.as_secs_f64());
     }
@@ -443,11 +452,7 @@ impl Metrics {
 
     /// Results of connections so far.
     pub(crate) fn results(&self) -> Vec<(&'static str, u64)> {
-        let count = |name: &'static str| {
-            let count = self.connections.get(&vec![label("result", name)]).map_or(0, |count| count.get());
-            (name, count)
-        };
-        End::NAMES.map(count).to_vec()
+        self.connections.counts()
     }
 
     /// Outcomes of Fast Open so far, those that came up.
