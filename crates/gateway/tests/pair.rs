@@ -22,6 +22,7 @@ const SEED: u64 = 11;
 struct Pair {
     client_side: SocketAddr,
     stop: watch::Sender<bool>,
+    stop_backend: watch::Sender<bool>,
     frontend: JoinHandle<Summary>,
     backend: JoinHandle<Summary>,
     accesses: Arc<Mutex<Vec<Access>>>,
@@ -58,12 +59,13 @@ impl Pair {
         let frontend = Frontend::bind(config, a).await.unwrap();
         let client_side = frontend.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
+        let (stop_backend, backend_stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         };
-        let frontend = tokio::spawn(frontend.run(until(stopped.clone())));
-        let backend = tokio::spawn(backend.run(until(stopped)));
-        Pair { client_side, stop, frontend, backend, accesses }
+        let frontend = tokio::spawn(frontend.run(until(stopped)));
+        let backend = tokio::spawn(backend.run(until(backend_stopped)));
+        Pair { client_side, stop, stop_backend, frontend, backend, accesses }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -73,6 +75,7 @@ impl Pair {
     /// Ends both sides; answers the records of the frontend.
     async fn finish(self) -> Vec<Access> {
         self.stop.send_replace(true);
+        self.stop_backend.send_replace(true);
         self.frontend.await.unwrap();
         self.backend.await.unwrap();
         let accesses = self.accesses.lock().unwrap().clone();
@@ -418,6 +421,7 @@ async fn stopping_drains_what_is_under_way_and_accepts_no_more() {
     let mut request = [0; 4];
     server.read_exact(&mut request).await.unwrap();
     pair.stop.send_replace(true);
+    pair.stop_backend.send_replace(true);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(TcpStream::connect(pair.client_side).await.is_err(), "no longer listening");
     server.write_all(b"done").await.unwrap();
@@ -442,6 +446,8 @@ async fn the_drain_limit_cuts_what_does_not_end() {
     assert_eq!(pair.frontend.await.unwrap(), Summary { accepted: 1, cut: 1 });
     let error = client.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    // Told together, the backend might cut it first.
+    pair.stop_backend.send_replace(true);
     pair.backend.await.unwrap();
 }
 
