@@ -22,7 +22,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "capture" => named(capture()),
         "handshake" => named(handshake()),
         "proxy" => named(proxy()),
-        "settings" => settings(),
+        "settings" => named(settings()),
         "connection" => named(connection()),
         "pair" => named(pair()),
         _ => Vec::new(),
@@ -237,19 +237,13 @@ fn proxy() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The examples that are packaged, and a configuration with each kind of value.
-fn settings() -> Vec<(String, Vec<u8>)> {
+/// A configuration with each kind of value; the packaged examples are added where the corpora are run.
+fn settings() -> Vec<(&'static str, Vec<u8>)> {
     let every_kind = "[frontend]\nlisten = ':80'\nfirst_bytes_wait = '5ms'\nproxy_from = ['10.0.0.0/8', '2001:db8::/32']\n\
         socks5 = true\nfallback = 'none'\nsend_proxy = 'v1'\n[backend]\nto = 'origin.example:80'\n\
         allow = ['*.example:443']\nreplay_tolerance = '10s'\n[[backends]]\npeer = '[2001:db8::1]:7443'\nweight = 3\n\
         [hop]\nplain = true\ndevice = 'udp:0.0.0.0:0'\nmtu = 1400\n[limits]\nthreads = 2\n[admin]\nlisten = '127.0.0.1:1'\n";
-    [
-        ("frontend", include_str!("../../packaging/examples/frontend.toml")),
-        ("backend", include_str!("../../packaging/examples/backend.toml")),
-        ("every-kind", every_kind),
-    ]
-    .map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()))
-    .into()
+    vec![("every-kind", every_kind.as_bytes().to_vec())]
 }
 
 fn link() -> Vec<(String, Vec<u8>)> {
