@@ -32,6 +32,11 @@ pub trait Device: Send {
     /// is a loss. Any other error means that the device is gone.
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
 
+    /// As [`send`](Device::send), for a packet with an open checksum whose payload lies elsewhere, in two pieces.
+    fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
+        self.send(&[headers, payload[0], payload[1]].concat(), tx)
+    }
+
     /// Ready when a [`send`](Device::send) or [`flush`](Device::flush) that would have blocked is worth
     /// another try.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -62,6 +67,8 @@ pub struct Capabilities {
     pub tso: bool,
     /// A TCP checksum that holds only the pseudo-header sum costs nothing; without it, it is finished in software.
     pub checksum_offload: bool,
+    /// [`Device::send_gathered`] copies nothing.
+    pub gather: bool,
     /// The longest super-packet in bytes, IP header included.
     pub max_super: usize,
 }

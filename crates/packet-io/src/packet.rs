@@ -250,7 +250,7 @@ impl Device for PacketDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: false, checksum_offload: false, max_super: MAX_SUPER }
+        Capabilities { tso: false, checksum_offload: false, gather: false, max_super: MAX_SUPER }
     }
 
     fn counters(&self) -> Counters {

@@ -194,6 +194,32 @@ impl TunDevice {
         self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
     }
 
+    /// Hands a packet with an open checksum to the kernel, its payload from where it lies.
+    fn write_gathered(
+        &self,
+        headers: Headers,
+        head: &[u8],
+        payload: [&[u8]; 2],
+        tx: TxMeta,
+    ) -> io::Result<()> {
+        let len = payload[0].len() + payload[1].len();
+        let size = tx.segment_size.filter(|&size| size > 0 && usize::from(size) < len);
+        let gso = size.map(|size| Gso { size, v6: headers.v6, flags: headers.flags(head) });
+        let header = VnetHeader::unfinished(&headers, gso);
+        let parts = [IoSlice::new(head), IoSlice::new(payload[0]), IoSlice::new(payload[1])];
+        self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+    }
+
+    /// Counts what became of a packet; a refusal is a loss.
+    fn count(&mut self, written: io::Result<()>, len: usize) -> io::Result<()> {
+        match written {
+            Ok(()) => self.counters.on_sent(len),
+            Err(error) if is_refusal(&error) => self.counters.send_refused += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Writes the segments that a full queue has left over.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(segment) = self.backlog.front() {
@@ -246,12 +272,18 @@ impl Device for TunDevice {
             }
             _ => self.reactor.write(|| self.send_raw(packet)),
         };
-        match written {
-            Ok(()) => self.counters.on_sent(packet.len()),
-            Err(error) if is_refusal(&error) => self.counters.send_refused += 1,
-            Err(error) => return Err(error),
+        self.count(written, packet.len())
+    }
+
+    fn send_gathered(&mut self, head: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
+        match Headers::of(head).filter(|headers| self.vnet && headers.total() == head.len()) {
+            Some(headers) => {
+                self.drain()?;
+                let written = self.write_gathered(headers, head, payload, tx);
+                self.count(written, head.len() + payload[0].len() + payload[1].len())
+            }
+            None => self.send(&[head, payload[0], payload[1]].concat(), tx),
         }
-        Ok(())
     }
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -267,7 +299,7 @@ impl Device for TunDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: self.vnet, checksum_offload: self.vnet, max_super: MAX_SUPER }
+        Capabilities { tso: self.vnet, checksum_offload: self.vnet, gather: self.vnet, max_super: MAX_SUPER }
     }
 
     fn counters(&self) -> Counters {
@@ -535,8 +567,19 @@ mod tests {
         stream.read_exact(&mut read).unwrap();
         assert!(read == payload);
 
+        // The same again, from where it lies.
+        let data = Tcp { seq: data.seq + 30_000, ..data }.with_partial_checksum();
+        let (head, rest) = data.split_at(data.len() - payload.len());
+        let (first, second) = rest.split_at(7_777);
+        device.send_gathered(head, [first, second], tx).unwrap();
+        device.flush().unwrap();
+        read.fill(0);
+        stream.read_exact(&mut read).unwrap();
+        assert!(read == payload);
+        assert_eq!(device.capabilities().gather, offload);
+
         // Acknowledge so that the kernel's window opens, then collect its answer.
-        let mut ack = Tcp { seq: ours.seq + 30_000, ..ours };
+        let mut ack = Tcp { seq: ours.seq + 60_000, ..ours };
         stream.write_all(&payload).unwrap();
         let (mut collected, mut longest) = (Vec::new(), 0);
         while collected.len() < payload.len() {

@@ -281,7 +281,7 @@ impl Device for UdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: true, checksum_offload: true, max_super: MAX_SUPER }
+        Capabilities { tso: true, checksum_offload: true, gather: false, max_super: MAX_SUPER }
     }
 
     fn counters(&self) -> Counters {

@@ -2,7 +2,7 @@
 //!
 //! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, packets out, events to those
 //! who wait; then sleep until the device is readable, a handle did something, or the next timer. System calls that send
-//! run outside the lock. If the device says `WouldBlock` the packets wait here and the stack is not asked for more: what
+//! run outside the lock, but for super-packets that the device takes from where their payload lies. If the device says `WouldBlock` the packets wait here and the stack is not asked for more: what
 //! applications write then fills the send buffers, and the back-pressure reaches them.
 
 use std::collections::VecDeque;
@@ -24,8 +24,13 @@ use crate::shared::{Ended, Shared};
 
 /// Packets taken from the device in one round, and so under one hold of the lock.
 const RECEIVE_BUDGET: usize = 64;
+/// Packets asked of the device at a time.
+const RECEIVE_STEP: usize = 8;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
+/// Bytes of packets taken from the device, and from the stack, in one round: who reads or writes them finds them in the
+/// processor's cache, and acknowledgements are heard before everything has been sent that the window allows.
+const ROUND_BYTES: usize = 256 << 10;
 /// How old the counters of the device may be when somebody asks; looking costs a system call.
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get their turn.
@@ -39,6 +44,8 @@ pub(crate) struct Driver {
     /// When the timer fires; `None`: it is not armed.
     armed: Option<Instant>,
     outgoing: Outgoing,
+    /// The device takes the payload of super-packets from where it lies.
+    gathers: bool,
     woken: Vec<Waker>,
     flushed: bool,
     /// When the counters of the device were last looked at.
@@ -50,11 +57,13 @@ pub(crate) struct Driver {
 struct Outgoing {
     packets: VecDeque<(Vec<u8>, TxMeta)>,
     spare: Vec<Vec<u8>>,
+    /// Bytes taken from the stack in this round.
+    bytes: usize,
 }
 
 impl Outgoing {
     fn is_full(&self) -> bool {
-        self.packets.len() >= SEND_BATCH
+        self.packets.len() >= SEND_BATCH || self.bytes >= ROUND_BYTES
     }
 
     /// Takes from the stack what it has to send, as far as there is room.
@@ -66,8 +75,43 @@ impl Outgoing {
                 return;
             };
             let Transmit { segment_size, partial_checksum, .. } = transmit;
+            self.bytes += buffer.len();
             self.packets.push_back((buffer, TxMeta { segment_size, partial_checksum }));
         }
+    }
+
+    /// As [`Outgoing::fill`], for a device that gathers: super-packets go there at once.
+    fn fill_gathering(&mut self, stack: &mut Stack, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        while !self.is_full() {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            let Some(transmit) = stack.poll_transmit_in_place(now, &mut buffer) else {
+                self.spare.push(buffer);
+                break;
+            };
+            let Transmit { len, segment_size, partial_checksum, .. } = transmit;
+            let tx = TxMeta { segment_size, partial_checksum };
+            let payload = stack.payload(&transmit);
+            self.bytes += len;
+            let is_apart = len > buffer.len();
+            if is_apart && self.send(device)? && taken(device.send_gathered(&buffer, payload, tx))? {
+                self.spare.push(buffer);
+            } else {
+                payload.iter().for_each(|piece| buffer.extend_from_slice(piece));
+                self.packets.push_back((buffer, tx));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends in order what waits; false if the device takes no more for now.
+    fn send(&mut self, device: &mut dyn Device) -> io::Result<bool> {
+        while let Some((packet, tx)) = self.packets.front() {
+            if !taken(device.send(packet, *tx))? {
+                return Ok(false);
+            }
+            self.pop();
+        }
+        Ok(true)
     }
 
     /// The first packet is with the device.
@@ -78,10 +122,21 @@ impl Outgoing {
     }
 }
 
+/// Whether the device took a packet; `WouldBlock` is a no.
+fn taken(sent: io::Result<()>) -> io::Result<bool> {
+    match sent {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// What a round under the lock found.
 struct Round {
     /// More may be waiting at once: in the device or in the stack.
     more: bool,
+    /// Much was received: whoever reads it should do so before there is more.
+    much: bool,
     next_timeout: Option<Instant>,
     /// Nobody needs this stack any more.
     done: bool,
@@ -89,7 +144,9 @@ struct Round {
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>) -> Driver {
+        let gathers = device.capabilities().gather;
         Driver {
+            gathers,
             shared,
             device,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
@@ -107,6 +164,9 @@ impl Driver {
             let blocked = self.send(cx)?;
             if round.done && self.outgoing.packets.is_empty() {
                 return Ok(Poll::Ready(()));
+            }
+            if round.much {
+                break;
             }
             if round.more && !blocked {
                 continue;
@@ -128,20 +188,18 @@ impl Driver {
         let mut inner = self.shared.lock();
         inner.driver_runs(cx.waker());
         let now = self.shared.clock.now();
-        if readable {
-            let stack = &mut inner.stack;
-            let outgoing = &mut self.outgoing;
-            self.device.receive(RECEIVE_BUDGET, &mut |packet, meta| {
-                stack.on_packet(packet, rx(meta), now);
-                if stack.is_pressed() {
-                    outgoing.fill(stack, now);
-                }
-            })?;
-        }
+        self.outgoing.bytes = 0;
+        let received =
+            if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
         if inner.stack.next_timeout().is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
-        self.outgoing.fill(&mut inner.stack, now);
+        if self.gathers {
+            self.flushed = false;
+            self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
+        } else {
+            self.outgoing.fill(&mut inner.stack, now);
+        }
         inner.take_events(&mut self.woken);
         if self.counted.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE) {
             inner.device = self.device.counters();
@@ -154,6 +212,7 @@ impl Driver {
         let stack_has_more = self.outgoing.is_full();
         let round = Round {
             more: readable || stack_has_more,
+            much: received >= ROUND_BYTES,
             next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
             done: idle && !inner.has_handles() && !stack_has_more,
         };
@@ -164,29 +223,16 @@ impl Driver {
 
     /// Sends what is outgoing; true if the device takes no more for now (and will wake us).
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        while let Some((packet, tx)) = self.outgoing.packets.front() {
-            match self.device.send(packet, *tx) {
-                Ok(()) => {
-                    self.flushed = false;
-                    self.outgoing.pop();
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.device.poll_writable(cx)?.is_pending() {
-                        return Ok(true);
-                    }
-                }
-                Err(error) => return Err(error),
+        self.flushed &= self.outgoing.packets.is_empty();
+        while !self.outgoing.send(&mut *self.device)? {
+            if self.device.poll_writable(cx)?.is_pending() {
+                return Ok(true);
             }
         }
         while !self.flushed {
-            match self.device.flush() {
-                Ok(()) => self.flushed = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.device.poll_writable(cx)?.is_pending() {
-                        return Ok(true);
-                    }
-                }
-                Err(error) => return Err(error),
+            self.flushed = taken(self.device.flush())?;
+            if !self.flushed && self.device.poll_writable(cx)?.is_pending() {
+                return Ok(true);
             }
         }
         Ok(false)
@@ -228,6 +274,30 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.end(if std::thread::panicking() { Ended::Defect } else { Ended::Runtime });
     }
+}
+
+/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were.
+fn receive(
+    device: &mut dyn Device,
+    stack: &mut Stack,
+    outgoing: &mut Outgoing,
+    now: Instant,
+) -> io::Result<usize> {
+    let (mut packets, mut bytes) = (0, 0);
+    while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
+        let count = device.receive(RECEIVE_STEP, &mut |packet, meta| {
+            bytes += packet.len();
+            stack.on_packet(packet, rx(meta), now);
+            if stack.is_pressed() {
+                outgoing.fill(stack, now);
+            }
+        })?;
+        packets += count;
+        if count < RECEIVE_STEP {
+            break;
+        }
+    }
+    Ok(bytes)
 }
 
 fn rx(meta: RxMeta) -> Rx {

@@ -63,8 +63,8 @@ pub use options::{
     Dropped, OptionProfile, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
 };
 pub use packet::{
-    ChecksumCheck, ChecksumFill, Packet, Segment, emit, emit_with, fill_checksums, four_tuple, header_len,
-    parse, parse_with, tcp_offset,
+    ChecksumCheck, ChecksumFill, Packet, Segment, emit, emit_headers_with, emit_with, fill_checksums,
+    four_tuple, header_len, parse, parse_with, tcp_offset,
 };
 pub use segmentation::split;
 pub use seq::SeqNum;

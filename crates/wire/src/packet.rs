@@ -163,39 +163,63 @@ pub fn emit_with(
     profile: &OptionProfile,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
+    let len = payload.iter().map(|piece| piece.len()).sum();
+    emit_headers_with(ip, tcp, len, profile, out)?;
+    out.reserve(len);
+    for piece in payload {
+        out.extend_from_slice(piece);
+    }
+    if sum == ChecksumFill::Full {
+        fill_tcp_checksum(ip, out.get_mut(ip.header_len()..).unwrap_or_default(), sum);
+    }
+    Ok(())
+}
+
+/// Writes the headers of a packet whose `payload_len` bytes of payload are somewhere else, for a device that
+/// gathers them. The TCP checksum is [`ChecksumFill::Partial`]: nobody has seen the payload.
+///
+/// # Errors
+/// As [`emit`].
+pub fn emit_headers_with(
+    ip: &IpMeta,
+    tcp: &TcpHeader,
+    payload_len: usize,
+    profile: &OptionProfile,
+    out: &mut Vec<u8>,
+) -> Result<(), EmitError> {
     out.clear();
     if ip.src.is_ipv4() != ip.dst.is_ipv4() {
         return Err(EmitError::MixedFamilies);
     }
     let (header, _) = tcp.emit(profile);
-    let segment_len = header.len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
+    let segment_len = header.len() + payload_len;
     let len = ip.header_len() + segment_len;
     if len > MAX_PACKET_LEN {
         return Err(EmitError::TooLong { len });
     }
-    out.reserve(len);
     ip::emit_header(ip, protocol::TCP, segment_len, out);
     out.extend_from_slice(&header);
-    for piece in payload {
-        out.extend_from_slice(piece);
-    }
-    fill_tcp_checksum(ip, out.get_mut(ip.header_len()..).unwrap_or_default(), sum);
+    let check = Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment_len as u32).fold();
+    put_tcp_checksum(out.get_mut(ip.header_len()..).unwrap_or_default(), check);
     Ok(())
 }
 
 /// Writes the checksum field of the TCP segment `segment`, whatever it held before. A segment shorter
 /// than a TCP header is left alone.
 pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], fill: ChecksumFill) {
-    const FIELD: core::ops::Range<usize> = tcp::CHECKSUM_OFFSET..tcp::CHECKSUM_OFFSET + 2;
-    let Some(field) = segment.get_mut(FIELD) else { return };
-    field.fill(0);
+    put_tcp_checksum(segment, 0);
     let check = match fill {
         ChecksumFill::Full => tcp_sum(ip, segment).finish(),
         ChecksumFill::Partial => {
             Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment.len() as u32).fold()
         }
     };
-    if let Some(field) = segment.get_mut(FIELD) {
+    put_tcp_checksum(segment, check);
+}
+
+/// Writes `check` into the checksum field of a TCP segment that has one.
+fn put_tcp_checksum(segment: &mut [u8], check: u16) {
+    if let Some(field) = segment.get_mut(tcp::CHECKSUM_OFFSET..tcp::CHECKSUM_OFFSET + 2) {
         field.copy_from_slice(&check.to_be_bytes());
     }
 }

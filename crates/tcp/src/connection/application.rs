@@ -10,9 +10,15 @@ use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::outcome::Arrived;
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 impl Connection {
+    /// The bytes of `range` that the send queue holds, in two pieces.
+    pub(crate) fn queued(&self, range: SeqRange) -> (&[u8], &[u8]) {
+        self.tx.queue.slices(range)
+    }
+
     /// Queues as much of `data` as fits. Data written during the handshake waits for it.
     pub(crate) fn write(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
         if let Some(reason) = self.closed {

@@ -12,6 +12,7 @@ use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed};
 use crate::mechanism::{Offer, ParityPlan};
 use crate::outcome::Origin;
+use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
 /// What [`Connection::poll_transmit`] wrote.
@@ -21,6 +22,20 @@ pub(crate) struct Built {
     pub(crate) segment_size: Option<u16>,
     /// Why it was sent.
     pub(crate) origin: Origin,
+    /// Payload that stays in the send queue: the packet is the headers, and then this.
+    pub(crate) in_place: Option<SeqRange>,
+}
+
+impl Built {
+    /// A packet of one segment, whole.
+    pub(crate) fn whole(origin: Origin) -> Built {
+        Built { segment_size: None, origin, in_place: None }
+    }
+
+    /// Bytes of payload that are not in the buffer.
+    pub(crate) fn in_place_len(&self) -> usize {
+        self.in_place.map_or(0, |range| range.len() as usize)
+    }
 }
 
 impl Connection {
@@ -32,7 +47,7 @@ impl Connection {
                 return None;
             };
             let built = self.build(&choice, now, env, out);
-            self.account(&choice, built, out.len(), now);
+            self.account(&choice, built, out.len() + built.in_place_len(), now);
             // A packet that cannot be built (no room for the header) is gone like a lost one.
             if !out.is_empty() {
                 return Some(built);
@@ -46,11 +61,11 @@ impl Connection {
             Choice::Syn => self.build_syn(now, env, out),
             Choice::SynCopy => {
                 self.build_syn_copy(now, env, out);
-                Built { segment_size: None, origin: Origin::Duplicate }
+                Built::whole(Origin::Duplicate)
             }
             Choice::AfterSyn(range) => {
                 self.build_after_syn(*range, now, env, out);
-                Built { segment_size: None, origin: Origin::New }
+                Built::whole(Origin::New)
             }
             Choice::Data(data) => self.build_data(data, now, env, out),
             Choice::Copy(_) => self.build_copy(env, out),
@@ -59,7 +74,7 @@ impl Connection {
                 let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK, now);
                 header.options.gentle = None;
                 self.emit(&header, Ecn::NotEct, &[], env, out);
-                Built { segment_size: None, origin: Origin::Ack }
+                Built::whole(Origin::Ack)
             }
             Choice::Ack(option) => self.build_ack(*option, now, env, out),
         }
@@ -79,7 +94,7 @@ impl Connection {
             },
         };
         self.emit(&header, Ecn::NotEct, &[], env, out);
-        Built { segment_size: None, origin: Origin::Ack }
+        Built::whole(Origin::Ack)
     }
 
     fn build_syn(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
@@ -113,7 +128,7 @@ impl Connection {
         };
         let (first, second) = self.tx.queue.slices(data);
         self.emit(&header, Ecn::NotEct, &[first, second], env, out);
-        Built { segment_size: None, origin: Origin::New }
+        Built::whole(Origin::New)
     }
 
     fn build_data(&mut self, data: &Data, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
@@ -122,7 +137,7 @@ impl Connection {
             flags |= Flags::FIN;
         }
         let len = data.payload_len();
-        let payload_range = crate::seq_ranges::SeqRange::with_len(data.range.start, len);
+        let payload_range = SeqRange::with_len(data.range.start, len);
         if self.tx.queue.push_at(payload_range) {
             flags |= Flags::PSH;
         }
@@ -140,10 +155,15 @@ impl Connection {
         }
         self.gentle_sent(header.options.gentle, now);
         self.keep_header(&header);
-        let (first, second) = self.tx.queue.slices(payload_range);
         let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
+        // A single segment is copied faster than it is described.
+        if env.payload_in_place && segment_size.is_some() {
+            self.emit_headers(&header, ecn, len, env, out);
+            return Built { segment_size, origin: data.origin, in_place: Some(payload_range) };
+        }
+        let (first, second) = self.tx.queue.slices(payload_range);
         self.emit(&header, ecn, &[first, second], env, out);
-        Built { segment_size, origin: data.origin }
+        Built { segment_size, ..Built::whole(data.origin) }
     }
 
     /// The parity is computed from the send queue straight into the packet's payload.
@@ -157,7 +177,7 @@ impl Connection {
         let crc32c = self.parity_checksum(plan);
         header.options.gentle = Some(self.parity_option(plan, crc32c, header.options.gentle));
         self.emit(&header, Ecn::NotEct, &[&payload], env, out);
-        Built { segment_size: None, origin: Origin::Parity }
+        Built::whole(Origin::Parity)
     }
 
     fn build_ack(&mut self, option: Option<Gentle>, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
@@ -167,7 +187,7 @@ impl Connection {
         self.gentle_sent(header.options.gentle, now);
         self.keep_header(&header);
         self.emit(&header, Ecn::NotEct, &[], env, out);
-        Built { segment_size: None, origin: Origin::Ack }
+        Built::whole(Origin::Ack)
     }
 
     /// The header that every segment after the SYN shares.
@@ -213,13 +233,26 @@ impl Connection {
         env: &Env<'_>,
         out: &mut Vec<u8>,
     ) {
-        let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
-        ip.hop_limit = self.config.hop_limit;
-        ip.dscp = self.config.dscp;
-        ip.ecn = ecn;
+        let ip = self.ip(ecn);
         let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
         if brisk_wire::emit_with(&ip, header, payload, fill, env.option_profile, out).is_err() {
             out.clear();
         }
+    }
+
+    /// As [`Connection::emit`], for a payload that stays where it is.
+    fn emit_headers(&self, header: &TcpHeader, ecn: Ecn, payload_len: u32, env: &Env<'_>, out: &mut Vec<u8>) {
+        let len = payload_len as usize;
+        if brisk_wire::emit_headers_with(&self.ip(ecn), header, len, env.option_profile, out).is_err() {
+            out.clear();
+        }
+    }
+
+    fn ip(&self, ecn: Ecn) -> IpMeta {
+        let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
+        ip.hop_limit = self.config.hop_limit;
+        ip.dscp = self.config.dscp;
+        ip.ecn = ecn;
+        ip
     }
 }

@@ -107,6 +107,8 @@ pub(crate) struct Env<'a> {
     pub(crate) super_segment: u32,
     /// Write only the pseudo-header sum: the device completes the checksum.
     pub(crate) partial_checksum: bool,
+    /// The payload of a super-segment may stay in the send queue.
+    pub(crate) payload_in_place: bool,
     /// The experimental code points in use.
     pub(crate) option_profile: &'a OptionProfile,
 }

@@ -101,7 +101,7 @@ impl Connection {
             let (first, second) = self.tx.queue.slices(payload);
             self.emit(&copy.header, Ecn::NotEct, &[first, second], env, out);
         }
-        Built { segment_size: None, origin: Origin::Duplicate }
+        Built::whole(Origin::Duplicate)
     }
 
     /// A copy left. It is not in flight and changes no timer; pacing and the allowance count it.

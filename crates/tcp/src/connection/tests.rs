@@ -87,6 +87,7 @@ impl World {
                 challenge: &mut permit,
                 super_segment: self.super_segment,
                 partial_checksum: false,
+                payload_in_place: false,
                 option_profile: &PROFILE,
             };
             let mut out = vec![];
@@ -142,6 +143,7 @@ impl World {
             challenge: &mut permit,
             super_segment: 0,
             partial_checksum: false,
+            payload_in_place: false,
             option_profile: &PROFILE,
         };
         match &mut self.ends[to] {

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 const FIRST_STORAGE: usize = 2048;
 
 /// Largest storage that is allocated on the strength of past needs alone, bytes.
-const EXPECTED_MAX: usize = 64 << 10;
+const EXPECTED_MAX: usize = 256 << 10;
 
 /// See the [module](self).
 #[derive(Debug)]

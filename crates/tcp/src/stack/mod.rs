@@ -37,6 +37,7 @@ use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
 use crate::path::{Ends, PathFacts, PathMemory};
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 mod allowance;
@@ -115,6 +116,8 @@ pub struct Transmit {
     pub conn: Option<ConnId>,
     /// Why it was sent.
     pub origin: Origin,
+    /// Payload that stayed in the send queue ([`Stack::poll_transmit_in_place`]).
+    in_place: Option<SeqRange>,
 }
 
 /// All connections and listeners of one set of addresses.
@@ -607,6 +610,24 @@ impl Stack {
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
     /// TCP checksum is partial if the device takes super-segments ([`StackConfig::max_super_segment`]).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, false)
+    }
+
+    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
+    /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
+    pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, self.partial_checksum())
+    }
+
+    /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
+    /// the buffer. To be asked before anything else happens to the stack.
+    pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
+        let slot = transmit.conn.and_then(|id| self.slots.at(id));
+        let bytes = transmit.in_place.zip(slot).map(|(range, slot)| slot.connection.queued(range));
+        bytes.map_or([&[], &[]], |(first, second)| [first, second])
+    }
+
+    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, payload_in_place: bool) -> Option<Transmit> {
         out.clear();
         self.pressed = false;
         let partial_checksum = self.partial_checksum();
@@ -619,6 +640,7 @@ impl Stack {
                 partial_checksum,
                 conn: None,
                 origin,
+                in_place: None,
             });
         }
         while let Some(id) = self.pop_listed() {
@@ -632,23 +654,26 @@ impl Stack {
                 slot.connection.set_allowance(allowance);
             }
             let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+                env.payload_in_place = payload_in_place;
                 slot.connection.poll_transmit(now, env, out)
             });
             let Some(built) = built else {
                 self.settle_quietly(id, now);
                 continue;
             };
+            let len = out.len() + built.in_place_len();
             if allowance.is_some() {
-                self.allowances.note(remote, built.origin, out.len(), now);
+                self.allowances.note(remote, built.origin, len, now);
             }
             self.settle(id, now);
             self.stats.packets_out += 1;
             return Some(Transmit {
-                len: out.len(),
+                len,
                 segment_size: built.segment_size,
                 partial_checksum,
                 conn: Some(id),
                 origin: built.origin,
+                in_place: built.in_place,
             });
         }
         None

@@ -103,6 +103,7 @@ pub(crate) fn with_env<R>(
         challenge: &mut challenge,
         super_segment: config.max_super_segment,
         partial_checksum: config.max_super_segment > 0,
+        payload_in_place: false,
         option_profile: &config.option_profile,
     })
 }

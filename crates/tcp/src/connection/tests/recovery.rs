@@ -36,8 +36,13 @@ fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
         segment_size: 0,
     };
     let mut permit = |_| true;
-    let mut env =
-        Env { challenge: &mut permit, super_segment: 0, partial_checksum: false, option_profile: &PROFILE };
+    let mut env = Env {
+        challenge: &mut permit,
+        super_segment: 0,
+        partial_checksum: false,
+        payload_in_place: false,
+        option_profile: &PROFILE,
+    };
     let now = world.now;
     world.end(C).on_segment(&arrived, now, &mut env);
 }
