@@ -57,6 +57,10 @@ pub struct StackConfig {
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
     /// Default 1000.
     pub challenge_acks_per_second: u32,
+    /// How long a connection must have had nothing to do until it is parked: kept in a few hundred bytes, from
+    /// which the next segment, timer or call restores it. 0 parks at once; `None`: never. Nothing of it is seen on
+    /// the wire. Default 1 s.
+    pub park_after: Option<Duration>,
     /// Record [`crate::event::Probe`]s. Default off.
     pub observe: bool,
     /// How the options of the experimental code points are recognised.
@@ -113,6 +117,7 @@ impl Default for StackConfig {
             time_wait_resets: false,
             granularity: Duration::from_micros(1),
             challenge_acks_per_second: 1000,
+            park_after: Some(Duration::from_secs(1)),
             observe: false,
             option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
@@ -155,7 +160,7 @@ impl StackConfig {
 }
 
 /// How the retransmission timeout is computed (RFC 6298).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RtoConfig {
     /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
     pub var_floor: Duration,
@@ -198,7 +203,7 @@ pub enum CongestionAlgorithm {
 }
 
 /// Sizes of one of the two buffers of a connection, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct BufferConfig {
     /// What a connection starts with.
     pub initial: usize,
@@ -207,7 +212,7 @@ pub struct BufferConfig {
 }
 
 /// Pacing of transmissions over the round-trip time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PacingConfig {
     /// Rate in slow start in percent of cwnd/srtt. Linux: 200.
     pub slow_start_percent: u32,
@@ -222,7 +227,7 @@ impl Default for PacingConfig {
 }
 
 /// Keepalive probes (RFC 9293 section 3.8.4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct KeepaliveConfig {
     /// Silence before the first probe; below 1 s counts as 1 s. Default 7200 s.
     pub idle: Duration,
@@ -239,7 +244,7 @@ impl Default for KeepaliveConfig {
 }
 
 /// Path-MTU discovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum MtuProbing {
     /// Only ICMP lowers the MTU.
     Off,
@@ -255,7 +260,7 @@ pub enum MtuProbing {
 }
 
 /// What a listener does with the urgent pointer; Linux's choices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum UrgentPolicy {
     /// The byte before the urgent pointer leaves the stream and is read apart.
     #[default]
@@ -587,7 +592,7 @@ impl Default for RackTlpConfig {
 }
 
 /// Reactive as the paper has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PaperConfig {
     /// Probes in a row without progress. 1..=2, default 1 (what the authors deployed).
     pub max_probes: u32,
@@ -633,7 +638,7 @@ pub enum LossDetection {
 }
 
 /// Loss detection of the years around 2012.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Rfc6675Config {
     /// Count the segments below the highest one reported by SACK rather than those reported (forward
     /// acknowledgement). Default on.
@@ -666,7 +671,7 @@ impl Rfc6675Config {
 }
 
 /// Early retransmit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum EarlyRetransmit {
     /// None: three duplicates or a timeout.
     Off,
@@ -678,7 +683,7 @@ pub enum EarlyRetransmit {
 }
 
 /// How fast proportional rate reduction makes up for what was lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum PrrBound {
     /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
     #[default]

@@ -14,7 +14,7 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Why a segment was sent. The room table ([`Room::permits`]) and the scoreboard judge by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Origin {
     /// A segment without data, SYN or FIN.
     Ack,
@@ -98,7 +98,7 @@ pub struct Delivered {
 }
 
 /// What a DSACK block (RFC 2883) speaks of, judged by what the scoreboard sent twice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum DsackOf {
     /// A range that was retransmitted: the retransmission was not needed.
     Retransmit,
@@ -326,7 +326,7 @@ pub struct View {
 }
 
 /// Names of RFC 6675 / Linux for the state of the sender.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum CongestionState {
     /// No sign of trouble.
     #[default]

@@ -92,7 +92,7 @@ impl PathMemoryConfig {
 }
 
 /// What is believed of a path now; what is not known, or too old, is absent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
@@ -123,7 +123,7 @@ impl PathFacts {
 }
 
 /// Round-trip time of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PathRtt {
     /// Smoothed.
     pub srtt: Duration,
@@ -134,7 +134,7 @@ pub struct PathRtt {
 }
 
 /// Congestion window of a path, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PathWindow {
     /// The window that was in use without a loss.
     pub cwnd: u32,
@@ -143,7 +143,7 @@ pub struct PathWindow {
 }
 
 /// Loss on a path, of segments that we sent; without what a queue lost that ran over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PathLoss {
     /// Segments that the estimate rests on, older ones counting less.
     pub segments: u32,
@@ -154,7 +154,7 @@ pub struct PathLoss {
 }
 
 /// What path-MTU discovery found, bytes of IP packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,
@@ -198,7 +198,7 @@ pub(crate) struct WindowReport {
 }
 
 /// Segments sent and lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct LossCount {
     pub(crate) sent: u64,
     pub(crate) lost: u64,
@@ -207,7 +207,7 @@ pub(crate) struct LossCount {
 }
 
 /// What path-MTU discovery of a connection found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) enum MtuReport {
     /// Nothing speaks for or against large packets.
     #[default]

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use brisk_wire::SeqNum;
 
 /// The half-open range `[start, end)` of sequence numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SeqRange {
     /// First sequence number.
     pub start: SeqNum,
@@ -59,7 +59,7 @@ impl SeqRange {
 /// All members must lie within 2^31 of one another, which holds for anything inside a TCP window;
 /// a set that is fed otherwise gives meaningless answers but never panics. An empty set holds no
 /// memory. Look-ups take O(log n); changes move the ranges on the shorter side.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SeqRanges {
     ranges: VecDeque<SeqRange>,
     bytes: u32,

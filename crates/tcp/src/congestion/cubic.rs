@@ -7,7 +7,7 @@
 
 use super::hystart::{HyStart, Phase};
 use super::reno::SLOW_START_BURST;
-use super::{Acked, CongestionController};
+use super::{Acked, CongestionController, Snapshot};
 use crate::time::{Duration, Instant};
 
 /// C = 0.4 segments per second cubed, as a fraction.
@@ -29,7 +29,7 @@ const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 const OFFSET_MAX: u64 = 10_000_000_000;
 
 /// What a reduction changes and an undo restores (RFC 9438 section 4.9).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Curve {
     ssthresh: u32,
     /// W_max, bytes.
@@ -43,7 +43,7 @@ struct Curve {
 }
 
 /// One stage of congestion avoidance.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Epoch {
     /// t = 0, moved on while the window is not the limit.
     start: Instant,
@@ -60,7 +60,7 @@ struct Epoch {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Cubic {
     mss: u32,
     cwnd: u32,
@@ -218,6 +218,10 @@ fn cube_root(n: u128) -> u64 {
 }
 
 impl CongestionController for Cubic {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::Cubic(self.clone())
+    }
+
     fn name(&self) -> &'static str {
         "cubic"
     }

@@ -1,10 +1,10 @@
 //! A window that never changes, for tests and for laboratory links whose capacity is known.
 
-use super::{Acked, CongestionController};
+use super::{Acked, CongestionController, Snapshot};
 use crate::time::Instant;
 
 /// The fixed window.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Fixed {
     window: u32,
 }
@@ -17,6 +17,10 @@ impl Fixed {
 }
 
 impl CongestionController for Fixed {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::Fixed(self.clone())
+    }
+
     fn name(&self) -> &'static str {
         "fixed"
     }

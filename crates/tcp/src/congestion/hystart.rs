@@ -22,7 +22,7 @@ const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u32 = 5;
 
 /// Where the first slow start stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
     /// Standard slow start.
     SlowStart,
@@ -38,7 +38,7 @@ pub enum Phase {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct HyStart {
     phase: Phase,
     /// windowEnd: SND.NXT when the round began.

@@ -61,6 +61,8 @@ pub trait CongestionController: Debug + Send {
     fn on_idle(&mut self, now: Instant, restart: u32);
     /// The reduction was a mistake: restore what was in force before it.
     fn undo(&mut self, now: Instant);
+    /// All that it knows, as a value.
+    fn snapshot(&self) -> Snapshot;
     /// True while the window grows exponentially.
     fn in_slow_start(&self) -> bool {
         self.cwnd() < self.ssthresh()
@@ -85,3 +87,6 @@ pub mod cubic;
 pub mod fixed;
 pub mod hystart;
 pub mod reno;
+pub(crate) mod snapshot;
+
+pub use snapshot::Snapshot;

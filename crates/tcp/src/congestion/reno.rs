@@ -3,7 +3,7 @@
 //! Slow start grows by the bytes acknowledged, congestion avoidance by one segment per window of
 //! bytes acknowledged, congestion halves the window.
 
-use super::{Acked, CongestionController};
+use super::{Acked, CongestionController, Snapshot};
 use crate::time::Instant;
 
 /// Most bytes by which one acknowledgement grows the window in slow start where transmissions are not
@@ -13,7 +13,7 @@ use crate::time::Instant;
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 /// Reno's window.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Reno {
     mss: u32,
     cwnd: u32,
@@ -40,6 +40,10 @@ impl Reno {
 }
 
 impl CongestionController for Reno {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::Reno(self.clone())
+    }
+
     fn name(&self) -> &'static str {
         "reno"
     }

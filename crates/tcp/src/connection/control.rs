@@ -6,7 +6,7 @@ use brisk_wire::SeqNum;
 use crate::time::{Duration, Instant};
 
 /// A segment that carries neither data nor a question of windows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Control {
     /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
     ChallengeAck,
@@ -20,7 +20,7 @@ pub(crate) enum Control {
 
 /// The control segments that wait to be sent. A few at most: a further one of a kind that already
 /// waits would tell the peer nothing new.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Outbox {
     waiting: ArrayVec<Control, 4>,
 }
@@ -52,7 +52,7 @@ impl Outbox {
 /// RFC 5961 section 7: challenge ACKs of one connection are limited, so that a flood of forged
 /// segments is not answered by a flood of our own. Before the handshake is complete, the resets that answer
 /// wrong acknowledgements count too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ChallengeLimit {
     second: Instant,
     sent: u32,
@@ -73,7 +73,7 @@ impl ChallengeLimit {
 }
 
 /// A set of things the application should hear of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Events(u8);
 
 impl Events {

@@ -16,7 +16,7 @@ use crate::receive::timestamps::older;
 use crate::time::Instant;
 
 /// F1 after its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Quarantine {
     /// Payload counts only if it echoes this timestamp or a later one.
     since: u32,

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
-use brisk_wire::{Cookie, Ecn, FastOpen, Flags, Options, SeqNum};
+use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
 use crate::connection::choose::Choice;
 use crate::connection::plain_copy::PlainCopy;
@@ -22,6 +22,10 @@ use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
+mod one_time;
+
+use one_time::{ONE_TIME_REQUESTS, OneTime};
+
 /// Bytes of a SYN that are kept for options.
 const OPTION_SPACE: u32 = 40;
 /// Timeout of a SYN whose round-trip time is not known (RFC 6298 section 2.1).
@@ -31,9 +35,6 @@ const MAX_EARLY: usize = 16;
 pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
 /// The option of a parity segment.
 const PARITY_OPTION: u32 = 16;
-/// Segments that ask for a one-time cookie, and segments that bring it.
-const ONE_TIME_REQUESTS: u8 = 5;
-const ONE_TIME_ANSWERS: u8 = 3;
 /// Least time between a SYN with data and the connection that insures it: on a short path half a round trip is less
 /// than any server takes to answer.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
@@ -59,7 +60,7 @@ impl Repeats {
 pub(super) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// Fast Open on a connection; absent unless somebody asked for it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Role {
     /// We sent the SYN.
     Client(Opening),
@@ -68,7 +69,7 @@ pub(crate) enum Role {
 }
 
 /// The client's side.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Opening {
     pub(super) plan: Plan,
     pub(super) connect: FastOpenConnect,
@@ -84,6 +85,7 @@ pub(crate) struct Opening {
     plain: bool,
     /// The plain SYN followed because the first was too large, which is no failure.
     too_big: bool,
+    #[serde(skip)]
     early: Vec<Early>,
     early_bytes: usize,
     class: Option<SynAckClass>,
@@ -113,7 +115,7 @@ struct Early {
 }
 
 /// What the stack decided about a SYN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Serve {
     /// The SYN opens the connection.
     pub(crate) accepted: bool,
@@ -132,7 +134,7 @@ pub(crate) struct Serve {
 }
 
 /// The server's side.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Serving {
     serve: Serve,
     /// The timer of the SYN-ACK has lowered the congestion window.
@@ -144,17 +146,6 @@ pub(crate) struct Serving {
     pub(super) first_end: SeqNum,
     /// Further SYNs brought more, of which nothing is said yet.
     pub(super) in_parts: bool,
-}
-
-/// How far the handing out of a one-time cookie has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum OneTime {
-    /// The client did not ask.
-    Idle,
-    /// It asked; the stack has the cookies.
-    Asked,
-    /// This goes on so many more segments.
-    Given(Cookie, u8),
 }
 
 /// Setting up.
@@ -343,6 +334,11 @@ impl Connection {
             Some(Role::Client(_)) => 1,
             Some(Role::Server(_)) | None => 0,
         }
+    }
+
+    /// Segments wait for the SYN-ACK.
+    pub(crate) fn holds_early(&self) -> bool {
+        matches!(self.fast_open.as_deref(), Some(Role::Client(opening)) if !opening.early.is_empty())
     }
 
     /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
@@ -693,64 +689,6 @@ impl Connection {
                 board.mark_lost(range);
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-        }
-    }
-}
-
-/// One-time cookies, which travel outside the handshake.
-impl Connection {
-    /// A segment outside the handshake carries the option.
-    pub(crate) fn on_fast_open_option(&mut self, option: FastOpen) {
-        match self.fast_open.as_deref_mut() {
-            Some(Role::Client(opening)) if opening.requests_left > 0 && !option.cookie.is_empty() => {
-                opening.requests_left = 0;
-                opening.report(Report::OneTime(option.cookie));
-            }
-            Some(Role::Server(serving))
-                if serving.serve.one_time
-                    && option.cookie.is_empty()
-                    && serving.one_time == OneTime::Idle =>
-            {
-                serving.one_time = OneTime::Asked;
-                self.rx.ack.force();
-            }
-            Some(Role::Client(_) | Role::Server(_)) | None => {}
-        }
-    }
-
-    /// True if the client waits for a one-time cookie.
-    pub(crate) fn wants_one_time_cookie(&self) -> bool {
-        matches!(self.fast_open.as_deref(), Some(Role::Server(serving)) if serving.one_time == OneTime::Asked)
-    }
-
-    /// Hands a one-time cookie to the client, with the next segments.
-    pub(crate) fn give_one_time_cookie(&mut self, cookie: Cookie) {
-        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() {
-            serving.one_time = OneTime::Given(cookie, ONE_TIME_ANSWERS);
-        }
-    }
-
-    /// The Fast Open option of the segment outside the handshake that leaves now.
-    pub(crate) fn fast_open_option(&mut self) -> Option<FastOpen> {
-        match self.fast_open.as_deref_mut()? {
-            Role::Client(opening) => {
-                opening.requests_left = opening.requests_left.checked_sub(1)?;
-                Some(FastOpen::REQUEST)
-            }
-            Role::Server(Serving { one_time: OneTime::Given(cookie, left), .. }) => {
-                *left = left.checked_sub(1)?;
-                Some(FastOpen::with_cookie(*cookie))
-            }
-            Role::Server(_) => None,
-        }
-    }
-
-    /// Bytes that this option will take of the next segment.
-    pub(crate) fn fast_open_option_len(&self) -> u32 {
-        match self.fast_open.as_deref() {
-            Some(Role::Client(opening)) if opening.requests_left > 0 => 4,
-            Some(Role::Server(Serving { one_time: OneTime::Given(_, 1..), .. })) => 20,
-            Some(Role::Client(_) | Role::Server(_)) | None => 0,
         }
     }
 }

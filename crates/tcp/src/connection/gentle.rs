@@ -31,7 +31,7 @@ use crate::time::{Duration, Instant};
 const FLAGS_LEN: u32 = 8;
 
 /// What the handshake made of the option, and the mechanisms that came of it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct GentleLayer {
     willing: Option<Willing>,
     /// The byte of our first SYN, or of our SYN-ACK.
@@ -44,6 +44,7 @@ pub(crate) struct GentleLayer {
     /// What the memory of destinations has heard.
     pub(super) told: Told,
     outcome: GentleOutcome,
+    #[serde(skip)]
     pub(crate) active: Option<Box<Active>>,
     pub(super) quarantine: Option<Quarantine>,
 }

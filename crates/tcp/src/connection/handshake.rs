@@ -24,7 +24,7 @@ const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
 /// What both ends agreed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Negotiated {
     /// Timestamps are on every segment.
     pub(crate) timestamps: bool,

@@ -42,6 +42,7 @@ mod info;
 mod keepalive;
 mod opening;
 mod parity;
+mod park;
 mod path;
 mod path_mtu;
 mod plain_copy;
@@ -65,6 +66,7 @@ pub use stats::{ConnStats, Counters, ParityCounters};
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use handshake::CookieParams;
+pub(crate) use park::Parked;
 pub(crate) use proactive::is_marked;
 
 use control::{ChallengeLimit, Outbox};
@@ -80,7 +82,7 @@ use sender::Sender;
 use urgent::Urgent;
 
 /// What the stack draws for a connection so that nobody else can guess it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Secrets {
     /// Initial send sequence number (RFC 6528).
     pub(crate) iss: SeqNum,
@@ -131,9 +133,10 @@ pub(crate) struct TimeWaitState {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Connection {
     tuple: FourTuple,
+    #[serde(skip)]
     config: Arc<TcpConfig>,
     secrets: Secrets,
     /// Initial receive sequence number, once the peer's SYN has arrived.
@@ -162,13 +165,16 @@ pub(crate) struct Connection {
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
+    #[serde(with = "mechanism::snapshot")]
     mechanisms: Vec<Box<dyn Mechanism>>,
+    #[serde(skip)]
     planner: Option<Box<Planner>>,
     outbox: Outbox,
     challenge_limit: ChallengeLimit,
     events: Events,
     closed: Option<CloseReason>,
     released: bool,
+    #[serde(skip)]
     probes: Option<Vec<Probe>>,
     counters: Counters,
 }

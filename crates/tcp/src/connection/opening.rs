@@ -10,7 +10,7 @@ use crate::mechanism::memory::Opened;
 use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 
 /// What has been told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Told {
     opened: bool,
     spoilt: bool,

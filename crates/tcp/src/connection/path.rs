@@ -37,7 +37,7 @@ const ALIKE_PERCENT: u32 = 125;
 const SAMPLES: u32 = 8;
 
 /// What a connection knows of its path, and has told of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct OnPath {
     /// What was known when the connection began.
     known: PathFacts,
@@ -61,7 +61,7 @@ pub(crate) struct OnPath {
 }
 
 /// A remembered window is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 struct Trust {
     /// Where it ends.
     end: SeqNum,

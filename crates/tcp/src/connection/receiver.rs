@@ -14,7 +14,7 @@ use crate::time::Instant;
 const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Receiver {
     pub(crate) queue: RecvQueue,
     pub(crate) assembler: Assembler,

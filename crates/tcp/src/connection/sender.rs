@@ -39,7 +39,7 @@ const LEAST_MSS: u32 = 48;
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
 /// The parts of the sender and what ties them to one connection.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
     pub(crate) scoreboard: Scoreboard,
@@ -59,6 +59,7 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
+    #[serde(with = "congestion::snapshot")]
     pub(crate) congestion: Box<dyn CongestionController>,
     pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
@@ -87,7 +88,7 @@ pub(crate) struct Sender {
 }
 
 /// What is to be done about the SYN or SYN-ACK.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct HandshakeTimer {
     /// It must be sent (again).
     pub(crate) due: bool,
@@ -106,7 +107,7 @@ pub(crate) struct HandshakeTimer {
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Hold {
     /// Nagle is off.
     pub(crate) nodelay: bool,
@@ -148,7 +149,7 @@ impl Hold {
 }
 
 /// Whether the congestion window was what limited the sender (RFC 7661, and Linux's reading of it).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct WindowUsage {
     limited: bool,
     most_in_flight: u32,

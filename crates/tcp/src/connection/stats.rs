@@ -7,7 +7,7 @@ use crate::outcome::CongestionState;
 use crate::time::{Duration, Instant};
 
 /// Counters that a connection keeps while it lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// IP bytes sent, headers included, as they leave the host (super-segments counted as split).
     pub wire_bytes_out: u64,
@@ -111,7 +111,7 @@ pub struct Counters {
 }
 
 /// What Corrective did on a connection, in both directions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct ParityCounters {
     /// Parity segments sent.
     pub sent: u64,

@@ -8,7 +8,7 @@ use std::vec;
 
 use brisk_wire::{ChecksumCheck, Flags, OptionProfile, Packet, SeqNum};
 
-use super::{Connection, Env, Events, Host, Secrets, State};
+use super::{Connection, Env, Events, Host, Secrets, State, park};
 use crate::config::{CongestionAlgorithm, TcpConfig};
 use crate::error::{CloseReason, ReadError};
 use crate::outcome::Arrived;
@@ -169,6 +169,7 @@ impl World {
     /// Sends what can be sent, then lets the next thing happen; false if there is none before `until`.
     fn step(&mut self, until: Instant) -> bool {
         self.drain();
+        self.ends.iter().flatten().for_each(park::assert_nothing_is_lost);
         let arrival = self.flying.front().map(|(at, _, _)| *at);
         let timer = self.ends.iter().flatten().filter_map(Connection::next_timeout).min();
         let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until) else {

@@ -24,12 +24,14 @@ mod paper;
 pub mod plan;
 pub(crate) mod proactive;
 pub(crate) mod signal;
+pub(crate) mod snapshot;
 mod tlp;
 
 pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 pub(crate) use capability::{Willing, accept};
 pub use corrective::encoder::{GroupPlan, ParityPlan};
 pub use proactive::copies::CopiesOff;
+pub use snapshot::Snapshot;
 
 /// Whether a mechanism stays on the list after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +55,9 @@ pub enum Offer<'a> {
 pub trait Mechanism: Debug + Send {
     /// The name that operators know it by.
     fn name(&self) -> &'static str;
+
+    /// All that it knows, as a value.
+    fn snapshot(&self) -> Snapshot;
 
     /// Puts what it has to say into the options of a SYN or SYN-ACK.
     fn offer(&mut self, _on: Offer<'_>, _options: &mut Options) {}

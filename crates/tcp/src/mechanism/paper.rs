@@ -8,7 +8,7 @@
 
 use brisk_wire::SeqNum;
 
-use super::Mechanism;
+use super::{Mechanism, Snapshot};
 use crate::config::PaperConfig;
 use crate::outcome::{
     AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
@@ -22,8 +22,8 @@ const PTO_WITHOUT_SAMPLE: Duration = Duration::from_secs(1);
 const PTO_FLOOR: Duration = Duration::from_millis(10);
 
 /// The probes of one connection.
-#[derive(Debug)]
-pub(crate) struct Paper {
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Paper {
     config: PaperConfig,
     deadline: Option<Instant>,
     due: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Paper {
 }
 
 /// From the first retransmitted probe until data sent after it is acknowledged.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct ProbeEpisode {
     unexplained: u32,
     /// SND.NXT at the first retransmitted probe.
@@ -125,6 +125,10 @@ fn recovers(view: &View) -> bool {
 }
 
 impl Mechanism for Paper {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::Paper(self.clone())
+    }
+
     fn name(&self) -> &'static str {
         "reactive"
     }

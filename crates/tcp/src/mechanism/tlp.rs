@@ -8,7 +8,7 @@
 
 use brisk_wire::SeqNum;
 
-use super::Mechanism;
+use super::{Mechanism, Snapshot};
 use crate::config::RackTlpConfig;
 use crate::outcome::{
     AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
@@ -19,8 +19,8 @@ use crate::time::{Duration, Instant};
 const PTO_WITHOUT_SAMPLE: Duration = Duration::from_secs(1);
 
 /// The probe of one connection; names as in RFC 8985 section 5.
-#[derive(Debug)]
-pub(crate) struct Tlp {
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Tlp {
     max_ack_delay: Duration,
     deadline: Option<Instant>,
     /// The timer fired and a probe is to be asked for.
@@ -33,7 +33,7 @@ pub(crate) struct Tlp {
     rtt_since_probe: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Outstanding {
     end_seq: SeqNum,
     is_retrans: bool,
@@ -115,6 +115,10 @@ fn recovers(view: &View) -> bool {
 }
 
 impl Mechanism for Tlp {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::Tlp(self.clone())
+    }
+
     fn name(&self) -> &'static str {
         "rack_tlp"
     }

@@ -50,7 +50,7 @@ pub(crate) struct Arrival {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,
     /// What arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.

@@ -22,7 +22,7 @@ const FIRST_STORAGE: usize = 2048;
 const EXPECTED_MAX: usize = 256 << 10;
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RecvQueue {
     /// Most bytes that may be held, gaps included.
     capacity: usize,

@@ -14,7 +14,7 @@ use crate::seq_ranges::SeqRange;
 const BLOCKS: usize = 4;
 
 /// See the [module](self).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct SackReporter {
     /// A duplicate that has not been reported yet.
     dsack: Option<SeqRange>,

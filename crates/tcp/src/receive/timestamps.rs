@@ -24,7 +24,7 @@ pub(crate) enum Paws {
 }
 
 /// See the [module](self).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Timestamps {
     offset: u32,
     /// TS.Recent and when it was taken.

@@ -21,7 +21,7 @@ const SCALE_MAX: u8 = 14;
 const UNSCALED_MAX: u32 = 65_535;
 
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RecvWindow {
     config: BufferConfig,
     /// Largest payload that we told the peer to send: the unit of the initial window.
@@ -167,7 +167,7 @@ fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled:
 }
 
 /// Dynamic right-sizing: the buffer follows the bytes that the application reads per round trip.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct RightSizing {
     capacity: usize,
     max: usize,

@@ -26,7 +26,7 @@ const PROBE_CWND: u32 = 11;
 const SEGMENTS_BEHIND_PROBE: u32 = 4;
 
 /// The largest packet that a path takes, as far as is known.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct PathMtu {
     probing: MtuProbing,
     /// IP and TCP header without options, bytes.
@@ -46,7 +46,7 @@ pub(crate) struct PathMtu {
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Search {
     /// Largest size known to get through.
     low: u32,
@@ -59,7 +59,7 @@ struct Search {
 }
 
 /// A probe in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Probe {
     size: u32,
     range: SeqRange,

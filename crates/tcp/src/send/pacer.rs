@@ -16,7 +16,7 @@ const UNPACED_SEGMENTS: u32 = 10;
 const BYTE: i64 = 1_000_000;
 
 /// Pacing of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pacer {
     config: Option<PacingConfig>,
     /// Bytes per second; `None` while the round-trip time is unknown.
@@ -30,7 +30,7 @@ pub(crate) struct Pacer {
     spread: Option<Spread>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 enum Spread {
     /// Over this long, beginning with the first segment.
     Over(Duration),

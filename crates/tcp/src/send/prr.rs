@@ -7,14 +7,14 @@
 use crate::config::PrrBound;
 
 /// PRR of one connection. It is active from [`Prr::enter`] to [`Prr::exit`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Prr {
     bound: PrrBound,
     episode: Option<PrrEpisode>,
 }
 
 /// State of one reduction; names as in RFC 9937 section 6, bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct PrrEpisode {
     ssthresh: u32,
     recover_fs: u32,

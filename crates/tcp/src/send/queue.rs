@@ -17,7 +17,7 @@ const IDLE_BYTES: usize = 4096;
 const MAX_PUSH_MARKS: usize = 128;
 
 /// The send buffer of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct SendQueue {
     bytes: VecDeque<u8>,
     start: SeqNum,

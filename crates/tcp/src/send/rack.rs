@@ -34,7 +34,7 @@ pub(crate) struct RackVerdict {
 }
 
 /// RACK state of one connection; names as in RFC 8985 section 5.2.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Rack {
     /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known delivered.
     newest: Option<(Instant, SeqNum)>,
@@ -49,6 +49,7 @@ pub(crate) struct Rack {
     srtt: Duration,
     granularity: Duration,
     deadline: Option<Instant>,
+    #[serde(skip)]
     holds: Holds,
 }
 

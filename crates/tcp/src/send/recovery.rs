@@ -16,7 +16,7 @@ use crate::time::{Duration, Instant};
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// Recovery state of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Recovery {
     state: CongestionState,
     una: SeqNum,

@@ -7,7 +7,7 @@ use crate::config::RtoConfig;
 use crate::time::{Duration, Instant};
 
 /// The retransmission timer of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Rto {
     max: Duration,
     deadline: Option<Instant>,

@@ -10,7 +10,7 @@ const MIN_RTT_SLOT: Duration = Duration::from_secs(100);
 const MAX_SAMPLE: Duration = Duration::from_secs(3600);
 
 /// Round-trip time estimator of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RttEstimator {
     config: RtoConfig,
     granularity: Duration,
@@ -143,7 +143,7 @@ impl RttEstimator {
 }
 
 /// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct WindowedMin {
     /// Minima of the current slot, the one before, and the one before that.
     slots: [Option<Duration>; 3],

@@ -34,7 +34,7 @@ impl Changed {
 }
 
 /// SND.WND and the segment it came from, with the persist timer. Names as in RFC 9293.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct SendWindow {
     snd_wnd: u32,
     snd_wl1: SeqNum,

@@ -47,8 +47,8 @@ impl Stack {
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
         match self.demux.get(&tuple) {
-            Some(&Target::Connection(id)) => self.on_segment(id, &arrived, wire_len, now),
-            Some(&Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
+            Some(Target::Connection(id)) => self.on_segment(id, &arrived, wire_len, now),
+            Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
@@ -84,10 +84,10 @@ impl Stack {
 
     /// The packet that made a connection counts among those it received.
     fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
-        if let Some(&Target::Connection(id)) = self.demux.get(tuple)
+        if let Some(Target::Connection(id)) = self.demux.get(tuple)
             && let Some(slot) = self.slots.at_mut(id)
         {
-            slot.connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+            slot.connection.wake().count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
         }
     }
 
@@ -98,7 +98,8 @@ impl Stack {
         wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let slot = self.slots.at(id).ok_or(Refusal::NoListener)?;
+        let memory_left = self.memory_left();
+        let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
         let ends_handshake =
             arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN);
         if let Phase::HalfOpen(listener) = slot.phase
@@ -111,9 +112,9 @@ impl Stack {
         // an application that has nothing to read are taken all the same: they may fill the hole before
         // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:
         // sk_forced_mem_schedule).
-        let connection = &slot.connection;
+        let connection = slot.connection.wake();
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
-        let no_memory = takes_memory && self.memory_left() == 0 && !connection.awaits(arrived);
+        let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {
@@ -123,7 +124,7 @@ impl Stack {
             connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             connection.on_segment(taken, now, env);
         });
-        self.pressed |= self.slots.at(id).is_some_and(|slot| slot.connection.is_pressing());
+        self.pressed |= self.slots.at(id).is_some_and(|slot| slot.connection.look().is_pressing());
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
@@ -135,7 +136,7 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let entry = self.time_wait.entry(place).ok_or(Refusal::InTimeWait)?;
-        let tuple = entry.tuple;
+        let tuple = entry.tuple();
         match entry.judge(arrived) {
             TimeWaitVerdict::Reset if self.config.time_wait_resets => {
                 self.time_wait.remove(place);
@@ -211,12 +212,13 @@ impl Stack {
 /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection in TIME-WAIT.
 fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
     let numbers = entry.numbers;
-    let mut ip = IpMeta::new(entry.tuple.local.ip(), entry.tuple.remote.ip());
+    let tuple = entry.tuple();
+    let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
     ip.hop_limit = entry.hop_limit;
     ip.dscp = entry.dscp;
     let mut tcp = TcpHeader {
-        src_port: entry.tuple.local.port(),
-        dst_port: entry.tuple.remote.port(),
+        src_port: tuple.local.port(),
+        dst_port: tuple.remote.port(),
         seq: numbers.snd_nxt,
         ack: numbers.rcv_nxt,
         flags: Flags::ACK,

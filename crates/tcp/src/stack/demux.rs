@@ -3,17 +3,18 @@
 //! One hash table from four-tuples to connections and TIME-WAIT entries. The hash is keyed by the seed
 //! of the stack: nobody outside can choose four-tuples that fall into one bucket.
 
+use alloc::boxed::Box;
 use core::hash::{BuildHasher, Hash, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
 use super::conn_id::ConnId;
 use super::keys::{Chance, Key, Purpose};
 
 /// The two ends of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct FourTuple {
     /// Our end.
     pub local: SocketAddr,
@@ -92,8 +93,86 @@ impl BuildHasher for KeyedHash {
     }
 }
 
+/// A four-tuple as tables keep it: in a quarter of the bytes if the addresses are IPv4.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CompactTuple {
+    /// Addresses and ports, ours first.
+    V4([Ipv4Addr; 2], [u16; 2]),
+    /// Anything else.
+    Other(Box<FourTuple>),
+}
+
+impl From<FourTuple> for CompactTuple {
+    fn from(tuple: FourTuple) -> Self {
+        match (tuple.local, tuple.remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                CompactTuple::V4([*local.ip(), *remote.ip()], [local.port(), remote.port()])
+            }
+            (SocketAddr::V4(_) | SocketAddr::V6(_), _) => CompactTuple::Other(Box::new(tuple)),
+        }
+    }
+}
+
+impl From<&CompactTuple> for FourTuple {
+    fn from(tuple: &CompactTuple) -> Self {
+        match tuple {
+            CompactTuple::V4([local, remote], [local_port, remote_port]) => {
+                FourTuple { local: (*local, *local_port).into(), remote: (*remote, *remote_port).into() }
+            }
+            CompactTuple::Other(tuple) => **tuple,
+        }
+    }
+}
+
 /// The table of four-tuples. The stack bounds its size by `max_connections`.
-pub(crate) type Demux = HashMap<FourTuple, Target, KeyedHash>;
+#[derive(Debug)]
+pub(crate) struct Demux {
+    hash: KeyedHash,
+    entries: HashTable<(CompactTuple, Target)>,
+}
+
+impl Demux {
+    /// An empty table.
+    pub(crate) fn new(hash: KeyedHash) -> Self {
+        Demux { hash, entries: HashTable::new() }
+    }
+
+    /// Number of four-tuples.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Where `tuple` leads to.
+    pub(crate) fn get(&self, tuple: &FourTuple) -> Option<Target> {
+        let hash = self.hash.hash_one(tuple);
+        self.entries.find(hash, |(known, _)| FourTuple::from(known) == *tuple).map(|(_, target)| *target)
+    }
+
+    /// True if `tuple` leads anywhere.
+    pub(crate) fn contains(&self, tuple: &FourTuple) -> bool {
+        self.get(tuple).is_some()
+    }
+
+    /// Lets `tuple` lead to `target` from now on.
+    pub(crate) fn insert(&mut self, tuple: FourTuple, target: Target) {
+        let hash = self.hash.hash_one(tuple);
+        match self.entries.find_mut(hash, |(known, _)| FourTuple::from(known) == tuple) {
+            Some((_, known)) => *known = target,
+            None => {
+                let again = |(known, _): &(CompactTuple, Target)| self.hash.hash_one(FourTuple::from(known));
+                self.entries.insert_unique(hash, (tuple.into(), target), again);
+            }
+        }
+    }
+
+    /// Forgets `tuple`.
+    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
+        let hash = self.hash.hash_one(tuple);
+        if let Ok(entry) = self.entries.find_entry(hash, |(known, _)| FourTuple::from(known) == *tuple) {
+            entry.remove();
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -119,6 +198,31 @@ mod tests {
             assert!(!is_unicast(ip.parse().expect("valid")), "{ip}");
         }
         assert!(is_unicast("10.0.0.1".parse().expect("valid")) && is_unicast("::1".parse().expect("valid")));
+    }
+
+    #[test]
+    fn what_was_put_in_last_is_found_until_it_is_removed() {
+        let tuple = |local: &str, remote: &str| {
+            FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
+        };
+        let tuples: [FourTuple; 3] = [
+            tuple("10.0.0.1:80", "10.0.0.2:81"),
+            tuple("10.0.0.1:80", "10.0.0.2:82"),
+            tuple("[2001:db8::1]:80", "[2001:db8::2]:81"),
+        ];
+        let mut demux = Demux::new(KeyedHash::new(1));
+        for (place, tuple) in tuples.iter().enumerate() {
+            assert_eq!(FourTuple::from(&CompactTuple::from(*tuple)), *tuple);
+            demux.insert(*tuple, Target::TimeWait(place as u32));
+            demux.insert(*tuple, Target::TimeWait(place as u32 + 10));
+        }
+        assert_eq!(demux.len(), 3);
+        for (place, tuple) in tuples.iter().enumerate() {
+            assert_eq!(demux.get(tuple), Some(Target::TimeWait(place as u32 + 10)));
+            demux.remove(tuple);
+            assert!(!demux.contains(tuple));
+        }
+        assert_eq!(demux.len(), 0);
     }
 
     #[test]

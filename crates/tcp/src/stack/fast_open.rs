@@ -342,9 +342,9 @@ impl Stack {
     pub(super) fn settle_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
-            let sent = slot.connection.fast_open_syn();
-            let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
-            for report in slot.connection.take_fast_open_reports() {
+            let sent = slot.connection.wake().fast_open_syn();
+            let shared = slot.connection.wake().opened().is_some_and(|opened| opened.shares_blame());
+            for report in slot.connection.wake().take_fast_open_reports() {
                 let heard = if shared { report.doubted() } else { report };
                 self.fast_open.cache.on_report(&asker, &heard, now);
                 self.count_report(&report, sent);
@@ -356,8 +356,8 @@ impl Stack {
 
     fn settle_ticket(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.ticket.is_some()) else { return };
-        let established = slot.connection.has_established();
-        let closed = slot.connection.close_reason();
+        let established = slot.connection.wake().has_established();
+        let closed = slot.connection.wake().close_reason();
         if !established && closed.is_none() {
             return;
         }
@@ -378,12 +378,12 @@ impl Stack {
 
     fn hand_out_one_time_cookie(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.wants_one_time_cookie()
-            && slot.connection.has_established()
+        if slot.connection.wake().wants_one_time_cookie()
+            && slot.connection.wake().has_established()
             && let Some(one_time) = &mut self.fast_open.one_time
         {
-            let tuple = slot.connection.tuple();
-            slot.connection.give_one_time_cookie(one_time.issue(tuple.remote.ip(), tuple.local.ip()));
+            let tuple = slot.connection.wake().tuple();
+            slot.connection.wake().give_one_time_cookie(one_time.issue(tuple.remote.ip(), tuple.local.ip()));
         }
     }
 }
@@ -408,14 +408,14 @@ impl Stack {
     /// A connection that leaves LAST-ACK is kept in mind, if its SYN could come again.
     pub(super) fn hold_closed(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at(id) else { return };
-        let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
+        let Some((irs, numbers, syn_data)) = slot.connection.look().closed_last() else { return };
         let wanted = match self.fast_open.which {
             LastAckHold::Off => false,
             LastAckHold::FastOpened => syn_data,
             LastAckHold::All => true,
         };
         if wanted {
-            let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
+            let (tuple, hop_limit, dscp) = (slot.connection.look().tuple(), slot.hop_limit, slot.dscp);
             self.fast_open.hold.insert(tuple, irs, numbers, hop_limit, dscp, now);
         }
     }

@@ -38,11 +38,11 @@ impl Stack {
     /// A connection was touched: what it has to tell.
     pub(super) fn settle_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        let (opened, spoilt) = (slot.connection.wake().take_opened(), slot.connection.wake().take_spoilt());
         if opened.is_none() && !spoilt {
             return;
         }
-        let to = destination(&slot.connection.tuple());
+        let to = destination(&slot.connection.wake().tuple());
         if let Some(opened) = opened {
             self.gentle_memory.on_opened(to, &opened, now);
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);

@@ -14,7 +14,7 @@ use crate::time::Instant;
 impl Stack {
     pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };
-        let Some(&Target::Connection(id)) = self.demux.get(&tuple) else {
+        let Some(Target::Connection(id)) = self.demux.get(&tuple) else {
             return Err(Refusal::IcmpNoConnection);
         };
         let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq));

@@ -170,8 +170,8 @@ impl Stack {
         for id in orphans {
             if let Some(slot) = self.slots.at_mut(id) {
                 slot.phase = Phase::Released;
-                slot.connection.abandon();
-                slot.connection.release(now);
+                slot.connection.wake().abandon();
+                slot.connection.wake().release(now);
             }
             self.settle(id, now);
         }
@@ -182,9 +182,9 @@ impl Stack {
         while let Some(id) = queue.pop_front() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             slot.phase = Phase::Owned;
-            let remote = slot.connection.tuple().remote;
+            let remote = slot.connection.wake().tuple().remote;
             let held = core::mem::take(&mut slot.held);
-            let closed = slot.connection.close_reason();
+            let closed = slot.connection.wake().close_reason();
             self.tell(id, held);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));

@@ -17,18 +17,19 @@
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
-//! | `deadlines` | who wakes next |
+//! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
 //! | `events`, `stats` | what the application hears; what is counted |
 //! | `conn_id`, `keys` | handles; secrets and chance |
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use brisk_wire::ChecksumCheck;
 use hashbrown::HashMap;
 
-use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig};
+use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::{Event, Probe};
@@ -36,7 +37,7 @@ use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
-use crate::path::{Ends, PathFacts, PathMemory};
+use crate::path::PathMemory;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -55,6 +56,7 @@ mod isn;
 mod keys;
 mod listener;
 mod open;
+mod parking;
 mod path;
 mod ports;
 mod repair_memory;
@@ -80,6 +82,7 @@ use fast_open::FastOpen;
 use isn::SecretSource;
 use keys::Purpose;
 use listener::Listener;
+use parking::Idle;
 use ports::Ports;
 use settle::{Phase, Slot, with_env};
 use syn_cookie::CookieJar;
@@ -135,6 +138,7 @@ pub struct Stack {
     /// Four-tuples of connections and TIME-WAITs.
     demux: Demux,
     deadlines: Deadlines,
+    idle: Idle,
     /// Connections that may have something to send, each once.
     to_transmit: VecDeque<ConnId>,
     /// One of them should not wait for the rest of a batch of packets.
@@ -148,6 +152,8 @@ pub struct Stack {
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
     memory_waiters: Vec<ConnId>,
+    /// The configuration of the last active open.
+    latest_tcp: Option<Arc<TcpConfig>>,
     secrets: SecretSource,
     ports: Ports,
     cookies: CookieJar,
@@ -177,8 +183,9 @@ impl Stack {
             listeners: Slots::default(),
             listening: HashMap::with_hasher(hash.clone()),
             time_wait: TimeWaitTable::new(config.msl),
-            demux: Demux::with_hasher(hash.clone()),
+            demux: Demux::new(hash.clone()),
             deadlines: Deadlines::default(),
+            idle: Idle::default(),
             to_transmit: VecDeque::new(),
             pressed: false,
             answers: Answers::default(),
@@ -191,6 +198,7 @@ impl Stack {
             repair_memory: FecMemory::new(config.fec_mem_total),
             repair_memory_swept: None,
             memory_waiters: Vec::new(),
+            latest_tcp: None,
             secrets: SecretSource::new(seed),
             ports: Ports::new(&config.ephemeral_ports, seed),
             cookies: CookieJar::new(seed),
@@ -264,7 +272,7 @@ impl Stack {
     /// # Errors
     /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`] follows.
     pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data, now, |slot, data| slot.connection.write(data, now))
+        self.write_within_memory(id, data, now, |slot, data| slot.connection.wake().write(data, now))
     }
 
     /// Puts bytes into the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
@@ -272,7 +280,7 @@ impl Stack {
     /// # Errors
     /// As [`Stack::write`].
     pub fn write_urgent(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data, now, |slot, data| slot.connection.write_urgent(data, now))
+        self.write_within_memory(id, data, now, |slot, data| slot.connection.wake().write_urgent(data, now))
     }
 
     fn write_within_memory(
@@ -284,7 +292,7 @@ impl Stack {
     ) -> Result<usize, WriteError> {
         let left = self.memory_left_to_writes();
         let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
-        if left == 0 && !data.is_empty() && slot.connection.writable() > 0 {
+        if left == 0 && !data.is_empty() && slot.connection.wake().writable() > 0 {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);
         }
@@ -299,7 +307,7 @@ impl Stack {
     /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`] follows.
     pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        let read = slot.connection.read(buffer, now);
+        let read = slot.connection.wake().read(buffer, now);
         self.settle(id, now);
         read
     }
@@ -310,7 +318,7 @@ impl Stack {
     /// As [`Stack::read`].
     pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let clock = self.clock;
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.peek(buffer, clock)
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().peek(buffer, clock)
     }
 
     /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
@@ -318,7 +326,7 @@ impl Stack {
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is none.
     pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.read_urgent()
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().read_urgent()
     }
 
     /// Closes for writing: a FIN follows what is queued. Reading goes on (half close).
@@ -327,7 +335,7 @@ impl Stack {
     /// If the connection is over or the handle names none.
     pub fn shutdown(&mut self, id: ConnId, now: Instant) -> Result<(), WriteError> {
         let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
-        let closed = slot.connection.shutdown(now);
+        let closed = slot.connection.wake().shutdown(now);
         self.settle(id, now);
         closed
     }
@@ -335,7 +343,7 @@ impl Stack {
     /// Ends the connection at once with a reset. The handle stays valid until [`Stack::release`].
     pub fn abort(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.abort();
+            slot.connection.wake().abort();
             self.settle(id, now);
         }
     }
@@ -346,7 +354,7 @@ impl Stack {
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
             slot.phase = Phase::Released;
-            slot.connection.release(now);
+            slot.connection.wake().release(now);
             self.settle(id, now);
         }
     }
@@ -354,7 +362,7 @@ impl Stack {
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&mut self, id: ConnId, nodelay: bool) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_nodelay(nodelay);
+            slot.connection.wake().set_nodelay(nodelay);
             self.settle(id, self.clock);
         }
     }
@@ -362,7 +370,7 @@ impl Stack {
     /// Holds back segments that are not full (`true`), or lets them go.
     pub fn set_cork(&mut self, id: ConnId, cork: bool) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_cork(cork);
+            slot.connection.wake().set_cork(cork);
             self.settle(id, self.clock);
         }
     }
@@ -370,14 +378,14 @@ impl Stack {
     /// Changes the DSCP of what is sent from now on. 0..=63.
     pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_dscp(dscp);
+            slot.connection.wake().set_dscp(dscp);
         }
     }
 
     /// Lets a SYN go that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
     pub fn send_deferred_syn(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.send_deferred_syn();
+            slot.connection.wake().send_deferred_syn();
             self.settle(id, now);
         }
     }
@@ -386,7 +394,7 @@ impl Stack {
     pub fn set_keepalive(&mut self, id: ConnId, keepalive: Option<KeepaliveConfig>) {
         let clock = self.clock;
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_keepalive(keepalive, clock);
+            slot.connection.wake().set_keepalive(keepalive, clock);
             self.settle(id, clock);
         }
     }
@@ -395,14 +403,14 @@ impl Stack {
     /// began.
     pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_fin_wait_2_timeout(timeout);
+            slot.connection.wake().set_fin_wait_2_timeout(timeout);
         }
     }
 
     /// Changes or removes the user timeout.
     pub fn set_user_timeout(&mut self, id: ConnId, timeout: Option<Duration>) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_user_timeout(timeout);
+            slot.connection.wake().set_user_timeout(timeout);
             self.settle(id, self.clock);
         }
     }
@@ -446,49 +454,16 @@ impl Stack {
     }
 }
 
-/// The memory of paths.
-impl Stack {
-    /// What is known of the path between these addresses.
-    pub fn path(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathFacts {
-        self.paths.facts(&Ends { local, remote }, now)
-    }
-
-    /// Every path that is known, the one unused for longest first: local and remote address, and the facts.
-    pub fn paths(&self, now: Instant) -> impl Iterator<Item = (IpAddr, IpAddr, PathFacts)> {
-        self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
-    }
-
-    /// Forgets every path, and what did not pass on it. To be called when the network changes.
-    pub fn flush_paths(&mut self) {
-        self.paths.flush();
-        self.gentle_memory.flush();
-    }
-
-    /// What is known of paths, as text for a file. It tells who was talked to.
-    pub fn export_paths(&self, now: Instant) -> alloc::string::String {
-        self.paths.export(self.fast_open.unix(now), now)
-    }
-
-    /// Takes in what [`Stack::export_paths`] wrote, as far as the stack does not know better. The text may
-    /// hold what [`Stack::export_fast_open_cache`] wrote too.
-    ///
-    /// # Errors
-    /// What is wrong with the text; nothing of it was taken then.
-    pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
-        self.paths.import(text, self.fast_open.unix(now), now)
-    }
-}
-
 /// Questions.
 impl Stack {
     /// The local end of a connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.owned(id).map(|slot| slot.connection.tuple().local)
+        self.owned(id).map(|slot| slot.connection.look().tuple().local)
     }
 
     /// The remote end of a connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.owned(id).map(|slot| slot.connection.tuple().remote)
+        self.owned(id).map(|slot| slot.connection.look().tuple().remote)
     }
 
     /// Connections that count against the limit of this listener's Fast Open now: not acknowledged yet, or
@@ -500,12 +475,12 @@ impl Stack {
     /// The RFC 9293 state of a connection; `None` if the handle names none. A connection whose handle
     /// was not released goes on saying TIME-WAIT when that is over.
     pub fn state(&self, id: ConnId) -> Option<State> {
-        self.owned(id).map(|slot| slot.connection.state())
+        self.owned(id).map(|slot| slot.connection.look().state())
     }
 
     /// What is known of one connection.
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        self.owned(id).map(|slot| slot.connection.stats())
+        self.owned(id).map(|slot| slot.connection.look().stats())
     }
 
     /// How long after its SYN a second, plain connection for the same request should follow a connection that asks over
@@ -513,31 +488,31 @@ impl Stack {
     /// insure. The one that is answered first is kept; if that is the second one, tell it with
     /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
-        self.owned(id)?.connection.hedge_wait()
+        self.owned(id)?.connection.look().hedge_wait()
     }
 
     /// Tells that the request of this connection was answered on another one that began later. The second time in a
     /// row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.judge_outrun();
+            slot.connection.wake().judge_outrun();
             self.settle(id, now);
         }
     }
 
     /// The details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
-        self.owned(id).map(|slot| slot.connection.info())
+        self.owned(id).map(|slot| slot.connection.look().info())
     }
 
     /// Bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.readable())
+        self.owned(id).map_or(0, |slot| slot.connection.look().readable())
     }
 
     /// Bytes that [`Stack::write`] would take now.
     pub fn writable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left_to_writes()))
+        self.owned(id).map_or(0, |slot| slot.connection.look().writable().min(self.memory_left_to_writes()))
     }
 
     /// Counters over all connections.
@@ -558,6 +533,11 @@ impl Stack {
     /// How many of these only wait in TIME-WAIT: nothing is left to be delivered.
     pub fn time_waits(&self) -> usize {
         self.time_wait.len()
+    }
+
+    /// How many connections are parked ([`StackConfig::park_after`]).
+    pub fn parked(&self) -> usize {
+        self.slots.iter::<ConnId>().filter(|(_, slot)| slot.connection.awake().is_none()).count()
     }
 
     /// Bytes that all connections keep to repair losses from; part of [`Stack::memory`].
@@ -622,8 +602,9 @@ impl Stack {
     /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
     /// the buffer. To be asked before anything else happens to the stack.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
-        let slot = transmit.conn.and_then(|id| self.slots.at(id));
-        let bytes = transmit.in_place.zip(slot).map(|(range, slot)| slot.connection.queued(range));
+        // What has just sent is awake.
+        let connection = transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
+        let bytes = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
         bytes.map_or([&[], &[]], |(first, second)| [first, second])
     }
 
@@ -645,17 +626,18 @@ impl Stack {
         }
         while let Some(id) = self.pop_listed() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
-            let remote = slot.connection.tuple().remote.ip();
+            let remote = slot.connection.wake().tuple().remote.ip();
             let allowance = slot
                 .connection
+                .wake()
                 .planner_config()
                 .map(|planner| self.allowances.available(remote, planner, now));
             if let Some(allowance) = allowance {
-                slot.connection.set_allowance(allowance);
+                slot.connection.wake().set_allowance(allowance);
             }
             let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
                 env.payload_in_place = payload_in_place;
-                slot.connection.poll_transmit(now, env, out)
+                slot.connection.wake().poll_transmit(now, env, out)
             });
             let Some(built) = built else {
                 self.settle_quietly(id, now);
@@ -676,6 +658,7 @@ impl Stack {
                 in_place: built.in_place,
             });
         }
+        self.park_idle(now);
         None
     }
 
@@ -702,7 +685,7 @@ impl Stack {
 
     /// When [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let noted = [self.deadlines.next(), self.time_wait.next_timeout()];
+        let noted = [self.deadlines.next(), self.time_wait.next_timeout(), self.idle.next_timeout()];
         noted.into_iter().chain(self.deadlines_to_note()).flatten().min()
     }
 
@@ -710,7 +693,7 @@ impl Stack {
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
         while let Some(entry) = self.time_wait.pop_expired(now) {
-            self.demux.remove(&entry.tuple);
+            self.demux.remove(&entry.tuple());
         }
         self.note_deadlines();
         let mut due = Vec::new();
@@ -723,6 +706,7 @@ impl Stack {
                 self.drive(id, now, |connection, _| connection.on_timeout(now));
             }
         }
+        self.park_idle(now);
     }
 }
 

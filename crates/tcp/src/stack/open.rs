@@ -9,7 +9,7 @@ use super::Stack;
 use super::conn_id::ConnId;
 use super::demux::{self, FourTuple, Target};
 use super::settle::Phase;
-use crate::config::ConnectConfig;
+use crate::config::{ConnectConfig, TcpConfig};
 use crate::connection::Connection;
 use crate::error::ConnectError;
 use crate::time::Instant;
@@ -43,7 +43,7 @@ impl Stack {
         }
         config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
-        if let Some(&Target::TimeWait(place)) = self.demux.get(&tuple) {
+        if let Some(Target::TimeWait(place)) = self.demux.get(&tuple) {
             self.end_time_wait(place);
             self.stats.time_waits_reused += 1;
         }
@@ -52,7 +52,7 @@ impl Stack {
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
-        let tcp = Arc::new(config.tcp.clone());
+        let tcp = self.share(&config.tcp);
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let turn = self.turn_of(&connection, now);
@@ -65,6 +65,14 @@ impl Stack {
         self.stats.active_opens += 1;
         let taken = if data.is_empty() { 0 } else { self.write(id, data, now).unwrap_or(0) };
         Ok((id, taken))
+    }
+
+    /// One copy of a configuration for all connections that are opened with it one after another.
+    fn share(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
+        match &self.latest_tcp {
+            Some(latest) if **latest == *tcp => Arc::clone(latest),
+            Some(_) | None => Arc::clone(self.latest_tcp.insert(Arc::new(tcp.clone()))),
+        }
     }
 
     /// The ends of a new connection, and the least initial sequence number if they were used recently.
@@ -111,9 +119,9 @@ impl Stack {
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
         let Stack { ports, demux, time_wait, listening, .. } = self;
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
-        let free = |port| !is_listened(port) && !demux.contains_key(&tuple_of(port));
+        let free = |port| !is_listened(port) && !demux.contains(&tuple_of(port));
         let floor_of = |port| match demux.get(&tuple_of(port)) {
-            Some(&Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
+            Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
             Some(Target::Connection(_)) | None => None,
         };
         let port = ports
@@ -127,7 +135,7 @@ impl Stack {
         match self.demux.get(tuple) {
             None => Availability::Free,
             Some(Target::Connection(_)) => Availability::Taken,
-            Some(&Target::TimeWait(place)) => {
+            Some(Target::TimeWait(place)) => {
                 let floor = self.time_wait.entry(place).and_then(|entry| entry.reusable_by_us(now));
                 floor.map_or(Availability::Taken, Availability::Reusable)
             }

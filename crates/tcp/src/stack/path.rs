@@ -1,11 +1,48 @@
-//! The memory of paths and the connections: a new one is handed what is known, a living one is heard.
+//! The memory of paths: what the driver may ask and tell of it, and the connections: a new one is handed what is
+//! known, a living one is heard.
+
+use core::net::IpAddr;
 
 use super::Stack;
 use super::conn_id::ConnId;
 use crate::connection::Connection;
-use crate::path::Ends;
+use crate::fast_open::ImportError;
+use crate::path::{Ends, PathFacts};
 use crate::stack::FourTuple;
 use crate::time::Instant;
+
+/// The memory of paths.
+impl Stack {
+    /// What is known of the path between these addresses.
+    pub fn path(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathFacts {
+        self.paths.facts(&Ends { local, remote }, now)
+    }
+
+    /// Every path that is known, the one unused for longest first: local and remote address, and the facts.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = (IpAddr, IpAddr, PathFacts)> {
+        self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
+    }
+
+    /// Forgets every path, and what did not pass on it. To be called when the network changes.
+    pub fn flush_paths(&mut self) {
+        self.paths.flush();
+        self.gentle_memory.flush();
+    }
+
+    /// What is known of paths, as text for a file. It tells who was talked to.
+    pub fn export_paths(&self, now: Instant) -> alloc::string::String {
+        self.paths.export(self.fast_open.unix(now), now)
+    }
+
+    /// Takes in what [`Stack::export_paths`] wrote, as far as the stack does not know better. The text may
+    /// hold what [`Stack::export_fast_open_cache`] wrote too.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing of it was taken then.
+    pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
+        self.paths.import(text, self.fast_open.unix(now), now)
+    }
+}
 
 pub(super) fn ends(tuple: &FourTuple) -> Ends {
     Ends { local: tuple.local.ip(), remote: tuple.remote.ip() }
@@ -21,18 +58,18 @@ impl Stack {
     /// A timer of a connection is due: while it opens, it hears what others have measured since it began.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.is_opening()
-            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
+        if slot.connection.wake().is_opening()
+            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.wake().tuple()), now).handshake_rtt()
         {
-            slot.connection.on_longer_path(rtt);
+            slot.connection.wake().on_longer_path(rtt);
         }
     }
 
     /// A connection was touched: what it has to tell of its path.
     pub(super) fn settle_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if let Some(report) = slot.connection.take_path_report(now) {
-            self.paths.on_report(ends(&slot.connection.tuple()), &report, now);
+        if let Some(report) = slot.connection.wake().take_path_report(now) {
+            self.paths.on_report(ends(&slot.connection.wake().tuple()), &report, now);
         }
     }
 }

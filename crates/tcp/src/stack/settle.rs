@@ -12,6 +12,7 @@ use super::Stack;
 use super::challenge::AnswerLimit;
 use super::conn_id::{ConnId, ListenerId};
 use super::demux::Target;
+use super::parking::Seat;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::connection::{Connection, Env, Events};
@@ -39,7 +40,7 @@ pub(crate) enum Phase {
 /// A connection and what the stack knows of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) connection: Box<Connection>,
+    pub(crate) connection: Seat,
     pub(crate) phase: Phase,
     /// What its owner is to hear once there is one.
     pub(crate) held: Events,
@@ -51,6 +52,10 @@ pub(crate) struct Slot {
     pub(super) repair_memory: usize,
     /// It is on the list of those that may have something to send.
     listed: bool,
+    /// It waits to be looked at again: it had nothing to do when it was touched last.
+    pub(super) is_idle: bool,
+    /// When it was last found with nothing to send.
+    pub(super) touched: Instant,
     /// Packets of its four-tuple reach it.
     reachable: bool,
     /// A write was refused because the memory of the stack is used up.
@@ -73,8 +78,13 @@ struct News {
 }
 
 impl Slot {
+    /// It is on the list of those that may have something to send.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
     fn news(&self, now: Instant) -> News {
-        let connection = &self.connection;
+        let connection = self.connection.look();
         News {
             memory: self.memory != connection.memory(),
             repair_memory: self.repair_memory != connection.repair_memory(),
@@ -122,7 +132,7 @@ impl Stack {
         }
         let tuple = connection.tuple();
         let id = self.slots.insert(Slot {
-            connection,
+            connection: Seat::Awake(connection),
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
@@ -130,6 +140,8 @@ impl Stack {
             memory: 0,
             repair_memory: 0,
             listed: false,
+            is_idle: false,
+            touched: now,
             reachable: true,
             waits_for_memory: false,
             asker: None,
@@ -153,7 +165,7 @@ impl Stack {
 
     fn evict_time_wait(&mut self) -> bool {
         let Some(entry) = self.time_wait.evict() else { return false };
-        self.demux.remove(&entry.tuple);
+        self.demux.remove(&entry.tuple());
         self.stats.time_waits_evicted += 1;
         true
     }
@@ -161,7 +173,7 @@ impl Stack {
     /// Ends a TIME-WAIT because a new connection takes its four-tuple.
     pub(super) fn end_time_wait(&mut self, place: u32) {
         if let Some(entry) = self.time_wait.remove(place) {
-            self.demux.remove(&entry.tuple);
+            self.demux.remove(&entry.tuple());
         }
     }
 
@@ -173,8 +185,9 @@ impl Stack {
         f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let slot = self.slots.at_mut(id)?;
-        let result =
-            with_env(&self.config, &mut self.challenges, &mut self.stats, |env| f(&mut slot.connection, env));
+        let result = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+            f(slot.connection.wake(), env)
+        });
         self.settle(id, now);
         Some(result)
     }
@@ -193,8 +206,9 @@ impl Stack {
     /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
     pub(super) fn settle_quietly(&mut self, id: ConnId, now: Instant) {
         self.follow_up(id, now);
-        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.is_done()) {
-            self.deadlines.set(id.index, slot.connection.next_timeout());
+        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
+            self.deadlines.set(id.index, slot.connection.look().next_timeout());
+            self.note_idle(id, now);
         }
     }
 
@@ -222,7 +236,7 @@ impl Stack {
         if news.path {
             self.settle_path(id, now);
         }
-        if self.slots.at(id).is_some_and(|slot| slot.connection.is_done()) {
+        if self.slots.at(id).is_some_and(|slot| slot.connection.look().is_done()) {
             self.retire(id, now);
         }
     }
@@ -230,14 +244,16 @@ impl Stack {
     /// The deadlines of those on the list, which are not noted yet.
     pub(super) fn deadlines_to_note(&self) -> impl Iterator<Item = Option<Instant>> {
         let listed = self.to_transmit.iter().filter_map(|id| self.slots.at(*id));
-        listed.filter(|slot| !slot.connection.is_done()).map(|slot| slot.connection.next_timeout())
+        listed
+            .filter(|slot| !slot.connection.look().is_done())
+            .map(|slot| slot.connection.look().next_timeout())
     }
 
     /// Notes them.
     pub(super) fn note_deadlines(&mut self) {
         for id in &self.to_transmit {
-            if let Some(slot) = self.slots.at(*id).filter(|slot| !slot.connection.is_done()) {
-                self.deadlines.set(id.index, slot.connection.next_timeout());
+            if let Some(slot) = self.slots.at(*id).filter(|slot| !slot.connection.look().is_done()) {
+                self.deadlines.set(id.index, slot.connection.look().next_timeout());
             }
         }
     }
@@ -253,9 +269,10 @@ impl Stack {
         None
     }
 
-    fn count_memory(&mut self, id: ConnId) {
+    /// Counts the buffers of a connection that was touched, or parked.
+    pub(super) fn count_memory(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let held = slot.connection.memory();
+        let held = slot.connection.awake().map_or(0, Connection::memory);
         self.memory = self.memory.saturating_sub(slot.memory).saturating_add(held);
         slot.memory = held;
         self.wake_memory_waiters();
@@ -297,7 +314,7 @@ impl Stack {
 
     fn take_probes(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        for probe in slot.connection.take_probes() {
+        for probe in slot.connection.wake().take_probes() {
             self.note_probe(id, now, probe);
         }
     }
@@ -312,13 +329,13 @@ impl Stack {
 
     fn take_events(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let events = slot.connection.take_events();
+        let events = slot.connection.wake().take_events();
         if slot.phase != Phase::Owned {
             slot.held.insert(events);
         }
         match slot.phase {
             Phase::Owned => {
-                let reason = slot.connection.close_reason();
+                let reason = slot.connection.wake().close_reason();
                 if events.contains(Events::CONNECTED) {
                     self.events.push(Event::Connected(id));
                 }
@@ -362,8 +379,8 @@ impl Stack {
     fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let tuple = slot.connection.tuple();
-        let remains = slot.connection.time_wait();
+        let tuple = slot.connection.wake().tuple();
+        let remains = slot.connection.wake().time_wait();
         let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);
         if core::mem::take(&mut slot.reachable) {
             match remains {

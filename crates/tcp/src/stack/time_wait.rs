@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use brisk_wire::{Flags, SeqNum};
 
 use super::deadlines::Deadlines;
-use super::demux::FourTuple;
+use super::demux::{CompactTuple, FourTuple};
 use crate::connection::{TimeWaitState, is_marked};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
@@ -25,10 +25,10 @@ const REUSE_AGE: Duration = Duration::from_secs(1);
 const SEQUENCE_GAP: u32 = 65_537;
 
 /// A connection in TIME-WAIT.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitEntry {
     /// Its ends.
-    pub(crate) tuple: FourTuple,
+    tuple: CompactTuple,
     /// Its numbers.
     pub(crate) numbers: TimeWaitState,
     /// IP hop limit of what it sends.
@@ -55,6 +55,11 @@ pub(crate) enum TimeWaitVerdict {
 }
 
 impl TimeWaitEntry {
+    /// Its ends.
+    pub(crate) fn tuple(&self) -> FourTuple {
+        FourTuple::from(&self.tuple)
+    }
+
     /// Judges a segment.
     pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
         let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers;
@@ -150,6 +155,7 @@ impl TimeWaitTable {
         dscp: u8,
         now: Instant,
     ) -> u32 {
+        let tuple = tuple.into();
         let entry = Some(TimeWaitEntry { tuple, numbers, hop_limit, dscp, entered: now, answered: None });
         let place = match self.free.pop() {
             Some(place) => place,
@@ -230,7 +236,7 @@ mod tests {
             copies: false,
         };
         TimeWaitEntry {
-            tuple: tuple(),
+            tuple: tuple().into(),
             numbers,
             hop_limit: 64,
             dscp: 0,

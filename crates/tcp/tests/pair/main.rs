@@ -8,6 +8,7 @@ mod harness;
 mod hostile;
 mod limits;
 mod mtu;
+mod parking;
 mod path;
 mod proactive;
 mod silence;

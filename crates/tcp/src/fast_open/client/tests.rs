@@ -1,0 +1,318 @@
+use super::*;
+
+const C1: [u8; 8] = [1; 8];
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn cookie(bytes: &[u8]) -> FastOpen {
+    FastOpen::with_cookie(Cookie::new(bytes).expect("a legal length"))
+}
+
+fn asker(remote: &str) -> Asker {
+    let local: SocketAddr = "192.0.2.1:40000".parse().expect("an address");
+    Asker::new(local, remote.parse().expect("an address"), &FastOpenConnect::default())
+}
+
+fn cache() -> ClientCache {
+    ClientCache::new(ClientMemory::default(), KeyedHash::new(1))
+}
+
+struct Bench(ClientCache, Asker);
+
+impl Bench {
+    fn new() -> Self {
+        Bench(cache(), asker("198.51.100.9:80"))
+    }
+
+    /// With a cookie.
+    fn known() -> Self {
+        let mut bench = Bench::new();
+        bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
+        bench
+    }
+
+    fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
+        self.report(&Report::SynAck { class, cookie }, now);
+    }
+
+    fn report(&mut self, report: &Report, now: u64) {
+        self.0.on_report(&self.1, report, at(now));
+    }
+
+    fn choose(&mut self, now: u64) -> Result<Plan, OffReason> {
+        self.0.choose(&self.1, &FastOpenConnect::default(), None, &PathFacts::default(), at(now))
+    }
+
+    fn mode(&mut self, now: u64) -> Result<Mode, OffReason> {
+        self.choose(now).map(|plan| plan.mode)
+    }
+}
+
+#[test]
+fn without_a_cookie_one_is_asked_for_and_then_used() {
+    let mut bench = Bench::new();
+    let plan = bench.choose(0).expect("nothing speaks against it");
+    assert_eq!((plan.mode, plan.option, plan.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
+    bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
+    let plan = bench.choose(200).expect("nothing speaks against it");
+    assert_eq!((plan.mode, plan.option), (Mode::Data, Some(cookie(&C1))));
+}
+
+#[test]
+fn a_cookie_belongs_to_a_pair_of_addresses_and_a_partition() {
+    let mut bench = Bench::known();
+    let mode = |bench: &mut Bench, asker, partition| {
+        let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
+        let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
+        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|plan| plan.mode)
+    };
+    let path = bench.1.path;
+    assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
+    assert_eq!(mode(&mut bench, path, 7), Ok(Mode::Request));
+    let roamed = PathKey { local: "192.0.2.77".parse().expect("an address"), ..path };
+    assert_eq!(mode(&mut bench, roamed, 0), Ok(Mode::Request));
+    bench.0.flush(Some(7));
+    assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
+    bench.0.flush(Some(0));
+    assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Request));
+}
+
+#[test]
+fn the_amount_of_data_follows_the_mss_less_the_option_space() {
+    let limit = |mss: Option<u16>, user_mss| {
+        let mut bench = Bench::known();
+        let facts = PathFacts { mss, ..PathFacts::default() };
+        let plan = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
+        plan.expect("nothing speaks against it").data_limit
+    };
+    assert_eq!(limit(Some(940), None), 900);
+    assert_eq!(limit(Some(1460), None), 1420);
+    assert_eq!(limit(Some(10_000), None), 1420);
+    assert_eq!(limit(Some(1460), Some(1040)), 1000);
+    assert_eq!(limit(None, None), 496);
+    assert_eq!(limit(Some(20), None), 0, "no MSS is too small to survive");
+}
+
+#[test]
+fn cookies_of_every_legal_length_are_kept_and_an_all_zero_one_is_valid() {
+    for bytes in [&[0u8; 8][..], &[1; 4], &[2; 16]] {
+        let mut bench = Bench::known();
+        bench.answer(SynAckClass::Accepted, Some(cookie(bytes)), 1);
+        assert_eq!(bench.choose(2).expect("a cookie").option, Some(cookie(bytes)));
+    }
+    let mut bench = Bench::known();
+    bench.answer(SynAckClass::Accepted, None, 1);
+    bench.answer(SynAckClass::Accepted, Some(FastOpen::REQUEST), 2);
+    assert_eq!(bench.choose(3).expect("a cookie").option, Some(cookie(&C1)), "none does not erase one");
+}
+
+#[test]
+fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
+    let mut bench = Bench::known();
+    bench.answer(SynAckClass::SynDrop, None, 250);
+    assert_eq!(bench.mode(300), Ok(Mode::Data), "one may be chance");
+    bench.answer(SynAckClass::SynDrop, None, 10_250);
+    assert_eq!(bench.mode(20_000), Err(OffReason::Disabled));
+    assert_eq!(bench.mode(250_249), Err(OffReason::Disabled));
+    assert_eq!(bench.mode(251_000), Ok(Mode::Data));
+    bench.report(&Report::Failed(Mode::Data), 300_000);
+    assert_eq!(bench.mode(779_999), Err(OffReason::Disabled));
+    assert_eq!(bench.mode(780_000), Ok(Mode::Data));
+    bench.answer(SynAckClass::Accepted, None, 780_001);
+    bench.answer(SynAckClass::SynDrop, None, 780_002);
+    assert_eq!(bench.mode(780_003), Ok(Mode::Data), "success forgives");
+}
+
+#[test]
+fn what_has_answered_before_is_left_alone_after_six_in_a_row() {
+    let mut bench = Bench::known();
+    bench.report(&Report::Works, 0);
+    for lost in 1..=5 {
+        bench.answer(SynAckClass::SynDrop, None, lost);
+        assert_eq!(bench.mode(lost), Ok(Mode::Data), "{lost} in a row");
+    }
+    bench.answer(SynAckClass::SynDrop, None, 6);
+    assert_eq!(bench.mode(240_005), Err(OffReason::Disabled));
+    assert_eq!(bench.mode(240_006), Ok(Mode::Data), "as long as a stranger");
+    bench.answer(SynAckClass::SynDrop, None, 240_007);
+    assert_eq!(bench.mode(240_008), Err(OffReason::Disabled), "and then it is one");
+    // A black hole is no matter of chance.
+    let mut bench = Bench::known();
+    bench.report(&Report::Works, 0);
+    bench.report(&Report::BlackHole(BlackHoleSign::Timeouts), 1);
+    assert_eq!(bench.mode(2), Err(OffReason::Disabled));
+}
+
+#[test]
+fn a_failure_concerns_one_port() {
+    let mut bench = Bench::known();
+    bench.report(&Report::Failed(Mode::Data), 0);
+    bench.report(&Report::Failed(Mode::Data), 1);
+    assert_eq!(bench.mode(2), Err(OffReason::Disabled));
+    bench.1.port = 443;
+    assert_eq!(bench.mode(2), Ok(Mode::Data));
+    for port in 1000..1000 + MAX_PORTS as u16 {
+        bench.1.port = port;
+        bench.report(&Report::Failed(Mode::Data), 3);
+    }
+    bench.1.port = 80;
+    assert_eq!(bench.mode(4), Ok(Mode::Data), "the memory is bounded");
+}
+
+#[test]
+fn three_answers_without_the_data_suspend_it_for_a_minute_and_then_two() {
+    let mut bench = Bench::known();
+    for (now, class) in
+        [(0, SynAckClass::SoftReject), (1, SynAckClass::SoftNegative), (2, SynAckClass::LateReject)]
+    {
+        assert_eq!(bench.mode(now), Ok(Mode::Data));
+        bench.answer(class, None, now);
+    }
+    assert_eq!(bench.mode(3), Ok(Mode::CookieOnly));
+    assert_eq!(bench.mode(60_001), Ok(Mode::CookieOnly));
+    assert_eq!(bench.mode(60_002), Ok(Mode::Data));
+    for now in [60_003, 60_004, 60_005] {
+        bench.answer(SynAckClass::SoftReject, None, now);
+    }
+    assert_eq!(bench.mode(180_004), Ok(Mode::CookieOnly));
+    assert_eq!(bench.mode(180_005), Ok(Mode::Data));
+}
+
+#[test]
+fn answers_without_the_data_count_only_within_ten_minutes_and_in_a_row() {
+    let mut bench = Bench::known();
+    for now in [0, 1, 600_002, 600_003] {
+        bench.answer(SynAckClass::SoftReject, None, now);
+    }
+    assert_eq!(bench.mode(600_004), Ok(Mode::Data));
+    bench.answer(SynAckClass::Partial, None, 600_005);
+    bench.answer(SynAckClass::SoftReject, None, 600_006);
+    assert_eq!(bench.mode(600_007), Ok(Mode::Data));
+}
+
+#[test]
+fn a_server_without_fast_open_is_asked_again_after_ten_minutes() {
+    let mut bench = Bench::new();
+    bench.answer(SynAckClass::NotSupported, None, 0);
+    assert_eq!(bench.mode(599_999), Err(OffReason::NoCookieThere));
+    assert_eq!(bench.mode(600_000), Ok(Mode::Request));
+}
+
+#[test]
+fn swallowed_requests_are_repeated_after_an_hour_and_then_two() {
+    let mut bench = Bench::new();
+    bench.answer(SynAckClass::ReqDrop, None, 0);
+    assert_eq!(bench.mode(3_599_999), Err(OffReason::NoCookieThere));
+    assert_eq!(bench.mode(3_600_000), Ok(Mode::Request));
+    bench.report(&Report::Failed(Mode::Request), 3_600_000);
+    assert_eq!(bench.mode(10_799_999), Err(OffReason::NoCookieThere));
+    assert_eq!(bench.mode(10_800_000), Ok(Mode::Request));
+}
+
+#[test]
+fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
+    let mut cache = cache();
+    let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
+    let hole = Report::BlackHole(BlackHoleSign::Timeouts);
+    let choose = |cache: &mut ClientCache, remote, attachment, now| {
+        let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
+        let asker = Asker { attachment, ..asker(remote) };
+        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+    };
+    cache.on_report(&a, &hole, at(0));
+    cache.on_report(&a, &hole, at(1));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 2), Ok(Mode::Request), "one destination");
+    assert_eq!(choose(&mut cache, "198.51.100.9:80", 0, 2), Err(OffReason::Disabled));
+    cache.on_report(&b, &hole, at(300_000));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 300_001), Err(OffReason::BlackHole));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 1, 300_001), Ok(Mode::Request), "another network");
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 3_900_000), Ok(Mode::Request));
+    cache.on_report(&a, &hole, at(3_900_000));
+    cache.on_report(&b, &hole, at(3_900_001));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 11_100_000), Err(OffReason::BlackHole), "doubled");
+    cache.on_report(&a, &Report::Works, at(11_200_000));
+    cache.on_report(&a, &hole, at(11_260_001));
+    cache.on_report(&b, &hole, at(11_260_002));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Err(OffReason::BlackHole));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_860_003), Ok(Mode::Request), "one hour again");
+}
+
+#[test]
+fn where_others_are_answered_within_a_minute_single_destinations_are_to_blame() {
+    let mut cache = cache();
+    let hole = Report::BlackHole(BlackHoleSign::RepeatedSynAck);
+    let stranger = asker("203.0.113.99:80");
+    let mode = |cache: &mut ClientCache, asker: &Asker, now| {
+        let connect = FastOpenConnect::default();
+        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+    };
+    cache.on_report(&asker("192.0.2.1:80"), &Report::Works, at(0));
+    for remote in ["198.51.100.9:80", "203.0.113.7:80", "203.0.113.8:80"] {
+        cache.on_report(&asker(remote), &hole, at(60_000));
+        assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
+    }
+    assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
+    // Loopback says nothing of the attachment.
+    cache.on_report(&asker("127.0.0.1:80"), &Report::Works, at(119_000));
+    cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
+    cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));
+    assert_eq!(mode(&mut cache, &stranger, 120_002), Err(OffReason::BlackHole));
+}
+
+#[test]
+fn loopback_and_old_signs_switch_nothing_off() {
+    let mut cache = cache();
+    let hole = Report::BlackHole(BlackHoleSign::FinOnly);
+    cache.on_report(&asker("127.0.0.1:80"), &hole, at(0));
+    cache.on_report(&asker("127.0.0.2:80"), &hole, at(1));
+    cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
+    cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
+    let other = asker("203.0.113.99:80");
+    let plan = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
+    assert_eq!(plan.map(|plan| plan.mode), Ok(Mode::Request));
+}
+
+#[test]
+fn a_one_time_cookie_is_taken_out_when_it_is_used() {
+    let mut bench = Bench::new();
+    let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+    let cookies: Vec<FastOpen> = (0..10).map(|n| cookie(&[n; 16])).collect();
+    cookies.iter().for_each(|option| bench.report(&Report::OneTime(option.cookie), 0));
+    let known = PathFacts::default();
+    let mut option = || bench.0.choose(&bench.1, &one_time, None, &known, at(1)).expect("asked").option;
+    for expected in &cookies[2..] {
+        assert_eq!(option().as_ref(), Some(expected));
+    }
+    assert_eq!(option(), Some(FastOpen::REQUEST));
+}
+
+#[test]
+fn what_is_out_of_its_range_is_refused_by_name() {
+    let refused = |change: fn(&mut ClientMemory)| {
+        let mut memory = ClientMemory::default();
+        change(&mut memory);
+        memory.validate().err().map(|error| error.key)
+    };
+    assert_eq!(refused(|_| ()), None);
+    assert_eq!(refused(|memory| memory.entries = 1_000_001), Some("fast_open.entries"));
+    for limit in [0, 11] {
+        let mut memory = ClientMemory { syn_fail_limit: limit, ..ClientMemory::default() };
+        assert_eq!(memory.validate().err().map(|error| error.key), Some("syn_fail_limit"));
+        memory = ClientMemory { soft_limit: limit, ..ClientMemory::default() };
+        assert_eq!(memory.validate().err().map(|error| error.key), Some("soft_limit"));
+    }
+    assert_eq!(refused(|memory| memory.disable_base = Duration::ZERO), Some("disable_base"));
+    assert_eq!(refused(|memory| memory.black_hole_base = Duration::MAX), Some("black_hole_base"));
+    assert_eq!(refused(|memory| memory.black_hole_base = Duration::ZERO), None);
+    assert_eq!(refused(|memory| memory.black_hole_destinations = 9), Some("black_hole_destinations"));
+}
+
+#[test]
+fn a_cache_without_entries_remembers_nothing() {
+    let memory = ClientMemory { entries: 0, ..ClientMemory::default() };
+    let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(1)), asker("198.51.100.9:80"));
+    bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
+    assert_eq!(bench.mode(1), Ok(Mode::Request));
+}

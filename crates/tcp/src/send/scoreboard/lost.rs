@@ -1,0 +1,111 @@
+//! What is declared lost, and what of it is sent again next.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::{Resent, Scoreboard};
+use crate::seq_ranges::SeqRange;
+
+impl Scoreboard {
+    /// Declares what of `range` is outstanding, not sacked and not lost yet as lost. Returns how many
+    /// bytes that were.
+    pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
+        let mut newly = 0;
+        for index in self.cut_out(range) {
+            let Some(record) = self.records.get_mut(index) else { break };
+            if record.in_flight() {
+                record.lost = true;
+                newly += self.lost.insert(record.range);
+                self.aside.insert(record.range);
+            }
+        }
+        newly
+    }
+
+    /// Declares everything lost that is not sacked (a timeout without any better knowledge). Returns
+    /// how many bytes were not lost before.
+    pub(crate) fn mark_all_lost(&mut self) -> u32 {
+        self.reno.arrived = 0;
+        self.repairing();
+        self.mark_lost(SeqRange::new(self.una, self.nxt))
+    }
+
+    /// Without SACK: what is outstanding now may be announced by duplicates, and is to be repaired.
+    fn repairing(&mut self) {
+        self.reno.recover = Some(self.nxt);
+        self.reno.announced_to = self.nxt;
+    }
+
+    /// Declares the first segment lost, at most `mss` bytes of payload: fast retransmit and partial
+    /// acknowledgements on a connection without SACK (RFC 6582). Returns how many bytes were not lost
+    /// before.
+    pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
+        self.repairing();
+        let Some(head) = self.head() else { return 0 };
+        let len = if head.payload() <= mss { head.range.len() } else { mss.max(1) };
+        self.mark_lost(SeqRange::with_len(self.una, len))
+    }
+
+    /// Takes back every declaration of loss: the reduction was a mistake. Returns how many bytes are
+    /// in flight again.
+    pub(crate) fn unmark_lost(&mut self) -> u32 {
+        let lost = mem::take(&mut self.lost);
+        for range in lost.iter() {
+            let (from, to) = (self.index_of(range.start), self.index_of(range.end));
+            for record in self.records.range_mut(from..to.max(from)) {
+                record.lost = false;
+                if record.transmissions == 1 {
+                    self.aside.remove(record.range);
+                }
+            }
+        }
+        self.list_resent();
+        lost.bytes()
+    }
+
+    /// The receiver reneged (RFC 2018 section 8): nothing counts as sacked any more.
+    pub(crate) fn clear_sacked(&mut self) {
+        for record in self.records.iter_mut().filter(|record| record.sacked) {
+            record.sacked = false;
+            if record.transmissions == 1 {
+                self.aside.remove(record.range);
+            }
+        }
+        self.sacked.clear();
+        self.sacked_segments = 0;
+        self.sack_splits = 0;
+        self.list_resent();
+    }
+
+    /// Builds the list of what was sent again anew, after records have come back into flight.
+    fn list_resent(&mut self) {
+        let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
+        let mut resent: Vec<Resent> =
+            again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
+        resent.sort_by_key(|resent| resent.at);
+        self.resent = resent.into();
+    }
+
+    /// The next range to retransmit: from the first lost segment on, whole lost segments that follow
+    /// one another while their payload fits into `max_len` bytes. A longer segment is cut. A SYN comes
+    /// alone; a FIN does not count towards `max_len`.
+    pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
+        let start = self.lost.first()?.start;
+        let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
+        if first.payload() > max_len {
+            return Some(SeqRange::with_len(start, max_len));
+        }
+        let mut range = first.range;
+        let mut payload = first.payload();
+        if !first.syn {
+            for record in self.records.range(self.index_of(range.end)..) {
+                payload = payload.saturating_add(record.payload());
+                if !record.lost || payload > max_len {
+                    break;
+                }
+                range.end = record.range.end;
+            }
+        }
+        Some(range)
+    }
+}

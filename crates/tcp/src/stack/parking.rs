@@ -1,0 +1,121 @@
+//! Which connections are parked, and when they wake.
+//!
+//! A connection that has had nothing to do for [`StackConfig::park_after`](crate::config::StackConfig) takes its
+//! [parked form](crate::connection::Parked). Whoever touches it wakes it; a question about it is answered from a copy.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::ops::Deref;
+
+use super::Stack;
+use super::conn_id::ConnId;
+use crate::connection::{Connection, Parked};
+use crate::time::Instant;
+
+/// A connection, awake or parked.
+#[derive(Debug)]
+pub(crate) enum Seat {
+    /// In its working form.
+    Awake(Box<Connection>),
+    /// In its compact form.
+    Parked(Parked),
+}
+
+/// A connection to look at.
+pub(crate) enum Look<'a> {
+    /// The one that is awake.
+    Awake(&'a Connection),
+    /// A copy of a parked one.
+    Copy(Box<Connection>),
+}
+
+impl Deref for Look<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match self {
+            Look::Awake(connection) => connection,
+            Look::Copy(connection) => connection,
+        }
+    }
+}
+
+impl Seat {
+    /// The connection, to be changed: it wakes.
+    pub(crate) fn wake(&mut self) -> &mut Connection {
+        if let Seat::Parked(parked) = self {
+            *self = Seat::Awake(parked.wake());
+        }
+        match self {
+            Seat::Awake(connection) => connection,
+            Seat::Parked(_) => unreachable!("it has just been woken"),
+        }
+    }
+
+    /// The connection as it is.
+    pub(crate) fn look(&self) -> Look<'_> {
+        match self {
+            Seat::Awake(connection) => Look::Awake(connection),
+            Seat::Parked(parked) => Look::Copy(parked.wake()),
+        }
+    }
+
+    /// The connection, if it is awake.
+    pub(crate) fn awake(&self) -> Option<&Connection> {
+        match self {
+            Seat::Awake(connection) => Some(connection),
+            Seat::Parked(_) => None,
+        }
+    }
+}
+
+/// Connections that have nothing to do, in the order in which they are looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    order: VecDeque<(Instant, ConnId)>,
+}
+
+impl Idle {
+    /// When the next one is looked at.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.order.front().map(|&(at, _)| at)
+    }
+}
+
+impl Stack {
+    /// A connection has said that it has nothing to send. It is looked at again when it may have been idle for long
+    /// enough; meanwhile it only notes when it was touched last.
+    pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
+        let (Some(after), Some(slot)) = (self.config.park_after, self.slots.at_mut(id)) else { return };
+        slot.touched = now;
+        if !slot.is_idle && slot.connection.awake().is_some_and(Connection::may_park) {
+            slot.is_idle = true;
+            self.idle.order.push_back((now + after, id));
+        }
+    }
+
+    /// Parks what has been idle for long enough.
+    pub(super) fn park_idle(&mut self, now: Instant) {
+        let Some(after) = self.config.park_after else { return };
+        while let Some(id) = self.idle.order.front().filter(|(at, _)| *at <= now).map(|&(_, id)| id) {
+            self.idle.order.pop_front();
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            let due = slot.touched + after;
+            slot.is_idle = due > now && slot.connection.awake().is_some_and(Connection::may_park);
+            if slot.is_idle {
+                self.idle.order.push_back((due, id));
+            } else if due <= now {
+                self.park(id);
+            }
+        }
+    }
+
+    fn park(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if let Some(parked) = slot.connection.awake().filter(|_| !slot.is_listed()).and_then(Connection::park)
+        {
+            slot.connection = Seat::Parked(parked);
+            self.count_memory(id);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Parking is not seen: whenever connections are parked, the packets are the same.
+
+use std::time::Duration;
+
+use brisk_tcp::ConnId;
+use brisk_tcp::config::{
+    CongestionAlgorithm, ConnectConfig, KeepaliveConfig, ListenConfig, Reactive, TcpConfig,
+};
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+
+use crate::harness::{A, B, Channel, Pair, Seen, Side, pattern, stack_config};
+
+/// What a run leaves behind.
+#[derive(PartialEq, Debug)]
+struct Trace {
+    packets: Vec<String>,
+    stats: Vec<Option<ConnStats>>,
+}
+
+fn line(seen: &Seen) -> String {
+    format!("{:?} {:?} {:?} {}", seen.at, seen.from, seen.tcp, seen.len)
+}
+
+fn tcp(seed: u64) -> TcpConfig {
+    let second = Duration::from_secs(1);
+    TcpConfig {
+        keepalive: (seed % 2 == 0).then(|| KeepaliveConfig {
+            idle: second,
+            interval: second,
+            ..KeepaliveConfig::default()
+        }),
+        user_timeout: (seed % 3 == 0).then_some(second * 5),
+        congestion: if seed % 5 == 0 { CongestionAlgorithm::Reno } else { CongestionAlgorithm::Cubic },
+        mechanisms: match seed % 7 {
+            0 => TcpConfig::of_2012_with_reactive().mechanisms,
+            1 => brisk_tcp::config::MechanismConfig {
+                reactive: Reactive::Off,
+                ..TcpConfig::default().mechanisms
+            },
+            _ => TcpConfig::default().mechanisms,
+        },
+        ..TcpConfig::default()
+    }
+}
+
+/// Requests and responses with pauses between them, half-closes and the end, over a path of `seed`.
+fn conversation(seed: u64, park_after: Option<Duration>) -> Trace {
+    let config = |side| brisk_tcp::StackConfig { park_after, ..stack_config(side) };
+    let mut pair = Pair::with_configs(seed, config(A), config(B));
+    pair.channel =
+        Channel { loss: 60, duplicate: 30, jitter: Duration::from_millis(seed % 8), ..Channel::default() };
+    let fast_open = seed % 4 == 1;
+    let listen = ListenConfig {
+        tcp: tcp(seed / 2),
+        fast_open: fast_open.then(FastOpenListen::default),
+        ..ListenConfig::default()
+    };
+    let connect = ConnectConfig {
+        tcp: tcp(seed),
+        fast_open: fast_open.then(FastOpenConnect::default),
+        ..ConnectConfig::default()
+    };
+    let listener = pair.listen(B, 80, listen);
+    let client = pair.connect_with(A, 80, &connect);
+    let mut server = None;
+    pair.run_until(Duration::from_secs(60), |pair| {
+        server = server.or_else(|| pair.b.accept(listener).map(|(id, _)| id));
+        server.is_some()
+    });
+    let Some(server) = server else { return trace(&pair, &[(A, client)]) };
+    for turn in 0..5_usize {
+        let (from, to) = if turn % 2 == 0 { ((A, client), (B, server)) } else { ((B, server), (A, client)) };
+        speak(&mut pair, from, to, 10 + 3_000 * turn);
+        pair.run(Duration::from_millis(7 + 900 * (turn as u64 % 3)));
+    }
+    pair.shutdown(A, client);
+    pair.run(Duration::from_secs(3));
+    pair.shutdown(B, server);
+    pair.run(Duration::from_secs(10));
+    trace(&pair, &[(A, client), (B, server)])
+}
+
+/// One end writes, the other reads what comes, until all is there or the time is up.
+fn speak(pair: &mut Pair, (from, writer): (Side, ConnId), (to, reader): (Side, ConnId), len: usize) {
+    let data = pattern(len);
+    let _ = pair.write(from, writer, &data);
+    let mut got = Vec::new();
+    pair.run_until(Duration::from_secs(30), |pair| {
+        while let Ok(Some(read)) = pair.read(to, reader) {
+            got.extend(read);
+        }
+        got.len() >= len
+    });
+    assert!(data.starts_with(&got), "what arrives is what was written");
+}
+
+fn trace(pair: &Pair, ends: &[(Side, ConnId)]) -> Trace {
+    let stats = |&(side, id)| match side {
+        A => pair.a.conn_stats(id),
+        B => pair.b.conn_stats(id),
+    };
+    Trace { packets: pair.seen.iter().map(line).collect(), stats: ends.iter().map(stats).collect() }
+}
+
+#[test]
+fn whenever_connections_are_parked_the_packets_are_the_same() {
+    compare(0..12);
+}
+
+#[test]
+#[ignore = "a thousand conversations take minutes: run it by hand, in release"]
+fn whenever_many_connections_are_parked_the_packets_are_the_same() {
+    compare(0..1_000);
+}
+
+fn compare(seeds: core::ops::Range<u64>) {
+    for seed in seeds {
+        let never = conversation(seed, None);
+        assert!(never.packets.len() > 4, "seed {seed}");
+        for after in [Duration::ZERO, Duration::from_millis(15), Duration::from_secs(1)] {
+            let parked = conversation(seed, Some(after));
+            for (parked, never) in parked.packets.iter().zip(&never.packets) {
+                assert_eq!(parked, never, "seed {seed}, parked after {after:?}");
+            }
+            assert_eq!(parked, never, "seed {seed}, parked after {after:?}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_is_parked_and_wakes() {
+    let mut pair = Pair::new(3);
+    let (client, server) = pair.established();
+    assert_eq!(pair.a.parked(), 0);
+    pair.run(Duration::from_secs(3));
+    assert_eq!((pair.a.parked(), pair.b.parked()), (1, 1));
+    assert_eq!(pair.a.remote_addr(client), Some(B.addr(80)), "it can be asked");
+    assert_eq!(pair.a.parked(), 1, "a question does not wake it");
+    pair.write(A, client, b"hello").expect("there is room");
+    assert_eq!(pair.a.parked(), 0);
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.read(B, server), Ok(Some(b"hello".to_vec())));
+    pair.run(Duration::from_secs(3));
+    assert_eq!((pair.a.parked(), pair.b.parked()), (1, 1));
+    assert_eq!(pair.a.memory() + pair.b.memory(), 0, "a parked connection holds no buffers");
+}
+
+#[test]
+fn a_connection_with_something_to_read_or_in_flight_is_not_parked() {
+    let mut pair = Pair::new(4);
+    let (client, _) = pair.established();
+    pair.write(A, client, b"hello").expect("there is room");
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.b.parked(), 0, "there is something to read");
+    pair.tap = Some(Box::new(|_, _| true));
+    pair.write(A, client, b"lost").expect("there is room");
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.a.parked(), 0, "there is something in flight");
+}
