@@ -1,0 +1,184 @@
+//! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record | --million]`.
+//!
+//! A process of its own makes each kind, as many as [`COUNT`]: connections that have carried a request and a response
+//! and fell idle, connections in TIME-WAIT, and connections whose SYN came and nothing more. What the process then holds
+//! more than before is divided by their number. It is resident memory as the kernel counts it, so the slab, the hash
+//! table, the timers and the allocator are part of it. `recorded.txt` beside this file holds the figures of the last
+//! change that moved them; one that is exceeded by more than [`TOLERANCE`] fails the bench. `-- --record` writes the file
+//! anew.
+//!
+//! `--million` opens a million connections beside which new ones are opened and closed, and prints the memory and how
+//! long a transaction takes, with them and without.
+
+mod pair;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use brisk_tcp::stack::Rx;
+use brisk_tcp::time::Duration;
+use brisk_wire::{ChecksumFill, Flags, IpMeta, SeqNum, TcpHeader};
+use pair::Pair;
+
+/// How many of each kind are made.
+const COUNT: usize = 20_000;
+
+/// How far a figure may exceed its record, as a share of it.
+const TOLERANCE: f64 = 0.05;
+
+/// Makes so many of a kind in a fresh process, and answers how many ends that are.
+type Make = fn(&mut Pair, usize) -> usize;
+
+const KINDS: [(&str, Make); 3] = [("idle", idle), ("TIME-WAIT", time_wait), ("half-open", half_open)];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["--run", kind] => run(kind),
+        ["--million"] => million(),
+        rest => return measure(rest.contains(&"--record")),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Bytes of each kind, beside what is recorded.
+fn measure(record: bool) -> ExitCode {
+    let mut recorded = read_recorded();
+    let mut exceeded = false;
+    println!("{:<24} {:>8} {:>8}", "bytes of a connection", "now", "recorded");
+    for (kind, _) in KINDS {
+        let program = std::env::current_exe().expect("a path");
+        let output = Command::new(program).args(["--run", kind]).output().expect("it runs");
+        assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
+        let now: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
+        let before = recorded.insert(kind.to_owned(), now);
+        let is_worse = before.is_none_or(|before| now as f64 > before as f64 * (1.0 + TOLERANCE));
+        exceeded |= is_worse;
+        let before = before.map_or("-".to_owned(), |before| before.to_string());
+        println!("{kind:<24} {now:>8} {before:>8}{}", if is_worse && !record { "  exceeds" } else { "" });
+    }
+    if record {
+        let lines = recorded.iter().map(|(kind, bytes)| format!("{kind} {bytes}\n"));
+        std::fs::write(record_path(), lines.collect::<String>()).expect("the record can be written");
+        return ExitCode::SUCCESS;
+    }
+    ExitCode::from(u8::from(exceeded))
+}
+
+fn record_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/idle_connections/recorded.txt")
+}
+
+fn read_recorded() -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(record_path()).unwrap_or_default();
+    let parse = |line: &str| {
+        line.rsplit_once(' ').and_then(|(kind, bytes)| Some((kind.to_owned(), bytes.parse().ok()?)))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+/// Makes one kind and prints the bytes of each.
+fn run(kind: &str) {
+    let (_, make) = KINDS.iter().find(|(name, _)| *name == kind).expect("a kind");
+    let mut pair = Pair::new();
+    // What is made once is not a connection's: the buffers of this program, the memory of the path.
+    let (client, server) = pair.transaction();
+    pair.close(client, server);
+    let before = resident();
+    let ends = make(&mut pair, COUNT);
+    println!("{}", resident().saturating_sub(before) / ends);
+}
+
+/// Resident memory of this process, bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: usize = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// Connections that have carried something and are idle; both ends count.
+fn idle(pair: &mut Pair, count: usize) -> usize {
+    for _ in 0..count {
+        pair.transaction();
+        pair.pass(Duration::from_micros(200));
+    }
+    pair.pass(Duration::from_secs(10));
+    assert_eq!(pair.client.parked() + pair.server.parked(), 2 * count);
+    2 * count
+}
+
+/// Connections in TIME-WAIT at the server.
+fn time_wait(pair: &mut Pair, count: usize) -> usize {
+    let before = pair.server.time_waits();
+    for _ in 0..count {
+        let (client, server) = pair.transaction();
+        pair.close(client, server);
+        pair.pass(Duration::from_micros(100));
+    }
+    assert_eq!((pair.server.time_waits() - before, pair.client.connections()), (count, 0));
+    count
+}
+
+/// Connections at the server whose SYN came, and nothing more.
+fn half_open(pair: &mut Pair, count: usize) -> usize {
+    let mut packet = Vec::new();
+    let syn = |number: usize| TcpHeader {
+        src_port: 1024 + (number % 60_000) as u16,
+        dst_port: 80,
+        seq: SeqNum(number as u32),
+        flags: Flags::SYN,
+        window: 65_535,
+        ..TcpHeader::default()
+    };
+    for number in 0..count {
+        let ip = IpMeta::new([10, 2, 0, 1].into(), [10, 1, 0, 0].into());
+        packet.clear();
+        brisk_wire::emit(&ip, &syn(number), &[], ChecksumFill::Full, &mut packet).expect("it fits");
+        pair.server.on_packet(&packet, Rx::default(), pair.now);
+        while pair.server.poll_transmit(pair.now, &mut packet).is_some() {}
+    }
+    // The SYN-ACK is repeated after one second and after three.
+    for _ in 0..25 {
+        pair.now += Duration::from_millis(100);
+        pair.server.on_timeout(pair.now);
+        while pair.server.poll_transmit(pair.now, &mut packet).is_some() {}
+    }
+    assert_eq!(pair.server.parked(), count);
+    count
+}
+
+/// New transactions without and with a million idle connections beside them.
+fn million() {
+    const MANY: usize = 1_000_000;
+    let mut pair = Pair::new();
+    let alone = latencies(&mut pair);
+    let before = resident();
+    for _ in 0..MANY / 2 {
+        pair.transaction();
+        pair.pass(Duration::from_micros(20));
+    }
+    pair.pass(Duration::from_secs(10));
+    let held = resident() - before;
+    println!("{MANY} idle ends in one process, both ends of {} connections", MANY / 2);
+    println!("resident memory: {} MB, {} bytes an end", held / 1_000_000, held / MANY);
+    let beside = latencies(&mut pair);
+    println!("a new transaction, both ends: median and 99 % alone {alone:?}, beside them {beside:?}");
+    println!("99 %: {:.2} times", beside.1.as_secs_f64() / alone.1.as_secs_f64());
+}
+
+/// Median and 99th percentile of the real time that a connection for one transaction takes, from open to close.
+fn latencies(pair: &mut Pair) -> (Duration, Duration) {
+    let mut took: Vec<Duration> = (0..20_000)
+        .map(|_| {
+            let begun = std::time::Instant::now();
+            let (client, server) = pair.transaction();
+            pair.close(client, server);
+            let took = begun.elapsed();
+            pair.pass(Duration::from_micros(20));
+            took
+        })
+        .collect();
+    took.sort_unstable();
+    (took[took.len() / 2], took[took.len() * 99 / 100])
+}
