@@ -2,8 +2,8 @@
 //!
 //! A connection that waits for nothing but its peer or its application needs none of its buffers and tables, and most of
 //! its counters and timers are zero. It is serialised ([postcard], which writes small numbers in few bytes), and the
-//! zeros are squeezed out. Nothing is lost or rounded, so a connection that was parked
-//! and woken is the connection that it was; only the spare capacity of its buffers is gone.
+//! zeros are squeezed out. Nothing is lost or rounded, so a connection that was parked and woken is the connection that
+//! it was; only the spare capacity of its buffers is gone.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -33,7 +33,7 @@ impl Connection {
             _ => self.tx.scoreboard.is_empty(),
         };
         let has_parked_form = self.gentle.active.is_none() && self.planner.is_none() && self.probes.is_none();
-        let holds_nothing = self.tx.queue.len() == 0 && self.rx.queue.memory() == 0;
+        let holds_nothing = self.tx.queue.is_empty() && self.rx.queue.memory() == 0;
         waits && has_parked_form && holds_nothing && !self.has_events()
     }
 

@@ -82,7 +82,6 @@ impl SendQueue {
     }
 
     /// True if every byte written is acknowledged.
-    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -25,13 +25,17 @@ fn line(seen: &Seen) -> String {
 fn tcp(seed: u64) -> TcpConfig {
     let second = Duration::from_secs(1);
     TcpConfig {
-        keepalive: (seed % 2 == 0).then(|| KeepaliveConfig {
+        keepalive: seed.is_multiple_of(2).then(|| KeepaliveConfig {
             idle: second,
             interval: second,
             ..KeepaliveConfig::default()
         }),
-        user_timeout: (seed % 3 == 0).then_some(second * 5),
-        congestion: if seed % 5 == 0 { CongestionAlgorithm::Reno } else { CongestionAlgorithm::Cubic },
+        user_timeout: seed.is_multiple_of(3).then_some(second * 5),
+        congestion: if seed.is_multiple_of(5) {
+            CongestionAlgorithm::Reno
+        } else {
+            CongestionAlgorithm::Cubic
+        },
         mechanisms: match seed % 7 {
             0 => TcpConfig::of_2012_with_reactive().mechanisms,
             1 => brisk_tcp::config::MechanismConfig {
