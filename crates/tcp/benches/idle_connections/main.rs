@@ -53,7 +53,7 @@ fn measure(record: bool) -> ExitCode {
         assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
         let now: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
         let before = recorded.insert(kind.to_owned(), now);
-        let is_worse = before.is_none_or(|before| now as f64 > before as f64 * (1.0 + TOLERANCE));
+        let is_worse = before.is_some_and(|before| now as f64 > before as f64 * (1.0 + TOLERANCE));
         exceeded |= is_worse;
         let before = before.map_or("-".to_owned(), |before| before.to_string());
         println!("{kind:<24} {now:>8} {before:>8}{}", if is_worse && !record { "  exceeds" } else { "" });
