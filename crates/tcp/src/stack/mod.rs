@@ -82,7 +82,7 @@ use fast_open::FastOpen;
 use isn::SecretSource;
 use keys::Purpose;
 use listener::Listener;
-use parking::Idle;
+use parking::{Idle, Look};
 use ports::Ports;
 use settle::{Phase, Slot, with_env};
 use syn_cookie::CookieJar;
@@ -307,6 +307,10 @@ impl Stack {
     /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`] follows.
     pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
+        if let Look::Copy(mut copy) = slot.connection.look() {
+            return copy.read(buffer, now);
+        }
         let read = slot.connection.wake().read(buffer, now);
         self.settle(id, now);
         read
@@ -318,7 +322,11 @@ impl Stack {
     /// As [`Stack::read`].
     pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let clock = self.clock;
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().peek(buffer, clock)
+        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        match slot.connection.look() {
+            Look::Copy(mut copy) => copy.peek(buffer, clock),
+            Look::Awake(_) => slot.connection.wake().peek(buffer, clock),
+        }
     }
 
     /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
@@ -603,7 +611,8 @@ impl Stack {
     /// the buffer. To be asked before anything else happens to the stack.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         // What has just sent is awake.
-        let connection = transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
+        let connection =
+            transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
         let bytes = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
         bytes.map_or([&[], &[]], |(first, second)| [first, second])
     }
