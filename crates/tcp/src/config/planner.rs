@@ -73,3 +73,24 @@ impl TcpConfig {
         TcpConfig { mechanisms, handshake_copies, ..TcpConfig::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_the_ranges_are_in_them() {
+        let least = PlannerConfig { max_overhead: 0, burst: 0, assumed_loss: 0, form: None };
+        let most = PlannerConfig { max_overhead: 200, burst: 65_535, assumed_loss: 500_000, form: None };
+        assert_eq!((least.validate(), most.validate()), (Ok(()), Ok(())));
+        let beyond = [
+            PlannerConfig { max_overhead: 201, ..most },
+            PlannerConfig { burst: 65_536, ..most },
+            PlannerConfig { assumed_loss: 500_001, ..most },
+        ];
+        for (config, key) in beyond.into_iter().zip(["max_overhead", "planner.burst", "planner.assumed_loss"])
+        {
+            assert_eq!(config.validate().unwrap_err().key, key);
+        }
+    }
+}

@@ -477,4 +477,34 @@ mod tests {
         usage.on_burst(SeqNum(0), SeqNum(5000), 5000, true);
         assert!(usage.is_limited(5_000, false));
     }
+
+    #[test]
+    fn what_was_most_in_flight_counts_until_the_window_has_been_sent_again() {
+        let at = |n: u32| SeqNum(n);
+        let mut usage = WindowUsage { limited: false, most_in_flight: 0, measured_to: at(0) };
+        usage.on_burst(at(0), at(10_000), 10_000, false);
+        usage.on_burst(at(1_000), at(12_000), 5_000, false);
+        assert!(usage.is_limited(15_000, true), "a smaller burst in the same round does not replace it");
+        assert!(!usage.is_limited(20_000, true), "half of the window was not used");
+        assert!(!usage.is_limited(15_000, false), "outside slow start that is not enough");
+        usage.on_burst(at(2_000), at(13_000), 6_000, true);
+        assert!(usage.is_limited(100_000, false), "the window itself was the limit");
+        usage.on_burst(at(13_000), at(14_000), 1_000, false);
+        assert!(!usage.is_limited(15_000, true), "that round is over");
+    }
+
+    #[test]
+    fn what_is_sent_for_the_first_time_earns_its_percentage_of_redundancy() {
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
+        sender.earn_redundancy(1_000, Some(25));
+        assert_eq!(sender.redundancy(), u32::MAX, "nothing limits it yet");
+        sender.allow_redundancy(100);
+        sender.earn_redundancy(1_000, Some(25));
+        sender.earn_redundancy(1_000, None);
+        assert_eq!(sender.redundancy(), 350);
+        sender.spend_redundancy(300);
+        sender.spend_redundancy(300);
+        assert_eq!(sender.redundancy(), 0);
+    }
 }

@@ -427,4 +427,11 @@ mod tests {
         assert!((0..128).all(|block| coefficient(0, block) == 1));
         assert!((0..ROWS_MAX).all(|row| (0..128).all(|block| coefficient(row, block) != 0)));
     }
+
+    #[test]
+    fn the_number_of_a_code_names_it() {
+        for code in [Code::Xor, Code::XorInterleaved, Code::ReedSolomon] {
+            assert_eq!(Code::from_encoding(code.encoding()), Some(code));
+        }
+    }
 }

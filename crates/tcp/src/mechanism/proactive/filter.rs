@@ -390,4 +390,12 @@ mod tests {
         assert_eq!(filter.judge_ack(ack.clone(), false, false, AGE, at(12)), Fate::DropOriginal);
         assert_eq!(filter.judge_ack(ack, false, false, AGE, at(13)), Fate::Process, "a duplicate ACK");
     }
+
+    #[test]
+    fn an_original_is_awaited_for_a_quarter_of_the_round_trip() {
+        let age = |millis| Filter::pend_age(Some(Duration::from_millis(millis)));
+        let [least, some, most] = [1, 40, 1000].map(age);
+        assert_eq!([least, some, most], [1, 10, 25].map(Duration::from_millis));
+        assert_eq!(Filter::pend_age(None), Duration::from_millis(10));
+    }
 }
