@@ -1,0 +1,70 @@
+//! The mutants, from `cargo mutants`, and a sample of them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use serde::Deserialize;
+
+/// A place in a file, as `cargo mutants` counts: both from 1, columns in characters.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The character in it.
+    pub column: usize,
+}
+
+/// From one place up to another.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
+pub struct Span {
+    /// Its first character.
+    pub start: Place,
+    /// Behind its last.
+    pub end: Place,
+}
+
+/// One change of the sources.
+#[derive(Clone, Deserialize, Debug)]
+pub struct Mutant {
+    /// What it is in words, with file and line.
+    pub name: String,
+    /// The file, from the root of the workspace.
+    pub file: PathBuf,
+    /// Of what kind it is.
+    pub genre: String,
+    /// What is written instead.
+    pub replacement: String,
+    /// Instead of what.
+    pub span: Span,
+    /// The number it is asked for by; 1 is the first of the sample.
+    #[serde(default)]
+    pub id: u32,
+}
+
+/// Every mutant of a package, of files whose path contains `file`.
+pub fn of(package: &str, file: Option<&str>) -> Result<Vec<Mutant>> {
+    let output = Command::new("cargo")
+        .args(["mutants", "--list", "--json", "-p", package])
+        .output()
+        .context("cargo mutants: install it with 'cargo install --locked cargo-mutants'")?;
+    ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
+    let mut all: Vec<Mutant> = serde_json::from_slice(&output.stdout).context("the list of mutants")?;
+    all.retain(|mutant| file.is_none_or(|file| mutant.file.to_string_lossy().contains(file)));
+    ensure!(!all.is_empty(), "there is no mutant of {package} in a file like that");
+    Ok(all)
+}
+
+/// So many of them, drawn with a seed, numbered.
+pub fn sample(all: &[Mutant], count: usize, seed: u64) -> Vec<Mutant> {
+    let mut drawn = all.to_vec();
+    drawn.shuffle(&mut SmallRng::seed_from_u64(seed));
+    drawn.truncate(count);
+    for (id, mutant) in (1..).zip(&mut drawn) {
+        mutant.id = id;
+    }
+    drawn
+}
