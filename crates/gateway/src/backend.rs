@@ -280,6 +280,13 @@ impl Shared {
     }
 }
 
+/// Tells the origin who the client is, if it wants to hear it, and what the client has said so far.
+async fn greet(origin: &mut TcpStream, config: &BackendConfig, asked: &Asked) -> io::Result<()> {
+    let mut first = config.send_proxy.map_or_else(Vec::new, |version| header(version, asked.opening.client));
+    first.extend_from_slice(&asked.first);
+    origin.write_all(&first).await
+}
+
 /// Opens the origin, tells the frontend, and copies.
 async fn carry_on(
     config: &BackendConfig,
@@ -310,16 +317,10 @@ async fn carry_on(
         }
     };
     let origin_failed = |error: io::Error| End::OriginFailed(error.to_string());
-    let mut first = match config.send_proxy {
-        Some(version) => header(version, asked.opening.client),
-        None => Vec::new(),
-    };
-    first.extend_from_slice(&asked.first);
-    if let Err(error) = origin.write_all(&first).await {
+    if let Err(error) = greet(&mut origin, config, &asked).await {
         asked.line().reset();
         return origin_failed(error);
     }
-    drop(first);
     access.bytes_up += asked.first.len() as u64;
     access.spoke_first = (!asked.first.is_empty()).then_some(Speaker::Client);
     // The answer to the frontend travels with the origin's first bytes, if they do not take long.

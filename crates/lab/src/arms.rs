@@ -223,15 +223,7 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("corrective", value) => {
             let wrong =
                 || ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed };
-            let parities = value.strip_prefix("rs").and_then(|count| count.parse().ok()).ok_or_else(wrong)?;
-            let reed_solomon = CorrectiveConfig {
-                code: FecCode::ReedSolomon,
-                parities,
-                blocks: 32,
-                ..CorrectiveConfig::default()
-            };
-            reed_solomon.validate().map_err(|_| wrong())?;
-            tcp.mechanisms.corrective = Some(reed_solomon);
+            tcp.mechanisms.corrective = Some(reed_solomon(value).ok_or_else(wrong)?);
         }
         ("proactive", "off") => tcp.mechanisms.proactive = None,
         ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
@@ -241,6 +233,14 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         }
     }
     Ok(())
+}
+
+/// Corrective with the number of parities that `rsN` names.
+fn reed_solomon(value: &str) -> Option<CorrectiveConfig> {
+    let parities = value.strip_prefix("rs")?.parse().ok()?;
+    let code = FecCode::ReedSolomon;
+    let config = CorrectiveConfig { code, parities, blocks: 32, ..CorrectiveConfig::default() };
+    config.validate().is_ok().then_some(config)
 }
 
 fn names() -> String {
