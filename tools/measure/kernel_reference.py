@@ -1,6 +1,6 @@
 """Exchanges of tools/measure/kernel-reference over the kernel's TCP: 40 bytes there, so many back.
 
-usage: kernel_reference.py serve | load MODE BYTES COUNT PARALLEL | compare TIMES WHATIF.json
+usage: kernel_reference.py serve [SNDBUF] | load MODE BYTES COUNT PARALLEL | compare TIMES WHATIF.json
 """
 import json
 import math
@@ -14,6 +14,8 @@ REQUEST = 40
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 # An exchange that takes longer has failed.
 LIMIT = 120
+# Where tcpi_total_retrans stands in struct tcp_info of Linux: after 8 bytes and 23 words.
+TOTAL_RETRANS = slice(100, 104)
 
 
 def received(peer, wanted):
@@ -34,8 +36,12 @@ def answer(peer):
         peer.close()
 
 
-def serve():
+def serve(send_buffer):
+    """Answers; with a send buffer that holds the whole response from the beginning if `send_buffer`, bytes, is not 0."""
     listener = socket.create_server(SERVER, backlog=4096)
+    if send_buffer:
+        # The listener's is inherited, and then the kernel does not grow it any more.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     print("ready", flush=True)
     while True:
         peer, _ = listener.accept()
@@ -48,6 +54,22 @@ def connected():
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.settimeout(LIMIT)
     peer.connect(SERVER)
+    return peer
+
+
+def repeated(peer):
+    """Whether the kernel has sent something of this connection again: after `connect` its SYN, which is lost, or whose
+    answer is."""
+    return int.from_bytes(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)[TOTAL_RETRANS], sys.byteorder) > 0
+
+
+def opened(mode):
+    """A connection; `clean` takes only those whose handshake has lost nothing, because the kernel begins with a window of
+    one segment after a SYN-ACK that was repeated twice."""
+    peer = connected()
+    while mode == "clean" and repeated(peer):
+        peer.close()
+        peer = connected()
     return peer
 
 
@@ -64,8 +86,8 @@ def load(mode, size, count, parallel):
         while more():
             try:
                 began = time.monotonic()
-                peer = kept or connected()
-                if mode == "open":
+                peer = kept or opened(mode)
+                if mode in ("open", "clean"):
                     time.sleep(1)
                 if mode != "new":
                     began = time.monotonic()
@@ -114,7 +136,7 @@ def compare(times, whatif):
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "serve":
-        serve()
+        serve(int(rest[0]) if rest else 0)
     elif what == "load":
         load(rest[0], *map(int, rest[1:]))
     else:

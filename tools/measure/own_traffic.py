@@ -1,6 +1,7 @@
 """The table of tools/measure/own-traffic.
 
 usage: own_traffic.py DIRECTORY RTT LOSS BYTES
+Appends a line for each estimate beside its measured effect to DIRECTORY/agreement.
 """
 import json
 import random
@@ -46,6 +47,7 @@ for line in open(f"{directory}/link.txt"):
 runs = [f"{who}.{arm}" for who in ("kernel", "brisk") for arm in ("off", "reactive", "fast-open")]
 sample = {name: times(f"{directory}/{name}") for name in runs}
 print(f"\n{rtt}, loss {loss}, {size} bytes; {', '.join(f'{name} n={len(values)}' for name, values in sample.items())}")
+agreement = open(f"{directory}/agreement", "a")
 for side in ("left", "right"):
     answer = json.load(open(f"{directory}/{side}.json"))
     capture = answer["capture"]
@@ -60,8 +62,14 @@ for side in ("left", "right"):
     for name, before, after in (("Reactive", "off", "reactive"), ("Fast Open", "reactive", "fast-open")):
         estimate = next(entry for entry in answer["estimate"]["gains"] if entry["mechanism"] == name)
         from_, to = estimate["mean_ci95"]
-        print(f"  {name + ', mean':28}estimated {estimate['mean']:+6.1f} % ({from_:+.1f}..{to:+.1f})")
+        estimated = f"estimated {estimate['mean']:+6.1f} % ({from_:+.1f}..{to:+.1f})"
+        print(f"  {name + ', mean':28}{estimated}")
         for who in ("kernel", "brisk"):
             measured, low, high = gain(sample[f"{who}.{before}"], sample[f"{who}.{after}"])
-            verdict = "ok" if from_ <= measured <= to else "overlap" if low <= to and high >= from_ else "OUTSIDE"
-            print(f"  {'':28}measured  {measured:+6.1f} % ({low:+.1f}..{high:+.1f})  {who}, {verdict}")
+            effect = f"measured {measured:+6.1f} % ({low:+.1f}..{high:+.1f})"
+            print(f"  {'':28}{effect}, {who}")
+            verdict = "agrees" if from_ <= measured <= to else "does not agree"
+            overlap = "" if verdict == "agrees" or low > to or high < from_ else " (the intervals overlap)"
+            agreement.write(
+                f"{loss:18} {capture['side']:7} {name:10} {who:7} {estimated:36} {effect:36} {verdict}{overlap}\n"
+            )

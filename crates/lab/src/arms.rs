@@ -46,7 +46,7 @@ pub enum ArmError {
     Empty,
     /// The word is neither an arm nor a mechanism.
     #[error(
-        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=",
+        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=, delack_max=",
         names()
     )]
     Unknown {
@@ -123,7 +123,7 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 8] = [
+const MECHANISMS: [(&str, &str); 9] = [
     ("fast_open", "on or off"),
     ("reactive", "off, paper or rack_tlp"),
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
@@ -132,6 +132,7 @@ const MECHANISMS: [(&str, &str); 8] = [
     ("copy_syn", "on, off, 1ms, 5ms or 20ms"),
     ("planner", "on or off"),
     ("rto_floor", "200ms or 400ms"),
+    ("delack_max", "1ms or 40ms"),
 ];
 
 /// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.
@@ -217,6 +218,7 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("rto_floor", value) => {
             tcp.rto.var_floor = parse_duration(value).unwrap_or(tcp.rto.var_floor);
         }
+        ("delack_max", value) => tcp.delack_max = parse_duration(value).unwrap_or(tcp.delack_max),
         ("corrective", "off") => tcp.mechanisms.corrective = None,
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
         ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),
@@ -300,6 +302,12 @@ mod tests {
         assert_eq!(of("rto_floor=400ms").rto.var_floor.as_millis(), 400);
         assert_eq!(of("rto_floor=200ms"), of("tcp"));
         assert!(parse_arm("rto_floor=on").is_err() && parse_arm("copy_syn=2ms").is_err());
+    }
+
+    #[test]
+    fn an_acknowledgement_may_hardly_wait() {
+        assert_eq!(parse_arm("delack_max=1ms").unwrap().tcp.delack_max.as_millis(), 1);
+        assert_eq!(parse_arm("delack_max=40ms").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
     }
 
     #[test]
