@@ -112,7 +112,7 @@ fn findings(findings: &[Finding]) -> Markup {
             thead { tr {
                 th { "arm" } th { "figure" } th { "paper" } th { "brisk" } th { "95 %" } th { "difference" }
                 @if real { th { "kernel" } th { "brisk, real time" } }
-                th { "expected" } th { "" } th { "why" }
+                th { "expected" } th { "" }
             } }
             tbody { @for finding in findings {
                 @let [low, high] = finding.ci95;
@@ -130,13 +130,20 @@ fn findings(findings: &[Finding]) -> Markup {
                     }
                     td.n { (short(from)) " to " (short(to)) }
                     td.verdict { (finding.verdict.sign()) }
-                    td.why {
-                        (finding.why)
-                        @if !finding.checked.is_empty() { " " em { "Checked: " } (finding.checked) }
-                    }
                 }
+                @if !finding.why.is_empty() { (reason(finding, if real { 10 } else { 8 })) }
             } }
         } }
+    }
+}
+
+/// Why a figure differs, in a row of its own over `columns`, so that it needs no scrolling on a phone.
+fn reason(finding: &Finding, columns: usize) -> Markup {
+    html! {
+        tr.reason { td colspan=(columns) { div.why {
+            (finding.why)
+            @if !finding.checked.is_empty() { " " em { "Checked: " } (finding.checked) }
+        } } }
     }
 }
 
