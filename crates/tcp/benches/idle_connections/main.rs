@@ -1,7 +1,7 @@
 //! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record | --million]`.
 //!
 //! A process of its own makes each kind, as many as [`COUNT`]: connections that have carried a request and a response
-//! and fell idle, connections in TIME-WAIT, and connections whose SYN came and nothing more. What the process then holds
+//! and fell idle, connections in TIME-WAIT, and connections whose SYN came, all at once, and nothing more. What the process then holds
 //! more than before is divided by their number. It is resident memory as the kernel counts it, so the slab, the hash
 //! table, the timers and the allocator are part of it. `recorded.txt` beside this file holds the figures of the last
 //! change that moved them; one that is exceeded by more than [`TOLERANCE`] fails the bench. `-- --record` writes the file
@@ -24,13 +24,18 @@ use pair::Pair;
 /// How many of each kind are made.
 const COUNT: usize = 20_000;
 
-/// How far a figure may exceed its record, as a share of it.
-const TOLERANCE: f64 = 0.05;
+/// How far a figure may exceed its record, as a share of it: the kernel counts pages, and C libraries differ.
+const TOLERANCE: f64 = 0.1;
 
 /// Makes so many of a kind in a fresh process, and answers how many ends that are.
 type Make = fn(&mut Pair, usize) -> usize;
 
-const KINDS: [(&str, Make); 3] = [("idle", idle), ("TIME-WAIT", time_wait), ("half-open", half_open)];
+const KINDS: [(&str, Make); 4] = [
+    ("idle, 500 opened a second", |pair, count| idle(pair, count, Duration::from_millis(2))),
+    ("idle, 5,000 opened a second", |pair, count| idle(pair, count, Duration::from_micros(200))),
+    ("TIME-WAIT", time_wait),
+    ("half-open", half_open),
+];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
@@ -46,7 +51,7 @@ fn main() -> ExitCode {
 fn measure(record: bool) -> ExitCode {
     let mut recorded = read_recorded();
     let mut exceeded = false;
-    println!("{:<24} {:>8} {:>8}", "bytes of a connection", "now", "recorded");
+    println!("{:<28} {:>8} {:>8}", "bytes of a connection", "now", "recorded");
     for (kind, _) in KINDS {
         let program = std::env::current_exe().expect("a path");
         let output = Command::new(program).args(["--run", kind]).output().expect("it runs");
@@ -56,7 +61,7 @@ fn measure(record: bool) -> ExitCode {
         let is_worse = before.is_some_and(|before| now as f64 > before as f64 * (1.0 + TOLERANCE));
         exceeded |= is_worse;
         let before = before.map_or("-".to_owned(), |before| before.to_string());
-        println!("{kind:<24} {now:>8} {before:>8}{}", if is_worse && !record { "  exceeds" } else { "" });
+        println!("{kind:<28} {now:>8} {before:>8}{}", if is_worse && !record { "  exceeds" } else { "" });
     }
     if record {
         let lines = recorded.iter().map(|(kind, bytes)| format!("{kind} {bytes}\n"));
@@ -97,11 +102,12 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Connections that have carried something and are idle; both ends count.
-fn idle(pair: &mut Pair, count: usize) -> usize {
+/// Connections that have carried something and are idle; both ends count. What was opened within the last second is not parked
+/// yet, so that the peak depends on `pause`.
+fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     for _ in 0..count {
         pair.transaction();
-        pair.pass(Duration::from_micros(200));
+        pair.pass(pause);
     }
     pair.pass(Duration::from_secs(10));
     assert_eq!(pair.client.parked() + pair.server.parked(), 2 * count);
@@ -111,12 +117,13 @@ fn idle(pair: &mut Pair, count: usize) -> usize {
 /// Connections in TIME-WAIT at the server.
 fn time_wait(pair: &mut Pair, count: usize) -> usize {
     let before = pair.server.time_waits();
-    for _ in 0..count {
+    // The client draws ports anew, and may come back from one that still waits.
+    while pair.server.time_waits() < before + count {
         let (client, server) = pair.transaction();
         pair.close(client, server);
-        pair.pass(Duration::from_micros(100));
+        pair.pass(Duration::from_millis(1));
     }
-    assert_eq!((pair.server.time_waits() - before, pair.client.connections()), (count, 0));
+    assert_eq!(pair.client.connections(), 0);
     count
 }
 
@@ -144,7 +151,7 @@ fn half_open(pair: &mut Pair, count: usize) -> usize {
         pair.server.on_timeout(pair.now);
         while pair.server.poll_transmit(pair.now, &mut packet).is_some() {}
     }
-    assert_eq!(pair.server.parked(), count);
+    assert_eq!(pair.server.half_open(), count);
     count
 }
 

@@ -235,6 +235,11 @@ impl Connection {
         self.tuple
     }
 
+    /// How it is set.
+    pub(crate) fn config(&self) -> Arc<TcpConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// RFC 9293 state.
     pub(crate) fn state(&self) -> State {
         self.state

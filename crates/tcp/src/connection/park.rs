@@ -37,6 +37,12 @@ impl Connection {
         waits && has_parked_form && holds_nothing && !self.has_events()
     }
 
+    /// True if both are in the same state, in all that is kept of a parked one.
+    pub(crate) fn equals(&self, other: &Connection) -> bool {
+        let [plain, other] = [self, other].map(postcard::to_allocvec);
+        plain.is_ok() && plain == other
+    }
+
     /// The parked form; `None` if the connection [must not be parked](Connection::may_park).
     pub(crate) fn park(&self) -> Option<Parked> {
         let plain = self.may_park().then(|| postcard::to_allocvec(self))?.ok()?;

@@ -316,6 +316,10 @@ impl Scoreboard {
         if !again.is_empty() {
             self.resend(again, sent);
         }
+        if sent.syn {
+            // A handshake may repeat itself for minutes, and no acknowledgement tidies up.
+            self.forget_resent();
+        }
         if self.nxt.lt(sent.range.end) {
             self.append(sent);
         }

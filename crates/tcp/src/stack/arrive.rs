@@ -8,17 +8,45 @@ use core::net::{IpAddr, SocketAddr};
 use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
 
 use super::conn_id::ConnId;
-use super::demux::{self, FourTuple, Target};
+use super::conn_id::Slots;
+use super::demux::{self, Demux, FourTuple, Target};
+use super::half_open::{HalfOpen, HalfOpenTable};
+use super::listener::Listener;
 use super::reset;
-use super::settle::Phase;
+use super::settle::{Phase, Slot};
 use super::stats::Refusal;
-use super::time_wait::{TimeWaitEntry, TimeWaitVerdict};
+use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack};
 use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
+/// What four-tuples lead to: the table of them, and those at whose end it is.
+#[derive(Clone, Copy)]
+pub(super) struct Owners<'a> {
+    pub(super) demux: &'a Demux,
+    pub(super) slots: &'a Slots<Slot>,
+    pub(super) half_open: &'a HalfOpenTable,
+    pub(super) time_wait: &'a TimeWaitTable,
+}
+
+impl Owners<'_> {
+    /// Where `tuple` leads to.
+    pub(super) fn of(&self, tuple: &FourTuple) -> Option<Target> {
+        self.demux.get(tuple, |target| match target {
+            Target::Connection(slot) => self.slots.at_index(slot).is_some_and(|slot| slot.tuple.is(tuple)),
+            Target::HalfOpen(place) => self.half_open.entry(place).is_some_and(|entry| entry.is_of(tuple)),
+            Target::TimeWait(place) => self.time_wait.entry(place).is_some_and(|entry| entry.is_of(tuple)),
+        })
+    }
+}
+
 impl Stack {
+    pub(super) fn owners(&self) -> Owners<'_> {
+        let Stack { demux, slots, half_open, time_wait, .. } = self;
+        Owners { demux, slots, half_open, time_wait }
+    }
+
     pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
         match brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile)? {
             Packet::Tcp(segment) => self.on_tcp(&segment, packet.len(), rx.segment_size, now),
@@ -46,8 +74,20 @@ impl Stack {
             ecn: segment.ip.ecn,
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
-        match self.demux.get(&tuple) {
-            Some(Target::Connection(id)) => self.on_segment(id, &arrived, wire_len, now),
+        match self.owners().of(&tuple) {
+            Some(Target::Connection(slot)) => {
+                let id = self.slots.key_at(slot).ok_or(Refusal::NoListener)?;
+                self.on_segment(id, &arrived, wire_len, now)
+            }
+            Some(Target::HalfOpen(place)) => {
+                let listener = self.half_open.entry(place).map(HalfOpen::listener);
+                let is_full = |slot| self.listeners.at_index(slot).is_some_and(Listener::is_full);
+                if ends_handshake(&arrived) && listener.is_some_and(is_full) {
+                    return Err(Refusal::BacklogFull);
+                }
+                let id = self.unfold(place, now).ok_or(Refusal::NoListener)?;
+                self.on_segment(id, &arrived, wire_len, now)
+            }
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
@@ -84,7 +124,8 @@ impl Stack {
 
     /// The packet that made a connection counts among those it received.
     fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
-        if let Some(Target::Connection(id)) = self.demux.get(tuple)
+        if let Some(Target::Connection(slot)) = self.owners().of(tuple)
+            && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
             slot.connection.wake().count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
@@ -100,10 +141,8 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let memory_left = self.memory_left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
-        let ends_handshake =
-            arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN);
         if let Phase::HalfOpen(listener) = slot.phase
-            && ends_handshake
+            && ends_handshake(arrived)
             && self.listeners.at(listener).is_some_and(|at| at.is_full())
         {
             return Err(Refusal::BacklogFull);
@@ -140,7 +179,7 @@ impl Stack {
         match entry.judge(arrived) {
             TimeWaitVerdict::Reset if self.config.time_wait_resets => {
                 self.time_wait.remove(place);
-                self.demux.remove(&tuple);
+                self.demux.remove(&tuple, Target::TimeWait(place));
             }
             TimeWaitVerdict::Ignore | TimeWaitVerdict::Reset => return Err(Refusal::InTimeWait),
             TimeWaitVerdict::AckAndRestart => {
@@ -151,7 +190,10 @@ impl Stack {
             TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_syn(listener, tuple, arrived, wire_len, Some(floor), now)?;
-                    self.time_wait.remove(place);
+                    // The room for the connection may have been that of this entry.
+                    if self.time_wait.entry(place).is_some_and(|entry| entry.is_of(&tuple)) {
+                        self.end_time_wait(place);
+                    }
                     self.stats.time_waits_reused += 1;
                 }
                 None => self.challenge_in_time_wait(place, now),
@@ -209,9 +251,14 @@ impl Stack {
     }
 }
 
+/// The segment may complete a handshake: it waits while the accept queue is full.
+fn ends_handshake(arrived: &Arrived<'_>) -> bool {
+    arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN)
+}
+
 /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection in TIME-WAIT.
 fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
-    let numbers = entry.numbers;
+    let numbers = entry.numbers();
     let tuple = entry.tuple();
     let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
     ip.hop_limit = entry.hop_limit;

@@ -128,6 +128,11 @@ impl<T> Slots<T> {
         slot.tenant.as_mut().filter(|_| slot.generation == key.generation())
     }
 
+    /// The present tenant of slot `index`.
+    pub(crate) fn at_index(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.tenant.as_ref()
+    }
+
     /// The key of the present tenant of slot `index`.
     pub(crate) fn key_at<K: Key>(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;

@@ -53,11 +53,6 @@ impl Deadlines {
         Some(slot)
     }
 
-    /// The slot with the earliest deadline.
-    pub(crate) fn first(&self) -> Option<u32> {
-        self.heap.first().map(|&(_, slot)| slot)
-    }
-
     fn place_of(&self, slot: u32) -> Option<usize> {
         let place = *self.place.get(slot as usize)?;
         (place != NOWHERE).then_some(place as usize)
@@ -166,7 +161,6 @@ mod tests {
                 };
                 let least = model.iter().map(|(&slot, &us)| (us, slot)).min();
                 prop_assert_eq!(deadlines.next(), least.map(|(us, _)| at(us)));
-                prop_assert_eq!(deadlines.first(), least.map(|(_, slot)| slot));
             }
             let mut expected: Vec<(u64, u32)> = model.into_iter().map(|(slot, us)| (us, slot)).collect();
             expected.sort_unstable();

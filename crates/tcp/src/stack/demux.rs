@@ -1,7 +1,8 @@
 //! Which connection a packet belongs to.
 //!
 //! One hash table from four-tuples to connections and TIME-WAIT entries. The hash is keyed by the seed
-//! of the stack: nobody outside can choose four-tuples that fall into one bucket.
+//! of the stack: nobody outside can choose four-tuples that fall into one bucket. Part of the hash is kept, so that the
+//! table grows without a look at the connections.
 
 use alloc::boxed::Box;
 use core::hash::{BuildHasher, Hash, Hasher};
@@ -10,7 +11,6 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-use super::conn_id::ConnId;
 use super::keys::{Chance, Key, Purpose};
 
 /// The two ends of a connection.
@@ -68,10 +68,38 @@ pub(crate) fn is_unicast(ip: IpAddr) -> bool {
 /// What a four-tuple leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
-    /// A connection.
-    Connection(ConnId),
+    /// The connection in this slot.
+    Connection(u32),
+    /// An entry of the table of half-open connections.
+    HalfOpen(u32),
     /// An entry of the TIME-WAIT table.
     TimeWait(u32),
+}
+
+/// Bits of a packed [`Target`] that tell the kinds apart: [`HALF_OPEN`], [`TIME_WAIT`] or none.
+const KIND: u32 = HALF_OPEN | TIME_WAIT;
+const HALF_OPEN: u32 = 1 << 30;
+const TIME_WAIT: u32 = 1 << 31;
+
+/// Four-tuples that there may be: the bits above tell the kinds apart.
+pub(crate) const MAX_ENTRIES: usize = HALF_OPEN as usize;
+
+impl Target {
+    fn pack(self) -> u32 {
+        match self {
+            Target::Connection(place) => place,
+            Target::HalfOpen(place) => place | HALF_OPEN,
+            Target::TimeWait(place) => place | TIME_WAIT,
+        }
+    }
+
+    fn unpack(packed: u32) -> Target {
+        match packed & KIND {
+            0 => Target::Connection(packed),
+            HALF_OPEN => Target::HalfOpen(packed & !KIND),
+            _ => Target::TimeWait(packed & !KIND),
+        }
+    }
 }
 
 /// SipHash-1-3 under a key of the stack.
@@ -102,6 +130,19 @@ pub(crate) enum CompactTuple {
     Other(Box<FourTuple>),
 }
 
+impl CompactTuple {
+    /// True if it is this one.
+    pub(crate) fn is(&self, tuple: &FourTuple) -> bool {
+        match self {
+            CompactTuple::V4([local, remote], [local_port, remote_port]) => {
+                let is = |addr: &SocketAddr, ip: &Ipv4Addr, port: u16| matches!(addr, SocketAddr::V4(addr) if addr.ip() == ip && addr.port() == port);
+                is(&tuple.local, local, *local_port) && is(&tuple.remote, remote, *remote_port)
+            }
+            CompactTuple::Other(known) => **known == *tuple,
+        }
+    }
+}
+
 impl From<FourTuple> for CompactTuple {
     fn from(tuple: FourTuple) -> Self {
         match (tuple.local, tuple.remote) {
@@ -125,10 +166,26 @@ impl From<&CompactTuple> for FourTuple {
 }
 
 /// The table of four-tuples. The stack bounds its size by `max_connections`.
+///
+/// An entry is eight bytes: half of the hash, and the target. The tuple itself stands once, at the target; whoever asks
+/// says whether it is the one that is looked for.
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    entries: HashTable<(CompactTuple, Target)>,
+    entries: HashTable<Entry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    hash: u32,
+    target: u32,
+}
+
+impl Entry {
+    /// The hash in the width that the table takes: it picks the place by the low bits, and compares the top ones.
+    fn spread(&self) -> u64 {
+        u64::from(self.hash) << 32 | u64::from(self.hash)
+    }
 }
 
 impl Demux {
@@ -142,34 +199,36 @@ impl Demux {
         self.entries.len()
     }
 
-    /// Where `tuple` leads to.
-    pub(crate) fn get(&self, tuple: &FourTuple) -> Option<Target> {
-        let hash = self.hash.hash_one(tuple);
-        self.entries.find(hash, |(known, _)| FourTuple::from(known) == *tuple).map(|(_, target)| *target)
+    fn entry(&self, tuple: &FourTuple, target: Target) -> Entry {
+        Entry { hash: self.hash.hash_one(tuple) as u32, target: target.pack() }
     }
 
-    /// True if `tuple` leads anywhere.
-    pub(crate) fn contains(&self, tuple: &FourTuple) -> bool {
-        self.get(tuple).is_some()
+    /// Where `tuple` leads to. `is_of`: the tuple of this target is the one that is looked for.
+    pub(crate) fn get(&self, tuple: &FourTuple, is_of: impl Fn(Target) -> bool) -> Option<Target> {
+        let sought = Entry { hash: self.hash.hash_one(tuple) as u32, target: 0 };
+        let found = self
+            .entries
+            .find(sought.spread(), |known| known.hash == sought.hash && is_of(Target::unpack(known.target)));
+        found.map(|known| Target::unpack(known.target))
     }
 
-    /// Lets `tuple` lead to `target` from now on.
-    pub(crate) fn insert(&mut self, tuple: FourTuple, target: Target) {
-        let hash = self.hash.hash_one(tuple);
-        match self.entries.find_mut(hash, |(known, _)| FourTuple::from(known) == tuple) {
-            Some((_, known)) => *known = target,
+    /// Lets `tuple` lead to `to` from now on; `from` is where it led so far.
+    pub(crate) fn point(&mut self, tuple: &FourTuple, from: Option<Target>, to: Target) {
+        let entry = self.entry(tuple, to);
+        let before = from.map(|from| Entry { target: from.pack(), ..entry });
+        match before.and_then(|before| self.entries.find_mut(entry.spread(), |known| *known == before)) {
+            Some(known) => *known = entry,
             None => {
-                let again = |(known, _): &(CompactTuple, Target)| self.hash.hash_one(FourTuple::from(known));
-                self.entries.insert_unique(hash, (tuple.into(), target), again);
+                self.entries.insert_unique(entry.spread(), entry, Entry::spread);
             }
         }
     }
 
-    /// Forgets `tuple`.
-    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
-        let hash = self.hash.hash_one(tuple);
-        if let Ok(entry) = self.entries.find_entry(hash, |(known, _)| FourTuple::from(known) == *tuple) {
-            entry.remove();
+    /// Forgets `tuple`, which led to `target`.
+    pub(crate) fn remove(&mut self, tuple: &FourTuple, target: Target) {
+        let entry = self.entry(tuple, target);
+        if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {
+            found.remove();
         }
     }
 }
@@ -211,18 +270,50 @@ mod tests {
             tuple("[2001:db8::1]:80", "[2001:db8::2]:81"),
         ];
         let mut demux = Demux::new(KeyedHash::new(1));
-        for (place, tuple) in tuples.iter().enumerate() {
+        let owner = |target| match target {
+            Target::Connection(place) => &tuples[place as usize],
+            Target::HalfOpen(place) => &tuples[place as usize - 5],
+            Target::TimeWait(place) => &tuples[place as usize - 10],
+        };
+        let found = |demux: &Demux, tuple| demux.get(tuple, |target| owner(target) == tuple);
+        for (place, tuple) in (0..).zip(&tuples) {
+            assert!(CompactTuple::from(*tuple).is(tuple));
             assert_eq!(FourTuple::from(&CompactTuple::from(*tuple)), *tuple);
-            demux.insert(*tuple, Target::TimeWait(place as u32));
-            demux.insert(*tuple, Target::TimeWait(place as u32 + 10));
+            demux.point(tuple, None, Target::Connection(place));
+            demux.point(tuple, Some(Target::Connection(place)), Target::HalfOpen(place + 5));
+            assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(place + 5)));
+            demux.point(tuple, Some(Target::HalfOpen(place + 5)), Target::TimeWait(place + 10));
         }
         assert_eq!(demux.len(), 3);
-        for (place, tuple) in tuples.iter().enumerate() {
-            assert_eq!(demux.get(tuple), Some(Target::TimeWait(place as u32 + 10)));
-            demux.remove(tuple);
-            assert!(!demux.contains(tuple));
+        for (place, tuple) in (0..).zip(&tuples) {
+            assert_eq!(found(&demux, tuple), Some(Target::TimeWait(place + 10)));
+            demux.remove(tuple, Target::Connection(place));
+            assert!(found(&demux, tuple).is_some(), "it no longer leads there");
+            demux.remove(tuple, Target::TimeWait(place + 10));
+            assert!(found(&demux, tuple).is_none());
         }
         assert_eq!(demux.len(), 0);
+    }
+
+    #[test]
+    fn a_compact_tuple_is_no_other() {
+        let of = |local: &str, remote: &str| {
+            FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
+        };
+        let tuples = [
+            of("10.0.0.1:80", "10.0.0.2:81"),
+            of("10.0.0.1:80", "10.0.0.2:82"),
+            of("10.0.0.1:81", "10.0.0.2:81"),
+            of("10.0.0.3:80", "10.0.0.2:81"),
+            of("10.0.0.1:80", "10.0.0.3:81"),
+            of("[2001:db8::1]:80", "[2001:db8::2]:81"),
+            of("[2001:db8::1]:80", "[2001:db8::2]:82"),
+        ];
+        for (a, known) in tuples.iter().enumerate() {
+            for (b, tuple) in tuples.iter().enumerate() {
+                assert_eq!(CompactTuple::from(*known).is(tuple), a == b);
+            }
+        }
     }
 
     #[test]

@@ -303,9 +303,16 @@ impl Stack {
         }
     }
 
+    /// True if carrying the verdict out changes nothing.
+    pub(super) fn says_nothing(&self, listener: ListenerId, verdict: &Verdict) -> bool {
+        let at = self.listeners.at(listener).and_then(|at| at.fast_open.as_deref());
+        let one_time = at.is_some_and(|at| at.config.one_time);
+        *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !one_time
+    }
+
     /// Carries the verdict out on the connection; answers the ticket if the SYN opens it.
     pub(super) fn serve_fast_open(
-        &mut self,
+        &self,
         listener: ListenerId,
         connection: &mut Connection,
         verdict: Verdict,

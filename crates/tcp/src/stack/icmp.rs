@@ -14,9 +14,12 @@ use crate::time::Instant;
 impl Stack {
     pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };
-        let Some(Target::Connection(id)) = self.demux.get(&tuple) else {
-            return Err(Refusal::IcmpNoConnection);
+        let id = match self.owners().of(&tuple) {
+            Some(Target::Connection(slot)) => self.slots.key_at(slot),
+            Some(Target::HalfOpen(place)) => self.unfold(place, now),
+            Some(Target::TimeWait(_)) | None => None,
         };
+        let id = id.ok_or(Refusal::IcmpNoConnection)?;
         let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq));
         if believed != Some(true) {
             return Err(Refusal::IcmpStale);

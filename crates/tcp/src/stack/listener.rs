@@ -15,6 +15,7 @@ use brisk_wire::{Flags, Options, Segment, SeqNum};
 use super::conn_id::{ConnId, ListenerId};
 use super::demux::{self, FourTuple};
 use super::fast_open::FastOpenAt;
+use super::half_open::{Beginning, HalfOpen};
 use super::settle::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
@@ -86,9 +87,19 @@ impl Listener {
         }
     }
 
+    /// How its connections are set.
+    pub(super) fn tcp(&self) -> &Arc<TcpConfig> {
+        &self.tcp
+    }
+
     /// When SYNs are answered by cookies.
     pub(super) fn syn_cookies(&self) -> SynCookies {
         self.syn_cookies
+    }
+
+    /// Handshakes that are not complete.
+    pub(super) fn half_open(&self) -> usize {
+        self.half_open
     }
 
     /// True while the accept queue takes nothing more.
@@ -155,6 +166,7 @@ impl Stack {
     }
 
     pub(super) fn drop_listener(&mut self, listener: ListenerId, now: Instant) {
+        self.unfold_all(listener, now);
         let Some(gone) = self.listeners.remove(listener) else { return };
         self.listening.remove(&gone.addr);
         self.fast_open.forget(listener);
@@ -262,13 +274,23 @@ impl Stack {
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
-        let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), syn, now);
+        let host = self.host();
+        let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
+        let known = *connection.known_path();
         let ticket = verdict
             .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
         match ticket {
             Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
-            None => self.admit(listener, connection, &tcp, now),
+            None => {
+                let id = self.admit(listener, connection, &tcp, now);
+                let verdict = verdict.filter(|verdict| !self.says_nothing(listener, verdict));
+                let beginning =
+                    Beginning { tuple, listener, syn, wire_len, secrets, host, known, verdict, opened: now };
+                if let Some(slot) = self.slots.at_mut(id).filter(|_| !self.config.observe) {
+                    slot.half_open = HalfOpen::new(beginning);
+                }
+            }
         }
         self.stats.passive_opens += 1;
         Ok(())
@@ -293,11 +315,17 @@ impl Stack {
         self.events.push(Event::Incoming(listener));
     }
 
-    fn admit(&mut self, listener: ListenerId, connection: Box<Connection>, tcp: &TcpConfig, now: Instant) {
+    fn admit(
+        &mut self,
+        listener: ListenerId,
+        connection: Box<Connection>,
+        tcp: &TcpConfig,
+        now: Instant,
+    ) -> ConnId {
         if let Some(at) = self.listeners.at_mut(listener) {
             at.half_open += 1;
         }
-        self.insert(connection, tcp, Phase::HalfOpen(listener), now);
+        self.insert(connection, tcp, Phase::HalfOpen(listener), now)
     }
 
     /// Answers a SYN without keeping anything of it. The SYN-ACK is that of a connection which is made

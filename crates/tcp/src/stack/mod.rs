@@ -14,11 +14,13 @@
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
 //! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
+//! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
 //! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
 //! | `events`, `stats` | what the application hears; what is counted |
+//! | `chunked` | where half-open connections and TIME-WAITs are kept |
 //! | `conn_id`, `keys` | handles; secrets and chance |
 
 use alloc::collections::VecDeque;
@@ -45,12 +47,14 @@ mod allowance;
 mod answers;
 mod arrive;
 mod challenge;
+mod chunked;
 mod conn_id;
 mod deadlines;
 mod demux;
 mod events;
 mod fast_open;
 mod gentle;
+mod half_open;
 mod icmp;
 mod isn;
 mod keys;
@@ -75,10 +79,11 @@ use answers::Answers;
 use challenge::AnswerLimit;
 use conn_id::Slots;
 use deadlines::Deadlines;
-use demux::Demux;
 pub(crate) use demux::KeyedHash;
+use demux::{Demux, Target};
 use events::EventQueue;
 use fast_open::FastOpen;
+use half_open::HalfOpenTable;
 use isn::SecretSource;
 use keys::Purpose;
 use listener::Listener;
@@ -134,6 +139,7 @@ pub struct Stack {
     slots: Slots<Slot>,
     listeners: Slots<Listener>,
     listening: HashMap<SocketAddr, ListenerId, KeyedHash>,
+    half_open: HalfOpenTable,
     time_wait: TimeWaitTable,
     /// Four-tuples of connections and TIME-WAITs.
     demux: Demux,
@@ -182,6 +188,7 @@ impl Stack {
             slots: Slots::default(),
             listeners: Slots::default(),
             listening: HashMap::with_hasher(hash.clone()),
+            half_open: HalfOpenTable::default(),
             time_wait: TimeWaitTable::new(config.msl),
             demux: Demux::new(hash.clone()),
             deadlines: Deadlines::default(),
@@ -538,6 +545,11 @@ impl Stack {
         self.demux.len()
     }
 
+    /// How many of these are half-open: the handshakes of listeners that are not complete.
+    pub fn half_open(&self) -> usize {
+        self.listeners.iter::<ListenerId>().map(|(_, listener)| listener.half_open()).sum()
+    }
+
     /// How many of these only wait in TIME-WAIT: nothing is left to be delivered.
     pub fn time_waits(&self) -> usize {
         self.time_wait.len()
@@ -633,7 +645,7 @@ impl Stack {
                 in_place: None,
             });
         }
-        while let Some(id) = self.pop_listed() {
+        while let Some(id) = self.next_to_transmit(now) {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             let remote = slot.connection.wake().tuple().remote.ip();
             let allowance = slot
@@ -652,6 +664,7 @@ impl Stack {
                 self.settle_quietly(id, now);
                 continue;
             };
+            slot.note_sent(now);
             let len = out.len() + built.in_place_len();
             if allowance.is_some() {
                 self.allowances.note(remote, built.origin, len, now);
@@ -695,14 +708,15 @@ impl Stack {
     /// When [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
         let noted = [self.deadlines.next(), self.time_wait.next_timeout(), self.idle.next_timeout()];
-        noted.into_iter().chain(self.deadlines_to_note()).flatten().min()
+        let noted = noted.into_iter().chain([self.half_open.next_timeout()]);
+        noted.chain(self.deadlines_to_note()).flatten().min()
     }
 
     /// Runs every timer that is due, each connection once.
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
-        while let Some(entry) = self.time_wait.pop_expired(now) {
-            self.demux.remove(&entry.tuple());
+        while let Some((place, entry)) = self.time_wait.pop_expired(now) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
         }
         self.note_deadlines();
         let mut due = Vec::new();
@@ -711,11 +725,21 @@ impl Stack {
         }
         for index in due {
             if let Some(id) = self.slots.key_at(index) {
-                self.refresh_path(id, now);
-                self.drive(id, now, |connection, _| connection.on_timeout(now));
+                self.on_conn_timeout(id, now);
             }
         }
+        self.half_open.on_timeout(now);
         self.park_idle(now);
+    }
+
+    /// The timer of a connection fires.
+    pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
+        self.refresh_path(id, now);
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.note_timeout(now);
+            slot.connection.wake().on_timeout(now);
+            self.settle(id, now);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use brisk_wire::SeqNum;
 
 use super::Stack;
+use super::arrive::Owners;
 use super::conn_id::ConnId;
 use super::demux::{self, FourTuple, Target};
 use super::settle::Phase;
@@ -43,7 +44,7 @@ impl Stack {
         }
         config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
-        if let Some(Target::TimeWait(place)) = self.demux.get(&tuple) {
+        if let Some(Target::TimeWait(place)) = self.owners().of(&tuple) {
             self.end_time_wait(place);
             self.stats.time_waits_reused += 1;
         }
@@ -117,12 +118,13 @@ impl Stack {
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
         // The ports leave the stack for the search, which asks the rest of the stack about each.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
-        let Stack { ports, demux, time_wait, listening, .. } = self;
+        let Stack { ports, demux, slots, half_open, time_wait, listening, .. } = self;
+        let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
-        let free = |port| !is_listened(port) && !demux.contains(&tuple_of(port));
-        let floor_of = |port| match demux.get(&tuple_of(port)) {
+        let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
+        let floor_of = |port| match owners.of(&tuple_of(port)) {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
-            Some(Target::Connection(_)) | None => None,
+            Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,
         };
         let port = ports
             .choose_among(PREFER_FREE, ip, remote, free)
@@ -132,9 +134,9 @@ impl Stack {
     }
 
     fn availability(&self, tuple: &FourTuple, now: Instant) -> Availability {
-        match self.demux.get(tuple) {
+        match self.owners().of(tuple) {
             None => Availability::Free,
-            Some(Target::Connection(_)) => Availability::Taken,
+            Some(Target::Connection(_) | Target::HalfOpen(_)) => Availability::Taken,
             Some(Target::TimeWait(place)) => {
                 let floor = self.time_wait.entry(place).and_then(|entry| entry.reusable_by_us(now));
                 floor.map_or(Availability::Taken, Availability::Reusable)

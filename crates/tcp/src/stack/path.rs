@@ -62,6 +62,7 @@ impl Stack {
             && let Some(rtt) = self.paths.facts(&ends(&slot.connection.wake().tuple()), now).handshake_rtt()
         {
             slot.connection.wake().on_longer_path(rtt);
+            slot.half_open = None;
         }
     }
 

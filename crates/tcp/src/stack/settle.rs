@@ -11,7 +11,8 @@ use alloc::boxed::Box;
 use super::Stack;
 use super::challenge::AnswerLimit;
 use super::conn_id::{ConnId, ListenerId};
-use super::demux::Target;
+use super::demux::{self, CompactTuple, FourTuple, Target};
+use super::half_open::HalfOpen;
 use super::parking::Seat;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
@@ -40,6 +41,8 @@ pub(crate) enum Phase {
 /// A connection and what the stack knows of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
+    /// Its ends.
+    pub(crate) tuple: CompactTuple,
     pub(crate) connection: Seat,
     pub(crate) phase: Phase,
     /// What its owner is to hear once there is one.
@@ -64,6 +67,8 @@ pub(crate) struct Slot {
     pub(crate) asker: Option<Box<Asker>>,
     /// Its SYN opened it, and is not acknowledged yet.
     pub(crate) ticket: Option<Box<Ticket>>,
+    /// It has done nothing yet but answer a SYN: what it could be made from again.
+    pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
 /// What there is to do about a connection that was touched; mostly nothing.
@@ -119,7 +124,7 @@ pub(crate) fn with_env<R>(
 }
 
 impl Stack {
-    /// Takes in a new connection. The caller has made room.
+    /// Takes in a new connection. The caller has made room, and nothing else is to be reached by its four-tuple.
     pub(super) fn insert(
         &mut self,
         mut connection: Box<Connection>,
@@ -131,7 +136,23 @@ impl Stack {
             connection.observe();
         }
         let tuple = connection.tuple();
-        let id = self.slots.insert(Slot {
+        let id = self.seat(connection, tcp, phase, now);
+        self.demux.point(&tuple, None, Target::Connection(id.index));
+        self.settle(id, now);
+        id
+    }
+
+    /// Gives a connection a slot. What leads to it, and what follows, is the caller's.
+    pub(super) fn seat(
+        &mut self,
+        connection: Box<Connection>,
+        tcp: &TcpConfig,
+        phase: Phase,
+        now: Instant,
+    ) -> ConnId {
+        let tuple = connection.tuple();
+        self.slots.insert(Slot {
+            tuple: tuple.into(),
             connection: Seat::Awake(connection),
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
@@ -146,16 +167,15 @@ impl Stack {
             waits_for_memory: false,
             asker: None,
             ticket: None,
-        });
-        self.demux.insert(tuple, Target::Connection(id));
-        self.settle(id, now);
-        id
+            half_open: None,
+        })
     }
 
     /// Makes room for one more connection: a TIME-WAIT that has least left to wait goes first. False if
     /// the stack is full of connections.
     pub(super) fn make_room(&mut self) -> bool {
-        while self.slots.len() + self.time_wait.len() >= self.config.max_connections {
+        let most = self.config.max_connections.min(demux::MAX_ENTRIES);
+        while self.held() >= most {
             if !self.evict_time_wait() {
                 return false;
             }
@@ -163,9 +183,14 @@ impl Stack {
         true
     }
 
+    /// Connections of any kind that are kept.
+    fn held(&self) -> usize {
+        self.slots.len() + self.half_open.len() + self.time_wait.len()
+    }
+
     fn evict_time_wait(&mut self) -> bool {
-        let Some(entry) = self.time_wait.evict() else { return false };
-        self.demux.remove(&entry.tuple());
+        let Some((place, entry)) = self.time_wait.evict() else { return false };
+        self.demux.remove(&entry.tuple(), Target::TimeWait(place));
         self.stats.time_waits_evicted += 1;
         true
     }
@@ -173,11 +198,12 @@ impl Stack {
     /// Ends a TIME-WAIT because a new connection takes its four-tuple.
     pub(super) fn end_time_wait(&mut self, place: u32) {
         if let Some(entry) = self.time_wait.remove(place) {
-            self.demux.remove(&entry.tuple());
+            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
         }
     }
 
-    /// Lets `f` act on a connection, with what it may ask of the stack, and does what follows.
+    /// Lets `f` act on a connection, with what it may ask of the stack, and does what follows. It is no longer one that has only
+    /// answered a SYN.
     pub(super) fn drive<R>(
         &mut self,
         id: ConnId,
@@ -185,6 +211,7 @@ impl Stack {
         f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let slot = self.slots.at_mut(id)?;
+        slot.half_open = None;
         let result = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             f(slot.connection.wake(), env)
         });
@@ -208,7 +235,11 @@ impl Stack {
         self.follow_up(id, now);
         if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
             self.deadlines.set(id.index, slot.connection.look().next_timeout());
-            self.note_idle(id, now);
+            if slot.half_open.is_some() {
+                self.keep_warm(id);
+            } else {
+                self.note_idle(id, now);
+            }
         }
     }
 
@@ -258,8 +289,19 @@ impl Stack {
         }
     }
 
-    /// The next connection that may have something to send.
-    pub(super) fn pop_listed(&mut self) -> Option<ConnId> {
+    /// The next connection that may have something to send, or repeat.
+    pub(super) fn next_to_transmit(&mut self, now: Instant) -> Option<ConnId> {
+        loop {
+            if let Some(id) = self.pop_listed() {
+                return Some(id);
+            }
+            if !self.fire_half_open(now) {
+                return None;
+            }
+        }
+    }
+
+    fn pop_listed(&mut self) -> Option<ConnId> {
         while let Some(id) = self.to_transmit.pop_front() {
             if let Some(slot) = self.slots.at_mut(id) {
                 slot.listed = false;
@@ -346,6 +388,7 @@ impl Stack {
             }
             Phase::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
                 slot.phase = Phase::Queued(listener);
+                slot.half_open = None;
                 if let Some(at) = self.listeners.at_mut(listener) {
                     at.on_established(id);
                 }
@@ -379,31 +422,35 @@ impl Stack {
     fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let tuple = slot.connection.wake().tuple();
+        let tuple = FourTuple::from(&slot.tuple);
         let remains = slot.connection.wake().time_wait();
         let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);
+        let here = Target::Connection(id.index);
         if core::mem::take(&mut slot.reachable) {
             match remains {
                 Some(numbers) => {
                     let place = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
-                    self.demux.insert(tuple, Target::TimeWait(place));
+                    self.demux.point(&tuple, Some(here), Target::TimeWait(place));
                     self.stats.time_waits += 1;
                 }
                 None => {
-                    self.demux.remove(&tuple);
+                    self.demux.remove(&tuple, here);
                     self.hold_closed(id, now);
                 }
             }
         }
         if phase == Phase::Released {
-            let gone: Option<Slot> = self.slots.remove(id);
-            let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
-            self.memory = self.memory.saturating_sub(memory);
-            self.release_repair_memory(repair_memory);
-            self.wake_memory_waiters();
+            self.free(id);
         }
-        while self.slots.len() + self.time_wait.len() > self.config.max_connections && self.evict_time_wait()
-        {
-        }
+        while self.held() > self.config.max_connections && self.evict_time_wait() {}
+    }
+
+    /// Takes a connection out of its slot.
+    pub(super) fn free(&mut self, id: ConnId) {
+        let gone: Option<Slot> = self.slots.remove(id);
+        let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
+        self.memory = self.memory.saturating_sub(memory);
+        self.release_repair_memory(repair_memory);
+        self.wake_memory_waiters();
     }
 }

@@ -4,11 +4,9 @@
 //! lifetime: the peer's last FIN may come again and must be acknowledged, and old duplicates must not
 //! find a new connection. The entry is judged here; the stack acts.
 
-use alloc::vec::Vec;
-
 use brisk_wire::{Flags, SeqNum};
 
-use super::deadlines::Deadlines;
+use super::chunked::Places;
 use super::demux::{CompactTuple, FourTuple};
 use crate::connection::{TimeWaitState, is_marked};
 use crate::outcome::Arrived;
@@ -24,19 +22,28 @@ const REUSE_AGE: Duration = Duration::from_secs(1);
 /// segment of ours could still be in flight unscaled.
 const SEQUENCE_GAP: u32 = 65_537;
 
-/// A connection in TIME-WAIT.
+/// A connection in TIME-WAIT. There may be many: optional values are bits and words of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitEntry {
     /// Its ends.
     tuple: CompactTuple,
-    /// Its numbers.
-    pub(crate) numbers: TimeWaitState,
+    entered: Instant,
+    expires: Instant,
+    answered: Option<Instant>,
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+    ts_recent: u32,
+    ts_offset: u32,
+    /// Neighbours in the order in which they expire.
+    earlier: u32,
+    later: u32,
+    window: u16,
+    has_timestamps: bool,
+    copies: bool,
     /// IP hop limit of what it sends.
     pub(crate) hop_limit: u8,
     /// DSCP of what it sends.
     pub(crate) dscp: u8,
-    entered: Instant,
-    answered: Option<Instant>,
 }
 
 /// What is to be done about a segment that arrives in TIME-WAIT.
@@ -60,9 +67,26 @@ impl TimeWaitEntry {
         FourTuple::from(&self.tuple)
     }
 
+    /// True if these are its ends.
+    pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
+        self.tuple.is(tuple)
+    }
+
+    /// Its numbers.
+    pub(crate) fn numbers(&self) -> TimeWaitState {
+        TimeWaitState {
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            window: self.window,
+            ts_recent: self.has_timestamps.then_some(self.ts_recent),
+            ts_offset: self.ts_offset,
+            copies: self.copies,
+        }
+    }
+
     /// Judges a segment.
     pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
-        let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers;
+        let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers();
         let value = segment.options.timestamps.map(|timestamps| timestamps.value);
         let old_timestamp = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(recent, value));
         if segment.flags.contains(Flags::RST) {
@@ -113,7 +137,7 @@ impl TimeWaitEntry {
     /// The least initial sequence number of an active open that replaces the entry, if one may.
     pub(crate) fn reusable_by_us(&self, now: Instant) -> Option<SeqNum> {
         let old_enough = now.saturating_since(self.entered) > REUSE_AGE;
-        (old_enough && self.numbers.ts_recent.is_some()).then(|| self.numbers.snd_nxt + SEQUENCE_GAP)
+        (old_enough && self.has_timestamps).then(|| self.snd_nxt + SEQUENCE_GAP)
     }
 }
 
@@ -121,29 +145,29 @@ fn is_later(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
+/// No place.
+const NOWHERE: u32 = u32::MAX;
+
 /// All connections in TIME-WAIT. The stack bounds their number.
+///
+/// All of them wait equally long, so they stand in a list, and whoever comes in or waits anew stands at its end.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
-    entries: Vec<Option<TimeWaitEntry>>,
-    free: Vec<u32>,
-    deadlines: Deadlines,
+    entries: Places<TimeWaitEntry>,
+    first: u32,
+    last: u32,
     lifetime: Duration,
 }
 
 impl TimeWaitTable {
     /// A table whose entries last two times `msl`.
     pub(crate) fn new(msl: Duration) -> Self {
-        TimeWaitTable {
-            entries: Vec::new(),
-            free: Vec::new(),
-            deadlines: Deadlines::default(),
-            lifetime: msl * 2,
-        }
+        TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
     /// Number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len()
     }
 
     /// Adds a connection; answers its place.
@@ -155,62 +179,100 @@ impl TimeWaitTable {
         dscp: u8,
         now: Instant,
     ) -> u32 {
-        let tuple = tuple.into();
-        let entry = Some(TimeWaitEntry { tuple, numbers, hop_limit, dscp, entered: now, answered: None });
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None => {
-                self.entries.push(None);
-                self.entries.len() as u32 - 1
-            }
+        let TimeWaitState { snd_nxt, rcv_nxt, window, ts_recent, ts_offset, copies } = numbers;
+        let entry = TimeWaitEntry {
+            tuple: tuple.into(),
+            entered: now,
+            expires: now,
+            answered: None,
+            snd_nxt,
+            rcv_nxt,
+            ts_recent: ts_recent.unwrap_or(0),
+            ts_offset,
+            earlier: NOWHERE,
+            later: NOWHERE,
+            window,
+            has_timestamps: ts_recent.is_some(),
+            copies,
+            hop_limit,
+            dscp,
         };
-        if let Some(slot) = self.entries.get_mut(place as usize) {
-            *slot = entry;
-        }
-        self.deadlines.set(place, Some(now + self.lifetime));
+        let place = self.entries.insert(entry);
+        self.append(place, now);
         place
+    }
+
+    /// Puts the entry at the end of the list.
+    fn append(&mut self, place: u32, now: Instant) {
+        let last = self.last;
+        let latest = self.entry(last).map_or(Instant::ZERO, |last| last.expires);
+        let expires = latest.max(now + self.lifetime);
+        if let Some(entry) = self.entry_mut(place) {
+            (entry.earlier, entry.later, entry.expires) = (last, NOWHERE, expires);
+        }
+        self.link(last, place);
+        self.last = place;
+    }
+
+    /// Takes the entry out of the list.
+    fn unlink(&mut self, place: u32) {
+        let Some((earlier, later)) = self.entry(place).map(|entry| (entry.earlier, entry.later)) else {
+            return;
+        };
+        self.link(earlier, later);
+        match self.entry_mut(later) {
+            Some(later) => later.earlier = earlier,
+            None => self.last = earlier,
+        }
+    }
+
+    /// Lets `place` follow `earlier`, or begin the list.
+    fn link(&mut self, earlier: u32, place: u32) {
+        match self.entry_mut(earlier) {
+            Some(earlier) => earlier.later = place,
+            None => self.first = place,
+        }
     }
 
     /// The entry at `place`.
     pub(crate) fn entry_mut(&mut self, place: u32) -> Option<&mut TimeWaitEntry> {
-        self.entries.get_mut(place as usize)?.as_mut()
+        self.entries.get_mut(place)
     }
 
     /// The entry at `place`.
     pub(crate) fn entry(&self, place: u32) -> Option<&TimeWaitEntry> {
-        self.entries.get(place as usize)?.as_ref()
+        self.entries.get(place)
     }
 
     /// Starts the wait of an entry from the beginning.
     pub(crate) fn restart(&mut self, place: u32, now: Instant) {
         if self.entry(place).is_some() {
-            self.deadlines.set(place, Some(now + self.lifetime));
+            self.unlink(place);
+            self.append(place, now);
         }
     }
 
     /// Takes an entry out.
     pub(crate) fn remove(&mut self, place: u32) -> Option<TimeWaitEntry> {
-        let entry = self.entries.get_mut(place as usize)?.take()?;
-        self.deadlines.set(place, None);
-        self.free.push(place);
-        Some(entry)
+        self.unlink(place);
+        self.entries.remove(place)
     }
 
     /// When the next entry has waited long enough.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.next()
+        self.entry(self.first).map(|entry| entry.expires)
     }
 
-    /// Takes out the next entry that has waited long enough.
-    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<TimeWaitEntry> {
-        let place = self.deadlines.first().filter(|_| self.next_timeout().is_some_and(|at| at <= now))?;
-        self.remove(place)
+    /// Takes out the next entry that has waited long enough, and its place.
+    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(u32, TimeWaitEntry)> {
+        self.next_timeout().filter(|at| *at <= now)?;
+        self.evict()
     }
 
-    /// Takes out the entry that has least left to wait: what has to go if the stack is full.
-    pub(crate) fn evict(&mut self) -> Option<TimeWaitEntry> {
-        let place = self.deadlines.first()?;
-        self.remove(place)
+    /// Takes out the entry that has least left to wait, and its place: what has to go if the stack is full.
+    pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
+        let place = self.first;
+        Some((place, self.remove(place)?))
     }
 }
 
@@ -219,6 +281,8 @@ mod tests {
     use super::*;
     use brisk_wire::{Ecn, Options, Timestamps};
     use core::net::SocketAddr;
+    use proptest::prelude::*;
+    use std::vec::Vec;
 
     const RECENT: u32 = 5_000;
 
@@ -226,23 +290,25 @@ mod tests {
         FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 5000)))
     }
 
-    fn entry(ts_recent: Option<u32>) -> TimeWaitEntry {
-        let numbers = TimeWaitState {
+    fn numbers(ts_recent: Option<u32>) -> TimeWaitState {
+        TimeWaitState {
             snd_nxt: SeqNum(900),
             rcv_nxt: SeqNum(500),
             window: 100,
             ts_recent,
             ts_offset: 0,
             copies: false,
-        };
-        TimeWaitEntry {
-            tuple: tuple().into(),
-            numbers,
-            hop_limit: 64,
-            dscp: 0,
-            entered: Instant::ZERO,
-            answered: None,
         }
+    }
+
+    fn table() -> TimeWaitTable {
+        TimeWaitTable::new(Duration::from_secs(30))
+    }
+
+    fn entry(ts_recent: Option<u32>) -> TimeWaitEntry {
+        let mut table = table();
+        let place = table.insert(tuple(), numbers(ts_recent), 64, 0, Instant::ZERO);
+        table.remove(place).expect("it has just been put in")
     }
 
     fn judge(
@@ -346,15 +412,67 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_in_comes_out() {
+        for ts_recent in [None, Some(0), Some(RECENT)] {
+            let numbers = numbers(ts_recent);
+            assert_eq!(entry(ts_recent).numbers(), numbers);
+            assert_eq!(entry(ts_recent).tuple(), tuple());
+        }
+    }
+
+    #[test]
+    fn an_entry_over_ipv4_fits_into_72_bytes() {
+        assert_eq!(size_of::<Option<TimeWaitEntry>>(), 72);
+    }
+
+    #[test]
     fn entries_leave_after_two_segment_lifetimes_from_their_last_restart() {
-        let mut table = TimeWaitTable::new(Duration::from_secs(30));
-        let numbers = entry(None).numbers;
-        let place = table.insert(tuple(), numbers, 64, 0, Instant::ZERO);
+        let mut table = table();
+        let place = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
         table.restart(place, Instant::from_millis(10_000));
         assert_eq!(table.next_timeout(), Some(Instant::from_millis(70_000)));
         assert_eq!(table.pop_expired(Instant::from_millis(69_999)), None);
         assert!(table.pop_expired(Instant::from_millis(70_000)).is_some());
         assert_eq!((table.len(), table.next_timeout()), (0, None));
-        assert_eq!(table.insert(tuple(), numbers, 64, 0, Instant::ZERO), place, "the place is used again");
+        let again = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
+        assert_eq!(again, place, "the place is used again");
+    }
+
+    proptest! {
+        #[test]
+        fn they_leave_in_the_order_in_which_they_began_to_wait(
+            steps in prop::collection::vec((0u8..4, 0u32..12), 0..100),
+        ) {
+            let mut table = table();
+            let mut model: Vec<(u32, Instant)> = Vec::new();
+            let mut now = Instant::ZERO;
+            for (what, place) in steps {
+                now += Duration::from_millis(7);
+                let known = model.iter().position(|(known, _)| *known == place);
+                match (what, known) {
+                    (0 | 1, _) => model.push((table.insert(tuple(), numbers(None), 64, 0, now), now)),
+                    (2, Some(at)) => {
+                        table.restart(place, now);
+                        model.remove(at);
+                        model.push((place, now));
+                    }
+                    (_, Some(at)) => {
+                        prop_assert!(table.remove(place).is_some());
+                        model.remove(at);
+                    }
+                    (_, None) => {
+                        table.restart(place, now);
+                        prop_assert!(table.remove(place).is_none());
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len());
+                let first = model.first().map(|(_, began)| *began + Duration::from_secs(60));
+                prop_assert_eq!(table.next_timeout(), first);
+            }
+            for (place, _) in model {
+                prop_assert_eq!(table.evict().map(|(place, _)| place), Some(place));
+            }
+            prop_assert!(table.evict().is_none());
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod closing;
 mod fast_open;
 mod gentle;
+mod half_open;
 mod handshake;
 mod harness;
 mod hostile;

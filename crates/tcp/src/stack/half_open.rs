@@ -1,0 +1,463 @@
+//! Half-open connections in a few bytes (what Linux calls a request socket).
+//!
+//! Of a connection that has only answered a SYN nothing is known but that SYN, when it came, and when the answer was sent
+//! and repeated. So the newest half-open connections are kept as they are
+//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When anything happens
+//! to one of these, it is made again by the calls that made it first, at the same times, and goes on as if it had never
+//! been away: the packets are the same either way.
+//!
+//! What does something else before its handshake is over (a segment that does not complete it, an ICMP error) stays
+//! whole from then on, and so does one on which a mechanism runs or whose SYN opened it.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
+
+use super::Stack;
+use super::chunked::Places;
+use super::conn_id::{ConnId, ListenerId};
+use super::deadlines::Deadlines;
+use super::demux::{CompactTuple, FourTuple, Target};
+use super::settle::{Phase, Slot};
+use crate::connection::{Connection, Env, Host, Secrets};
+use crate::fast_open::server::Verdict;
+use crate::outcome::Arrived;
+use crate::path::PathFacts;
+use crate::time::{Duration, Instant};
+
+/// What a half-open connection is made from, and what it has done since. There may be many: optional values are bits
+/// and words of their own, and times are microseconds since the SYN came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct HalfOpen {
+    tuple: CompactTuple,
+    opened: Instant,
+    /// What few connections have.
+    rare: Option<Box<Rare>>,
+    iss: SeqNum,
+    ts_offset: u32,
+    irs: SeqNum,
+    ts_value: u32,
+    answered: u32,
+    /// The first time that the answer was sent again.
+    first_repeated: u32,
+    /// The last time that the timer fired.
+    timed_out: u32,
+    /// Slot of the listener.
+    listener: u32,
+    window: u16,
+    mss: u16,
+    wire_len: u16,
+    payload_len: u16,
+    /// How long after the timer fired the answer was sent again.
+    repeated_after: u16,
+    flags: u8,
+    window_scale: u8,
+    /// How often the timer has fired.
+    timeouts: u8,
+    has: Has,
+    stage: Stage,
+    ecn: Ecn,
+}
+
+/// Which of the optional values there are, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Has(u8);
+
+impl Has {
+    const MSS: u8 = 1;
+    const WINDOW_SCALE: u8 = 2;
+    const SACK: u8 = 4;
+    const TIMESTAMPS: u8 = 8;
+    /// Not of the SYN: there was memory for repairs.
+    const REPAIRS: u8 = 16;
+
+    fn all(bits: [(u8, bool); 5]) -> Has {
+        Has(bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit))
+    }
+
+    fn contains(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+/// What it did last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Nothing: the answer is due.
+    Made,
+    /// It sent its answer.
+    Answered,
+    /// Its timer fired: the answer is due again.
+    TimedOut,
+}
+
+/// What a plain SYN from a stranger does not have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Rare {
+    /// Those of the SYN, if they are not usual.
+    options: Option<Options>,
+    known: PathFacts,
+    verdict: Option<Verdict>,
+}
+
+/// What of a SYN is kept, and what was decided upon it.
+pub(super) struct Beginning<'a> {
+    pub(super) tuple: FourTuple,
+    pub(super) listener: ListenerId,
+    pub(super) syn: &'a Arrived<'a>,
+    pub(super) wire_len: usize,
+    pub(super) secrets: Secrets,
+    pub(super) host: Host,
+    pub(super) known: PathFacts,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) opened: Instant,
+}
+
+impl HalfOpen {
+    /// What is kept of a connection that begins so; `None` if something of it does not fit.
+    pub(super) fn new(beginning: Beginning<'_>) -> Option<Box<HalfOpen>> {
+        let Beginning { tuple, listener, syn, wire_len, secrets, host, known, verdict, opened } = beginning;
+        let Arrived { seq, ack: _, flags, window, urgent, options, payload, ecn, segment_size } = *syn;
+        if urgent != 0 || segment_size != payload.len() {
+            return None;
+        }
+        let mut half_open = HalfOpen {
+            tuple: tuple.into(),
+            opened,
+            rare: None,
+            iss: secrets.iss,
+            ts_offset: secrets.ts_offset,
+            irs: seq,
+            ts_value: options.timestamps.map_or(0, |timestamps| timestamps.value),
+            answered: 0,
+            first_repeated: 0,
+            timed_out: 0,
+            repeated_after: 0,
+            listener: listener.index,
+            window,
+            mss: options.mss.unwrap_or(0),
+            wire_len: wire_len.try_into().ok()?,
+            payload_len: payload.len().try_into().ok()?,
+            flags: flags.0.try_into().ok()?,
+            window_scale: options.window_scale.unwrap_or(0),
+            timeouts: 0,
+            has: Has::all([
+                (Has::MSS, options.mss.is_some()),
+                (Has::WINDOW_SCALE, options.window_scale.is_some()),
+                (Has::SACK, options.sack_permitted),
+                (Has::TIMESTAMPS, options.timestamps.is_some()),
+                (Has::REPAIRS, host.repairs),
+            ]),
+            stage: Stage::Made,
+            ecn,
+        };
+        let options = (!is_usual(options)).then(|| options.clone());
+        if options.is_some() || verdict.is_some() || known != PathFacts::default() {
+            half_open.rare = Some(Box::new(Rare { options, known, verdict }));
+        }
+        Some(Box::new(half_open))
+    }
+
+    /// True if these are its ends.
+    pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
+        self.tuple.is(tuple)
+    }
+
+    /// Slot of its listener.
+    pub(crate) fn listener(&self) -> u32 {
+        self.listener
+    }
+
+    fn options(&self) -> Options {
+        if let Some(options) = self.rare.as_ref().and_then(|rare| rare.options.as_ref()) {
+            return options.clone();
+        }
+        Options {
+            mss: self.has.contains(Has::MSS).then_some(self.mss),
+            window_scale: self.has.contains(Has::WINDOW_SCALE).then_some(self.window_scale),
+            sack_permitted: self.has.contains(Has::SACK),
+            timestamps: self
+                .has
+                .contains(Has::TIMESTAMPS)
+                .then_some(Timestamps { value: self.ts_value, echo: 0 }),
+            ..Options::default()
+        }
+    }
+
+    fn since_opened(&self, now: Instant) -> Option<u32> {
+        now.saturating_since(self.opened).as_micros().try_into().ok()
+    }
+
+    fn at(&self, since_opened: u32) -> Instant {
+        self.opened + Duration::from_micros(since_opened.into())
+    }
+
+    /// The connection has sent a segment. `None` if that is not its answer, or cannot be told.
+    fn sent(&mut self, now: Instant) -> Option<()> {
+        let at = self.since_opened(now)?;
+        match self.stage {
+            Stage::Made => self.answered = at,
+            Stage::TimedOut => {
+                self.repeated_after = at.saturating_sub(self.timed_out).try_into().ok()?;
+                if self.timeouts == 1 {
+                    self.first_repeated = at;
+                }
+            }
+            Stage::Answered => return None,
+        }
+        self.stage = Stage::Answered;
+        Some(())
+    }
+
+    /// The timer of the connection has fired. `None` if that cannot be told.
+    fn timed_out(&mut self, now: Instant) -> Option<()> {
+        let at = self.since_opened(now)?;
+        self.timeouts = self.timeouts.checked_add(1).filter(|_| self.stage == Stage::Answered)?;
+        self.timed_out = at;
+        self.stage = Stage::TimedOut;
+        Some(())
+    }
+}
+
+/// True if the record itself has room for these options of a SYN.
+fn is_usual(options: &Options) -> bool {
+    let Options {
+        mss: _,
+        window_scale: _,
+        sack_permitted: _,
+        timestamps,
+        sack,
+        fast_open,
+        gentle,
+        unknown,
+        malformed_gentle,
+    } = options;
+    timestamps.is_none_or(|timestamps| timestamps.echo == 0)
+        && sack.is_empty()
+        && fast_open.is_none()
+        && gentle.is_none()
+        && *unknown == UnknownOptions::default()
+        && !malformed_gentle
+}
+
+/// The half-open connections that are not whole, and those of the whole ones that may join them. The listeners bound
+/// their number.
+#[derive(Debug)]
+pub(crate) struct HalfOpenTable {
+    entries: Places<HalfOpen>,
+    deadlines: Deadlines,
+    /// Timers up to here fire with the next packets that are asked for.
+    due: Instant,
+    /// Those that are whole, have answered and wait; some have done something else since.
+    warm: VecDeque<ConnId>,
+}
+
+impl Default for HalfOpenTable {
+    fn default() -> Self {
+        HalfOpenTable {
+            entries: Places::default(),
+            deadlines: Deadlines::default(),
+            due: Instant::ZERO,
+            warm: VecDeque::new(),
+        }
+    }
+}
+
+impl HalfOpenTable {
+    /// Timers up to `now` may fire.
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        self.due = self.due.max(now);
+    }
+
+    /// Number of connections that are not whole.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The connection at `place`.
+    pub(crate) fn entry(&self, place: u32) -> Option<&HalfOpen> {
+        self.entries.get(place)
+    }
+
+    /// When the next timer fires that need not wait for [`Stack::poll_transmit`] alone.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.next().filter(|at| *at > self.due)
+    }
+
+    /// Those of a listener.
+    fn of(&self, listener: ListenerId) -> Vec<u32> {
+        let all = self.entries.iter();
+        all.filter(|(_, entry)| entry.listener == listener.index).map(|(place, _)| place).collect()
+    }
+}
+
+/// What is kept up to date of a half-open connection that is whole.
+impl Slot {
+    /// The connection has sent something.
+    pub(super) fn note_sent(&mut self, now: Instant) {
+        self.half_open.take_if(|half_open| half_open.sent(now).is_none());
+    }
+
+    /// The timer of the connection fires.
+    pub(super) fn note_timeout(&mut self, now: Instant) {
+        self.half_open.take_if(|half_open| half_open.timed_out(now).is_none());
+    }
+}
+
+/// From a connection.
+impl Stack {
+    /// A half-open connection waits. The one that has waited longest makes way.
+    pub(super) fn keep_warm(&mut self, id: ConnId) {
+        self.half_open.warm.push_back(id);
+        while self.half_open.warm.len() > self.config.warm_half_open {
+            let Some(oldest) = self.half_open.warm.pop_front() else { return };
+            self.fold(oldest);
+        }
+    }
+
+    /// Keeps a half-open connection as the facts that it is made from, if it may be.
+    fn fold(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(connection) = slot.connection.awake().filter(|connection| {
+            matches!(slot.phase, Phase::HalfOpen(_)) && !slot.is_listed() && connection.may_park()
+        }) else {
+            return;
+        };
+        let deadline = connection.next_timeout();
+        let Some(half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered) else {
+            return;
+        };
+        debug_assert!(self.is_made_again(id, &half_open), "{half_open:?}");
+        let tuple = FourTuple::from(&half_open.tuple);
+        self.deadlines.set(id.index, None);
+        self.free(id);
+        let place = self.half_open.entries.insert(*half_open);
+        self.half_open.deadlines.set(place, deadline);
+        self.demux.point(&tuple, Some(Target::Connection(id.index)), Target::HalfOpen(place));
+    }
+}
+
+/// Back to a connection.
+impl Stack {
+    /// True if the connection that is made again is the one that there is.
+    fn is_made_again(&self, id: ConnId, half_open: &HalfOpen) -> bool {
+        let connection = self.slots.at(id).and_then(|slot| slot.connection.awake());
+        self.unfolded(half_open).zip(connection).is_some_and(|(again, connection)| again.equals(connection))
+    }
+
+    /// Makes the connection at `place` whole, to be touched at once.
+    pub(super) fn unfold(&mut self, place: u32, now: Instant) -> Option<ConnId> {
+        self.half_open.deadlines.set(place, None);
+        let half_open = self.half_open.entries.remove(place)?;
+        let tuple = FourTuple::from(&half_open.tuple);
+        let connection = self.unfolded(&half_open);
+        let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener);
+        let (Some(connection), Some(listener)) = (connection, listener) else {
+            self.demux.remove(&tuple, Target::HalfOpen(place));
+            return None;
+        };
+        let deadline = connection.next_timeout();
+        let tcp = connection.config();
+        let id = self.seat(connection, &tcp, Phase::HalfOpen(listener), now);
+        self.deadlines.set(id.index, deadline);
+        self.demux.point(&tuple, Some(Target::HalfOpen(place)), Target::Connection(id.index));
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.half_open = Some(Box::new(half_open));
+        }
+        Some(id)
+    }
+
+    /// Makes those of a listener whole.
+    pub(super) fn unfold_all(&mut self, listener: ListenerId, now: Instant) {
+        for place in self.half_open.of(listener) {
+            self.unfold(place, now);
+        }
+    }
+
+    /// Lets the next timer that is due fire. One at a time, when nothing else is to be sent: not all of them are to be
+    /// whole at once.
+    pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
+        let due = self.half_open.due.min(now);
+        let Some(place) = self.half_open.deadlines.pop_due(due) else { return false };
+        if let Some(id) = self.unfold(place, due) {
+            self.on_conn_timeout(id, due);
+        }
+        true
+    }
+
+    /// The connection that is made from `half_open`: what happened to it happens again.
+    fn unfolded(&self, half_open: &HalfOpen) -> Option<Box<Connection>> {
+        let listener: ListenerId = self.listeners.key_at(half_open.listener)?;
+        let tcp = self.listeners.at(listener)?.tcp();
+        let options = half_open.options();
+        let syn = Arrived {
+            seq: half_open.irs,
+            ack: SeqNum(0),
+            flags: Flags(half_open.flags.into()),
+            window: half_open.window,
+            urgent: 0,
+            options: &options,
+            payload: &[],
+            ecn: half_open.ecn,
+            segment_size: 0,
+        };
+        let host = Host { repairs: half_open.has.contains(Has::REPAIRS), ..self.host() };
+        let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
+        let tuple = FourTuple::from(&half_open.tuple);
+        let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
+        let (known, verdict) =
+            half_open.rare.as_ref().map_or_else(Default::default, |rare| (rare.known, rare.verdict));
+        connection.start_from(known, half_open.opened);
+        let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
+        if let Some(verdict) = verdict {
+            self.serve_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
+        }
+        connection.count_arrival(wire_len, payload_len, payload_len);
+        self.relive(&mut connection, half_open);
+        Some(connection)
+    }
+
+    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its first
+    /// retransmission left and when the last; of those between it is enough that they did.
+    fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
+        self.send_into_the_void(connection, half_open.at(half_open.answered));
+        let last = half_open.at(half_open.timed_out);
+        for timeout in 1..=half_open.timeouts {
+            let is_last = timeout == half_open.timeouts;
+            let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
+            connection.on_timeout(timed_out);
+            let repeated = match timeout {
+                1 => half_open.at(half_open.first_repeated),
+                _ if is_last => last + Duration::from_micros(half_open.repeated_after.into()),
+                _ => timed_out,
+            };
+            self.send_into_the_void(connection, repeated);
+        }
+    }
+
+    fn send_into_the_void(&self, connection: &mut Connection, at: Instant) {
+        let env = Env {
+            challenge: &mut |_| false,
+            super_segment: self.config.max_super_segment,
+            partial_checksum: self.partial_checksum(),
+            payload_in_place: false,
+            option_profile: &self.config.option_profile,
+        };
+        let mut packet = Vec::new();
+        while connection.poll_transmit(at, &env, &mut packet).is_some() {
+            packet.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_over_ipv4_fits_into_80_bytes() {
+        assert_eq!(size_of::<Option<HalfOpen>>(), 80);
+    }
+}
