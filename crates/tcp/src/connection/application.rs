@@ -1,6 +1,7 @@
 //! What the program calls: write, read, close, abort, options.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::config::KeepaliveConfig;
 use crate::connection::Connection;
@@ -125,6 +126,26 @@ impl Connection {
         let (next, end) = (self.rx.rcv_nxt(), segment.end());
         let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
         self.rx.queue.retained() + self.rx.queue.readable() + beyond <= self.rx.queue.memory()
+    }
+
+    /// Bytes of storage that its receive buffer would like to be lent for what arrives next; 0 if it has some.
+    pub(crate) fn wanted_storage(&self) -> usize {
+        self.rx.queue.wanted()
+    }
+
+    /// Lends it some.
+    pub(crate) fn lend_storage(&mut self, storage: Vec<u8>) {
+        self.rx.queue.lend(storage);
+    }
+
+    /// True if its receive buffer has storage with nothing in it.
+    pub(crate) fn has_drained_storage(&self) -> bool {
+        self.rx.queue.is_drained()
+    }
+
+    /// Gives that away.
+    pub(crate) fn take_drained_storage(&mut self) -> Vec<u8> {
+        self.rx.queue.take_storage()
     }
 
     /// Takes the urgent byte, if one has arrived out of band.

@@ -420,6 +420,7 @@ mod tests {
             stream.extend_from_slice(&rest);
             prop_assert!(assembler.is_complete());
             prop_assert_eq!(stream, (0..len).map(byte).collect::<Vec<u8>>());
+            queue.take_storage();
             prop_assert_eq!(queue.memory(), 0);
         }
     }

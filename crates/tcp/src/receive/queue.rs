@@ -9,8 +9,10 @@
 //! Bytes that were read may stay for a while before offset 0, as the history that Corrective repairs
 //! from ([`RecvQueue::retain`]); they take no room from the window.
 //!
-//! Storage is allocated by the first byte, grows with what is held, and is released when the last
-//! byte has been read and none is retained: an idle connection holds none.
+//! Storage is allocated by the first byte and grows with what is held. When the last byte has been read and none is
+//! retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Who reads in bulk gets one back
+//! that was used before ([`RecvQueue::lend`]), since a fresh one costs more than the copies into it and out of it: the
+//! system clears and maps each of its pages.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -174,20 +176,41 @@ impl RecvQueue {
         count
     }
 
-    /// Gives up what need not be retained, and the storage if nothing is left in it.
-    fn trim(&mut self) {
-        self.retained = self.retained.min(self.retain.saturating_sub(self.readable));
-        if self.extent == 0 && self.retained == 0 && !self.storage.is_empty() {
-            self.release();
-        }
+    /// True if there is storage with nothing in it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.extent == 0 && self.retained == 0 && !self.storage.is_empty()
     }
 
-    fn release(&mut self) {
+    /// Gives away the storage if nothing is in it; else, and if there is none, an empty one.
+    pub(crate) fn take_storage(&mut self) -> Vec<u8> {
+        if !self.is_drained() {
+            return Vec::new();
+        }
         // Bursts of one size need one allocation each; what is not needed again is forgotten by halves.
         self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
         self.peak = 0;
-        self.storage = Vec::new();
         self.head = 0;
+        core::mem::take(&mut self.storage)
+    }
+
+    /// How much storage it would like to be [lent](Self::lend), from its last uses; 0 if it has some.
+    pub(crate) fn wanted(&self) -> usize {
+        if self.storage.is_empty() { self.expected } else { 0 }
+    }
+
+    /// Uses `storage` from now on, whatever is in it. For a queue that has none; another keeps its own.
+    pub(crate) fn lend(&mut self, storage: Vec<u8>) {
+        if self.storage.is_empty() {
+            self.storage = storage;
+        }
+    }
+
+    /// Gives up what need not be retained.
+    fn trim(&mut self) {
+        self.retained = self.retained.min(self.retain.saturating_sub(self.readable));
+        if self.is_drained() {
+            self.head = 0;
+        }
     }
 
     /// Index in the ring of an offset that lies within the storage (or one past it).
@@ -222,9 +245,11 @@ impl RecvQueue {
 mod tests {
     use super::*;
 
+    /// As the stack does it: what is not needed any more is taken away.
     fn read_all(queue: &mut RecvQueue) -> Vec<u8> {
         let mut out = vec![0; queue.readable()];
         assert_eq!(queue.read(&mut out), out.len());
+        queue.take_storage();
         out
     }
 
@@ -247,6 +272,25 @@ mod tests {
         assert!(queue.memory() >= 100_000);
         read_all(&mut queue);
         assert_eq!(queue.memory(), 0, "nothing after the last byte");
+    }
+
+    #[test]
+    fn storage_that_was_used_before_serves_again() {
+        let mut queue = RecvQueue::new(1 << 20);
+        assert_eq!(queue.wanted(), FIRST_STORAGE);
+        queue.write_at(0, &[7; 100_000]);
+        queue.advance(100_000);
+        assert!(!queue.is_drained() && queue.take_storage().is_empty(), "something is in it");
+        queue.skip(100_000);
+        let storage = queue.take_storage();
+        assert_eq!((queue.memory(), queue.wanted()), (0, 100_000));
+        queue.lend(storage);
+        queue.write_at(3, b"def");
+        queue.write_at(0, b"abc");
+        assert_eq!((queue.wanted(), queue.memory()), (0, 100_000));
+        queue.lend(vec![1; 7]);
+        queue.advance(6);
+        assert_eq!(read_all(&mut queue), b"abcdef", "who has some keeps it");
     }
 
     #[test]
@@ -342,6 +386,7 @@ mod tests {
             read_all(&mut queue);
             assert_eq!((queue.retained(), queue.memory()), (3, FIRST_STORAGE));
             forget(&mut queue);
+            assert!(queue.is_drained() && !queue.take_storage().is_empty());
             assert_eq!((queue.retained(), queue.memory()), (0, 0));
         }
         queue.write_at(0, b"abc");

@@ -154,6 +154,12 @@ impl Stack {
         let connection = slot.connection.wake();
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
+        if takes_memory
+            && !no_memory
+            && let Some(storage) = self.spares.take(connection.wanted_storage())
+        {
+            connection.lend_storage(storage);
+        }
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };
         self.drive(id, now, |connection, env| {

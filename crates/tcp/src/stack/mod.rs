@@ -13,6 +13,7 @@
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
+//! | `spares` | storage of emptied receive buffers, used again |
 //! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
 //! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
@@ -66,6 +67,7 @@ mod ports;
 mod repair_memory;
 mod reset;
 mod settle;
+mod spares;
 mod stats;
 mod syn_cookie;
 mod time_wait;
@@ -90,6 +92,7 @@ use listener::Listener;
 use parking::{Idle, Look};
 use ports::Ports;
 use settle::{Phase, Slot, with_env};
+use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
 
@@ -154,6 +157,7 @@ pub struct Stack {
     probes: VecDeque<(ConnId, Instant, Probe)>,
     /// Bytes that all buffers hold.
     memory: usize,
+    spares: Spares,
     /// What connections keep to repair losses from, and since when nothing was freed of it.
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
@@ -202,6 +206,7 @@ impl Stack {
             paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
             memory: 0,
+            spares: Spares::new(config.max_buffer_bytes),
             repair_memory: FecMemory::new(config.fec_mem_total),
             repair_memory_swept: None,
             memory_waiters: Vec::new(),

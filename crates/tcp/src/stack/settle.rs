@@ -245,6 +245,7 @@ impl Stack {
 
     fn follow_up(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
+        self.take_storage(id);
         let Some(news) = self.slots.at(id).map(|slot| slot.news(now)) else { return };
         if news.memory || !self.memory_waiters.is_empty() {
             self.count_memory(id);
@@ -269,6 +270,15 @@ impl Stack {
         }
         if self.slots.at(id).is_some_and(|slot| slot.connection.look().is_done()) {
             self.retire(id, now);
+        }
+    }
+
+    /// What a connection has read empty is kept for the next one that reads in bulk.
+    fn take_storage(&mut self, id: ConnId) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && slot.connection.awake().is_some_and(Connection::has_drained_storage)
+        {
+            self.spares.put(slot.connection.wake().take_drained_storage());
         }
     }
 
