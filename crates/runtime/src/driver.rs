@@ -25,7 +25,7 @@ use crate::shared::{Ended, Shared};
 /// Packets taken from the device in one round, and so under one hold of the lock.
 const RECEIVE_BUDGET: usize = 64;
 /// Packets asked of the device at a time.
-const RECEIVE_STEP: usize = 8;
+const RECEIVE_STEP: usize = 4;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
 /// Bytes of packets taken from the device, and from the stack, in one round: who reads or writes them finds them in the
@@ -35,6 +35,9 @@ const ROUND_BYTES: usize = 256 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get their turn.
 const ROUNDS: usize = 8;
+/// How long the driver waits for those whom it has told that there is much to read. They wake it as soon as they read; a
+/// runtime with one thread would otherwise run it many times before it runs its main task.
+const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be delivered.
 pub(crate) struct Driver {
@@ -44,6 +47,7 @@ pub(crate) struct Driver {
     /// When the timer fires; `None`: it is not armed.
     armed: Option<Instant>,
     outgoing: Outgoing,
+    readers: Readers,
     /// The device takes the payload of super-packets from where it lies.
     gathers: bool,
     woken: Vec<Waker>,
@@ -131,12 +135,25 @@ fn taken(sent: io::Result<()>) -> io::Result<bool> {
     }
 }
 
+/// Those who were told that there is something to read.
+#[derive(Default)]
+struct Readers {
+    /// Some were, and nobody has acted since.
+    told: bool,
+    /// Bytes of packets received since somebody acted.
+    untouched: usize,
+    /// How long the driver waits for them.
+    turn: Option<Instant>,
+}
+
 /// What a round under the lock found.
 struct Round {
     /// More may be waiting at once: in the device or in the stack.
     more: bool,
     /// Much was received: whoever reads it should do so before there is more.
     much: bool,
+    /// They were told, and nothing else is to be done.
+    is_readers_turn: bool,
     next_timeout: Option<Instant>,
     /// Nobody needs this stack any more.
     done: bool,
@@ -152,18 +169,39 @@ impl Driver {
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed: None,
             outgoing: Outgoing::default(),
+            readers: Readers::default(),
             woken: Vec::new(),
             flushed: true,
             counted: None,
         }
     }
 
+    /// True while those who were told that there is much to read have neither acted nor let the time pass.
+    fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(until) = self.readers.turn else { return false };
+        let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer_fired(Some(until), cx);
+        if !is_theirs {
+            self.readers = Readers::default();
+        }
+        is_theirs
+    }
+
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
+        if self.is_readers_turn(cx) {
+            return Ok(Poll::Pending);
+        }
         for _ in 0..ROUNDS {
             let round = self.round(cx)?;
             let blocked = self.send(cx)?;
             if round.done && self.outgoing.packets.is_empty() {
                 return Ok(Poll::Ready(()));
+            }
+            if round.is_readers_turn && !blocked {
+                let turn = self.shared.clock.now() + READERS_TURN;
+                self.readers.turn = Some(round.next_timeout.map_or(turn, |due| due.min(turn)));
+                if self.is_readers_turn(cx) {
+                    return Ok(Poll::Pending);
+                }
             }
             if round.much {
                 break;
@@ -186,10 +224,13 @@ impl Driver {
             Poll::Pending => false,
         };
         let mut inner = self.shared.lock();
+        if inner.is_driver_roused() {
+            self.readers = Readers::default();
+        }
         inner.driver_runs(cx.waker());
         let now = self.shared.clock.now();
         self.outgoing.bytes = 0;
-        let received =
+        self.readers.untouched +=
             if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
         if inner.stack.next_timeout().is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
@@ -210,9 +251,12 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
+        let much = self.readers.untouched >= ROUND_BYTES;
+        self.readers.told |= !self.woken.is_empty();
         let round = Round {
             more: readable || stack_has_more,
-            much: received >= ROUND_BYTES,
+            much,
+            is_readers_turn: much && self.readers.told && !stack_has_more,
             next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
             done: idle && !inner.has_handles() && !stack_has_more,
         };

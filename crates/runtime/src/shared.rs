@@ -177,6 +177,11 @@ impl Inner {
         }
     }
 
+    /// True if a handle did something since the driver's last round began.
+    pub(crate) fn is_driver_roused(&self) -> bool {
+        self.driver_awake
+    }
+
     /// The waker of the driver, unless it has been woken already since its last round.
     fn rouse_driver(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }

@@ -107,6 +107,23 @@ async fn a_device_that_pushes_back_loses_nothing() {
     }
 }
 
+/// On one thread the runtime polls spawned tasks, and so the driver, many times before it comes back to its main task. The
+/// driver waits for a reader that it has woken: what was received does not pile up to the size of the window.
+#[tokio::test]
+async fn a_reader_gets_its_turn_before_the_window_is_full() {
+    let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
+    let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
+    let (mut client, mut server) = pair(&a, &b).await;
+    let all = 4 * LEN;
+    tokio::spawn(async move { client.write_all(&vec![7; all]).await });
+    let (mut buffer, mut received, mut most) = (vec![0; all], 0, 0);
+    while received < all {
+        let count = server.read(&mut buffer).await.unwrap();
+        (received, most) = (received + count, most.max(count));
+    }
+    assert!(most < 2 << 20, "{most} bytes were waiting");
+}
+
 /// A device that works until it is told to fail, and counts how often the driver looks at it.
 struct Failing {
     inner: MemoryDevice,
