@@ -19,6 +19,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::error;
 use crate::shared::{Inner, Shared};
+use crate::waiters::{Waiter, wait};
 
 /// Reading and writing of a public type are those of the connection in the named field.
 macro_rules! reads_and_writes {
@@ -125,8 +126,37 @@ impl Connection {
         self.remote
     }
 
+    /// Waits for the handshake to be complete, or to fail.
+    pub(crate) async fn connected(&self) -> io::Result<()> {
+        self.wait(|cx, waiter| self.poll_connected_as(waiter, cx)).await
+    }
+
+    /// Waits until the connection has failed; for ever if it ends in order.
+    pub(crate) async fn failed(&self) -> io::Error {
+        self.wait(|cx, waiter| self.poll_failed(waiter, cx)).await
+    }
+
+    /// Waits until the connection is over.
+    pub(crate) async fn ended(&self) {
+        self.wait(|cx, waiter| self.poll_ended(waiter, cx)).await;
+    }
+
+    /// Waits for something to read, and copies it without taking it.
+    pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(|cx, waiter| self.poll_bytes(waiter, cx, |inner, _| inner.stack.peek(self.id, buffer)))
+            .await
+    }
+
+    async fn wait<T>(&self, poll: impl FnMut(&mut Context<'_>, Waiter) -> Poll<T>) -> T {
+        wait(poll, |waiter| self.shared.lock().leave(self.id, waiter)).await
+    }
+
     /// Ready once the handshake is complete, or has failed.
     pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_connected_as(Waiter::HANDSHAKE, cx)
+    }
+
+    fn poll_connected_as(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.shared.lock();
         let waiting = inner.waiting(self.id);
         if waiting.connected {
@@ -135,13 +165,13 @@ impl Connection {
         if let Some(reason) = waiting.closed {
             return Poll::Ready(Err(error::closed(reason)));
         }
-        waiting.writers.add(cx);
+        waiting.writers.add(waiter, cx);
         inner.check_driver()?;
         Poll::Pending
     }
 
     /// Ready once the connection has failed; never after an orderly end.
-    pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_failed(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut inner = self.shared.lock();
         if let Err(error) = inner.check_driver() {
             return Poll::Ready(error);
@@ -151,19 +181,19 @@ impl Connection {
             Some(CloseReason::Finished) => Poll::Pending,
             Some(reason) => Poll::Ready(error::closed(reason)),
             None => {
-                waiting.readers.add(cx);
+                waiting.readers.add(waiter, cx);
                 Poll::Pending
             }
         }
     }
 
     /// Ready once the connection is over.
-    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_ended(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.shared.lock();
         if inner.waiting(self.id).closed.is_some() || inner.check_driver().is_err() {
             return Poll::Ready(());
         }
-        inner.waiting(self.id).writers.add(cx);
+        inner.waiting(self.id).writers.add(waiter, cx);
         Poll::Pending
     }
 
@@ -172,7 +202,7 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         let unfilled = buffer.initialize_unfilled();
-        match self.poll_bytes(cx, |inner, now| inner.stack.read(self.id, unfilled, now)) {
+        match self.poll_bytes(Waiter::POLL, cx, |inner, now| inner.stack.read(self.id, unfilled, now)) {
             Poll::Ready(Ok(count)) => {
                 buffer.advance(count);
                 // The window may have opened by what was read: the driver tells the peer if it did.
@@ -185,11 +215,12 @@ impl Connection {
     }
 
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.poll_bytes(cx, |inner, _| inner.stack.peek(self.id, buffer))
+        self.poll_bytes(Waiter::POLL, cx, |inner, _| inner.stack.peek(self.id, buffer))
     }
 
     fn poll_bytes(
         &self,
+        waiter: Waiter,
         cx: &mut Context<'_>,
         read: impl FnOnce(&mut Inner, brisk_tcp::time::Instant) -> Result<usize, brisk_tcp::error::ReadError>,
     ) -> Poll<io::Result<usize>> {
@@ -205,7 +236,7 @@ impl Connection {
             Err(Some(error)) => Poll::Ready(Err(error)),
             Err(None) => {
                 inner.check_driver()?;
-                inner.waiting(self.id).readers.add(cx);
+                inner.waiting(self.id).readers.add(waiter, cx);
                 Poll::Pending
             }
         }
@@ -233,7 +264,7 @@ impl Connection {
                     Err(_) if written > 0 => break,
                     Err(Some(error)) => return Poll::Ready(Err(error)),
                     Err(None) => {
-                        inner.waiting(self.id).writers.add(cx);
+                        inner.waiting(self.id).writers.add(Waiter::POLL, cx);
                         return Poll::Pending;
                     }
                 }

@@ -1,10 +1,9 @@
 //! [`Endpoint`]: a stack on a device, driven by a task of the tokio runtime.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use brisk_packet_io::{Counters, Device};
@@ -20,6 +19,7 @@ use crate::driver::Driver;
 use crate::error;
 use crate::shared::Shared;
 use crate::stream::TcpStream;
+use crate::waiters::wait;
 
 /// A TCP host of its own: addresses, connections and listeners on one device.
 ///
@@ -166,15 +166,15 @@ impl Endpoint {
     /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit around it
     /// before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
-        poll_fn(|cx| {
+        let poll = |cx: &mut Context<'_>, waiter| {
             let mut inner = self.shared.lock();
             if inner.is_idle() || inner.check_driver().is_err() {
                 return Poll::Ready(());
             }
-            inner.idle().add(cx);
+            inner.idle().add(waiter, cx);
             Poll::Pending
-        })
-        .await;
+        };
+        wait(poll, |waiter| self.shared.lock().idle().remove(waiter)).await;
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -34,6 +34,7 @@ mod shared;
 pub mod socket;
 pub mod split;
 pub mod stream;
+mod waiters;
 
 pub use brisk_packet_io::inherited::inherited_listener;
 pub use brisk_packet_io::{Counters, DeviceSpec};

@@ -1,6 +1,5 @@
 //! [`TcpListener`]: accepts connections.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error;
 use crate::shared::Shared;
 use crate::stream::TcpStream;
+use crate::waiters::{Waiter, wait};
 
 /// A port of an endpoint on which connections are accepted. Dropping it closes it; connections that were not accepted
 /// are reset.
@@ -62,11 +62,20 @@ impl TcpListener {
     /// # Errors
     /// If the endpoint's device has failed.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        let leave = |waiter| self.shared.lock().acceptors(self.id).remove(waiter);
+        wait(|cx, waiter| self.poll_accept_as(waiter, cx), leave).await
     }
 
-    /// As [`accept`](TcpListener::accept), for use in a `poll` function.
+    /// As [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the latest is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        self.poll_accept_as(Waiter::POLL, cx)
+    }
+
+    fn poll_accept_as(
+        &self,
+        waiter: Waiter,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let turn = ready!(poll_proceed(cx));
         let mut inner = self.shared.lock();
         if let Some((id, remote)) = inner.stack.accept(self.id) {
@@ -75,7 +84,7 @@ impl TcpListener {
             return Poll::Ready(Ok((TcpStream::new(connection), remote)));
         }
         inner.check_driver()?;
-        inner.acceptors(self.id).add(cx);
+        inner.acceptors(self.id).add(waiter, cx);
         Poll::Pending
     }
 

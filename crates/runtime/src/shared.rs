@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 use brisk_packet_io::Counters;
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 
 use crate::clock::Clock;
+use crate::waiters::{Waiter, Wakers};
 
 /// One stack, its clock and those who wait for it.
 pub(crate) struct Shared {
@@ -137,6 +138,14 @@ impl Inner {
         self.connections.remove(&id);
     }
 
+    /// A future that waited for this connection is gone.
+    pub(crate) fn leave(&mut self, id: ConnId, waiter: Waiter) {
+        self.tell(id, |waiting| {
+            waiting.readers.remove(waiter);
+            waiting.writers.remove(waiter);
+        });
+    }
+
     pub(crate) fn acceptors(&mut self, id: ListenerId) -> &mut Wakers {
         self.listeners.entry(id).or_default()
     }
@@ -216,51 +225,5 @@ impl Inner {
         if let Some(waiting) = self.connections.get_mut(&id) {
             what(waiting);
         }
-    }
-}
-
-/// Tasks that wait for the same thing. Usually one.
-#[derive(Default)]
-pub(crate) struct Wakers(Vec<Waker>);
-
-/// A task that finds this many others waiting wakes the oldest: it looks again and takes its place at the end.
-const MOST_WAITERS: usize = 64;
-
-impl Wakers {
-    pub(crate) fn add(&mut self, cx: &Context<'_>) {
-        if self.0.iter().any(|known| known.will_wake(cx.waker())) {
-            return;
-        }
-        if self.0.len() >= MOST_WAITERS {
-            self.0.remove(0).wake();
-        }
-        self.0.push(cx.waker().clone());
-    }
-
-    pub(crate) fn take_into(&mut self, woken: &mut Vec<Waker>) {
-        woken.append(&mut self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Task;
-
-    impl std::task::Wake for Task {
-        fn wake(self: std::sync::Arc<Self>) {}
-    }
-
-    #[test]
-    fn a_task_that_polls_again_waits_once() {
-        let mut wakers = Wakers::default();
-        let (one, other) = (Waker::from(std::sync::Arc::new(Task)), Waker::from(std::sync::Arc::new(Task)));
-        wakers.add(&Context::from_waker(&one));
-        wakers.add(&Context::from_waker(&one));
-        wakers.add(&Context::from_waker(&other));
-        let mut woken = Vec::new();
-        wakers.take_into(&mut woken);
-        assert_eq!(woken.len(), 2);
     }
 }

@@ -1,7 +1,6 @@
 //! The two halves of a [`TcpStream`], borrowed or owned, as in `tokio::net::tcp`.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,7 +50,7 @@ impl<'a> ReadHalf<'a> {
 
     /// As [`TcpStream::failed`].
     pub async fn failed(&self) -> io::Error {
-        poll_fn(|cx| self.0.poll_failed(cx)).await
+        self.0.failed().await
     }
 }
 
@@ -80,7 +79,7 @@ impl OwnedReadHalf {
 
     /// As [`TcpStream::failed`].
     pub async fn failed(&self) -> io::Error {
-        poll_fn(|cx| self.connection.poll_failed(cx)).await
+        self.connection.failed().await
     }
 
     /// As [`TcpStream::peek`].
@@ -88,7 +87,7 @@ impl OwnedReadHalf {
     /// # Errors
     /// As reading.
     pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.connection.poll_peek(cx, buffer)).await
+        self.connection.peek(buffer).await
     }
 
     /// As [`TcpStream::local_addr`].

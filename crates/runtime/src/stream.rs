@@ -1,6 +1,5 @@
 //! [`TcpStream`]: a connection, with the names and meanings of `tokio::net::TcpStream`.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,13 +37,13 @@ impl TcpStream {
     /// # Errors
     /// Those of [`Endpoint::connect`](crate::Endpoint::connect) that come from the other side.
     pub async fn connected(&self) -> io::Result<()> {
-        poll_fn(|cx| self.connection.poll_connected(cx)).await
+        self.connection.connected().await
     }
 
     /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order. For whoever
     /// is busy elsewhere and neither reads nor writes.
     pub async fn failed(&self) -> io::Error {
-        poll_fn(|cx| self.connection.poll_failed(cx)).await
+        self.connection.failed().await
     }
 
     /// Address and port of this end.
@@ -62,7 +61,7 @@ impl TcpStream {
     /// # Errors
     /// As reading.
     pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_peek(cx, buffer)).await
+        self.connection.peek(buffer).await
     }
 
     /// As [`peek`](TcpStream::peek), for use in a `poll` function.
@@ -150,7 +149,7 @@ impl StreamHandle {
     /// # Errors
     /// As there.
     pub async fn connected(&self) -> io::Result<()> {
-        poll_fn(|cx| self.connection.poll_connected(cx)).await
+        self.connection.connected().await
     }
 
     /// Closes for writing; reading goes on.
@@ -168,7 +167,7 @@ impl StreamHandle {
 
     /// Waits until the connection is over: both sides have closed and all is acknowledged, or it failed.
     pub async fn closed(&self) {
-        poll_fn(|cx| self.connection.poll_closed(cx)).await;
+        self.connection.ended().await;
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use brisk_packet_io::memory::{MemoryDevice, MemoryOptions};
@@ -122,6 +122,38 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
         (received, most) = (received + count, most.max(count));
     }
     assert!(most < 2 << 20, "{most} bytes were waiting");
+}
+
+/// Wakes the task that another waker wakes.
+struct Forward(Waker);
+
+impl std::task::Wake for Forward {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
+/// Two wakers of the main task of a runtime with one thread may look different. Places were told apart by that once, so that
+/// the main task filled them all and from then on woke itself at each poll.
+#[tokio::test]
+async fn a_main_task_that_waits_sleeps() {
+    let (_, b) = MemoryDevice::pair();
+    let b = endpoint(b, "10.0.0.2");
+    let listener = TcpListener::bind(&b, "10.0.0.2:0".parse().unwrap()).unwrap();
+    let mut polls = 0;
+    let mut accept = std::pin::pin!(listener.accept());
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
+    let until = tokio::time::Instant::now() + Duration::from_millis(300);
+    std::future::poll_fn(|cx| {
+        polls += 1;
+        let looks_different = Waker::from(Arc::new(Forward(cx.waker().clone())));
+        let polled = accept.as_mut().poll(&mut Context::from_waker(&looks_different));
+        assert!(polled.is_pending(), "nobody connects");
+        while ticks.poll_tick(cx).is_ready() {}
+        if tokio::time::Instant::now() < until { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    assert!(polls < 1000, "{polls} polls in 300 ms");
 }
 
 /// A device that works until it is told to fail, and counts how often the driver looks at it.

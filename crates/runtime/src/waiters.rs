@@ -1,0 +1,125 @@
+//! Tasks that wait for something, each with a place of its own.
+//!
+//! A task that polls again takes its old place, whatever its waker looks like: [`Waker::will_wake`] may say no for two wakers
+//! of the same task, so that places told apart by it fill up with one task.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+/// Whose place it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiter(u64);
+
+impl Waiter {
+    /// That of poll functions: of several tasks that poll, the latest is woken, as with tokio's.
+    pub(crate) const POLL: Waiter = Waiter(0);
+    /// That of who polls for the end of the handshake, beside one who writes.
+    pub(crate) const HANDSHAKE: Waiter = Waiter(1);
+
+    fn new() -> Waiter {
+        static NEXT: AtomicU64 = AtomicU64::new(2);
+        Waiter(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Tasks that wait for the same thing. Usually one; never more than there are futures that wait, and one.
+#[derive(Default)]
+pub(crate) struct Wakers(Vec<(Waiter, Waker)>);
+
+impl Wakers {
+    pub(crate) fn add(&mut self, waiter: Waiter, cx: &Context<'_>) {
+        match self.0.iter_mut().find(|(known, _)| *known == waiter) {
+            Some((_, waker)) => waker.clone_from(cx.waker()),
+            None => self.0.push((waiter, cx.waker().clone())),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, waiter: Waiter) {
+        self.0.retain(|(known, _)| *known != waiter);
+    }
+
+    pub(crate) fn take_into(&mut self, woken: &mut Vec<Waker>) {
+        woken.extend(self.0.drain(..).map(|(_, waker)| waker));
+    }
+}
+
+/// Waits until `poll`, which adds the waiter that it is told wherever it finds nothing yet, is ready. `leave` takes the waiter
+/// out again, also when the future is dropped before.
+pub(crate) async fn wait<T>(
+    mut poll: impl FnMut(&mut Context<'_>, Waiter) -> Poll<T>,
+    leave: impl FnMut(Waiter),
+) -> T {
+    let mut place = Place { waiter: Waiter::new(), taken: false, leave };
+    poll_fn(|cx| {
+        let polled = poll(cx, place.waiter);
+        place.taken |= polled.is_pending();
+        polled
+    })
+    .await
+}
+
+struct Place<L: FnMut(Waiter)> {
+    waiter: Waiter,
+    taken: bool,
+    leave: L,
+}
+
+impl<L: FnMut(Waiter)> Drop for Place<L> {
+    fn drop(&mut self) {
+        if self.taken {
+            (self.leave)(self.waiter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    struct Task;
+
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    fn woken(wakers: &mut Wakers) -> usize {
+        let mut woken = Vec::new();
+        wakers.take_into(&mut woken);
+        woken.len()
+    }
+
+    #[test]
+    fn a_future_has_one_place_however_often_and_with_whichever_waker_it_is_polled_and_leaves_it() {
+        let wakers = Mutex::new(Wakers::default());
+        let poll = |cx: &mut Context<'_>, waiter| {
+            wakers.lock().unwrap().add(waiter, cx);
+            Poll::<()>::Pending
+        };
+        let leave = |waiter| wakers.lock().unwrap().remove(waiter);
+        {
+            let (mut one, mut other) = (pin!(wait(poll, leave)), pin!(wait(poll, leave)));
+            for _ in 0..100 {
+                let waker = Waker::from(Arc::new(Task));
+                assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                assert!(other.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            assert_eq!(woken(&mut wakers.lock().unwrap()), 2);
+            assert!(one.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        assert_eq!(woken(&mut wakers.lock().unwrap()), 0, "nothing is left of futures that were dropped");
+    }
+
+    #[test]
+    fn of_those_who_poll_by_hand_the_latest_is_woken() {
+        let mut wakers = Wakers::default();
+        for _ in 0..3 {
+            let waker = Waker::from(Arc::new(Task));
+            wakers.add(Waiter::POLL, &Context::from_waker(&waker));
+        }
+        assert_eq!(woken(&mut wakers), 1);
+    }
+}
