@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Take SOCKS5 clients, who name the origin themselves; the backend must --allow it
     #[arg(long, env = "BRISK_SOCKS5")]
     socks5: bool,
-    /// Take HTTP CONNECT, likewise
+    /// Be an HTTP proxy, likewise: CONNECT, and requests for http:// addresses
     #[arg(long, env = "BRISK_CONNECT")]
     connect: bool,
     /// Take clients that a firewall rule sent here (see brisk rules), likewise

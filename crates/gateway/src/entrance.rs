@@ -1,8 +1,11 @@
 //! Where a client wants to go, and who it is: what is read before its first bytes.
 //!
-//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT.
+//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT or
+//! another request to a proxy (`http`).
 //! SOCKS5 and CONNECT are answered with success at once, so that the client's own first bytes can ride along with the opening
 //! of the hop; an origin that then cannot be reached shows as a reset.
+
+mod http;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,9 +20,6 @@ use crate::proxy::{self, Parsed};
 use crate::relay::{CHUNK, End};
 use crate::timeouts::Timeout;
 
-/// Longest request line and headers of a CONNECT.
-const LONGEST_HEAD: usize = 8 << 10;
-
 /// Which ways in are open.
 #[derive(Clone, Debug, Default)]
 pub struct Entrance {
@@ -27,7 +27,7 @@ pub struct Entrance {
     pub proxy_from: Vec<Network>,
     /// SOCKS5 without authentication (RFC 1928). Default off.
     pub socks5: bool,
-    /// HTTP CONNECT (RFC 9110, section 9.3.6). Default off.
+    /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
     pub connect: bool,
     /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY). Default off.
     pub transparent: bool,
@@ -130,12 +130,12 @@ async fn proxied(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Opt
 }
 
 impl Entrance {
-    /// Reads a SOCKS5 greeting or a CONNECT, and answers it.
+    /// Reads a SOCKS5 greeting or a request to a proxy, and answers it.
     async fn asked(&self, client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
         let begin = until(client, buffer, 1, |bytes| Ok(bytes.first().copied())).await?;
         match begin {
             5 if self.socks5 => socks5(client, buffer).await.map(Some),
-            b'C' if self.connect => connect(client, buffer).await,
+            b'A'..=b'Z' if self.connect => http::asked(client, buffer).await,
             _ => Ok(None),
         }
     }
@@ -200,33 +200,6 @@ fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>
     let origin =
         origin.filter(|origin| usable(origin)).ok_or_else(|| bad("the SOCKS5 request names no host"))?;
     Ok(Some(Ok((origin, 4 + skip + length + 2))))
-}
-
-/// RFC 9110: `CONNECT host:port HTTP/1.1`, headers, an empty line. `None` if it is another word that begins with a C.
-async fn connect(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
-    let head = until(client, buffer, LONGEST_HEAD, |bytes| {
-        let word = bytes.len().min(8);
-        if bytes[..word] != b"CONNECT "[..word] {
-            return Ok(Some(0));
-        }
-        Ok(bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4))
-    })
-    .await?;
-    if head == 0 {
-        return Ok(None);
-    }
-    let line = buffer[..head].split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let words = std::str::from_utf8(line).unwrap_or_default().split(' ').collect::<Vec<_>>();
-    let origin = match words[..] {
-        ["CONNECT", origin, version] if version.starts_with("HTTP/1.") && usable(origin) => origin.to_owned(),
-        _ => {
-            client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
-            return Err(bad("the CONNECT request is malformed"));
-        }
-    };
-    buffer.drain(..head);
-    client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-    Ok(Some(origin))
 }
 
 /// `HOST:PORT` that can be carried in an opening and looked up.
@@ -304,6 +277,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_for_an_http_address_goes_on_to_its_origin() {
+        let said = b"PUT http://origin.example/x HTTP/1.1\r\nX-Old: \xe9\r\nContent-Length: 4\r\n\r\nbody";
+        let (client, answer) = admitted(open(), said).await;
+        let client = client.unwrap();
+        assert_eq!(client.origin.as_deref(), Some("origin.example:80"));
+        assert_eq!(
+            client.first,
+            b"PUT /x HTTP/1.1\r\nHost: origin.example\r\nX-Old: \xe9\r\nContent-Length: 4\r\n\
+              Via: 1.1 brisk\r\nConnection: close\r\n\r\nbody"
+        );
+        assert!(answer.is_empty(), "the origin answers");
+    }
+
+    #[tokio::test]
     async fn what_neither_greets_nor_connects_passes_untouched() {
         for said in [&b"GET / HTTP/1.1\r\n"[..], b"COPY /x HTTP/1.1\r\n", b"\x16\x03\x01"] {
             let client = admitted(open(), said).await.0.unwrap();
@@ -321,6 +308,7 @@ mod tests {
             (b"\x05\x01\x00\x05\x01\x00\x09\0\0\0\0\0\x50", &[5, 0, 5, 8]),
             (b"CONNECT nowhere HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
             (b"CONNECT a\nb:1 HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
+            (b"GET http://user@a/ HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
         ] {
             let (client, told) = admitted(open(), said).await;
             assert!(client.is_err() && told.starts_with(answer), "{said:?}: {told:?}");

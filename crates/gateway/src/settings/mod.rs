@@ -62,7 +62,7 @@ pub struct FrontendSettings {
     pub proxy_from: Option<Vec<Network>>,
     /// SOCKS5 on the listener; default no.
     pub socks5: Option<bool>,
-    /// HTTP CONNECT on the listener; default no.
+    /// An HTTP proxy on the listener (CONNECT, and requests for `http://` addresses); default no.
     pub connect: Option<bool>,
     /// Clients that a firewall rule sent here; default no.
     pub transparent: Option<bool>,

@@ -1,0 +1,134 @@
+//! What browsers say to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://` addresses the request
+//! itself with the whole address in it (absolute-form, RFC 9112, section 3.2.2).
+//!
+//! The second kind goes to the origin as the origin expects it, with `Connection: close`: the next request of the same client
+//! may be for another origin, and comes over a connection of its own.
+
+use std::io;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{bad, until, usable};
+
+/// Longest request line and headers.
+const LONGEST_HEAD: usize = 32 << 10;
+/// Longest word that is taken for a method.
+const LONGEST_METHOD: usize = 16;
+const SCHEME: &[u8] = b"http://";
+/// Fields that are between the client and its proxy, or are written anew (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 6] =
+    ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
+
+/// The origin that is asked for; `None` if this is no request to a proxy. What `buffer` holds afterwards is for the origin.
+pub(super) async fn asked(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let head = until(client, buffer, LONGEST_HEAD, |bytes| {
+        if !may_be_for_a_proxy(bytes) {
+            return Ok(Some(0));
+        }
+        Ok(bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4))
+    })
+    .await?;
+    if head == 0 {
+        return Ok(None);
+    }
+    // Fields may hold any byte (RFC 9110, section 5.5): each is a character here, and a byte again afterwards.
+    let text: String = buffer[..head].iter().copied().map(char::from).collect();
+    let Some((origin, for_origin)) = understand(&text) else {
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+        return Err(bad("the request to the proxy is malformed"));
+    };
+    buffer.splice(..head, for_origin.chars().filter_map(|byte| u8::try_from(byte).ok()));
+    if for_origin.is_empty() {
+        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+    }
+    Ok(Some(origin))
+}
+
+/// Whether the bytes so far are the beginning of `CONNECT ` or of `METHOD http://`.
+fn may_be_for_a_proxy(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take(LONGEST_METHOD + 1).take_while(|byte| byte.is_ascii_uppercase()).count();
+    match bytes.get(method..) {
+        None | Some([]) => method <= LONGEST_METHOD,
+        Some([b' ', target @ ..]) => {
+            let seen = target.len().min(SCHEME.len());
+            &bytes[..method] == b"CONNECT" || target[..seen].eq_ignore_ascii_case(&SCHEME[..seen])
+        }
+        Some(_) => false,
+    }
+}
+
+/// The origin, and the head that is meant for it: none of a CONNECT.
+fn understand(head: &str) -> Option<(String, String)> {
+    let (line, fields) = head.split_once("\r\n")?;
+    let [method, target, version] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+    if !version.starts_with("HTTP/1.") {
+        return None;
+    }
+    if method == "CONNECT" {
+        return usable(target).then(|| (target.to_owned(), String::new()));
+    }
+    let address = target.get(SCHEME.len()..)?;
+    let end = address.find(['/', '?']).unwrap_or(address.len());
+    let (authority, path) = address.split_at(end);
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    let origin = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+    if !usable(&origin) {
+        return None;
+    }
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let mut for_origin = format!("{method} {slash}{path} {version}\r\nHost: {authority}\r\n");
+    for field in fields.split("\r\n").filter(|field| !field.is_empty()) {
+        let (name, _) = field.split_once(':')?;
+        if !HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
+            for_origin.push_str(field);
+            for_origin.push_str("\r\n");
+        }
+    }
+    for_origin.push_str("Via: 1.1 brisk\r\nConnection: close\r\n\r\n");
+    Some((origin, for_origin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_for_an_http_address_reaches_the_origin_as_it_expects_it() {
+        let head = "GET http://origin.example/a?b=1 HTTP/1.1\r\nHost: other.example\r\nAccept: */*\r\n\
+            Proxy-Connection: keep-alive\r\nConnection: keep-alive\r\nCookie: a=b\r\n\r\n";
+        let (origin, for_origin) = understand(head).unwrap();
+        assert_eq!(origin, "origin.example:80");
+        assert_eq!(
+            for_origin,
+            "GET /a?b=1 HTTP/1.1\r\nHost: origin.example\r\nAccept: */*\r\nCookie: a=b\r\n\
+             Via: 1.1 brisk\r\nConnection: close\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn the_origin_is_the_authority_of_the_address() {
+        let origin =
+            |target: &str| understand(&format!("POST {target} HTTP/1.1\r\n\r\n")).map(|(origin, _)| origin);
+        assert_eq!(origin("http://a.example:8080/").as_deref(), Some("a.example:8080"));
+        assert_eq!(origin("HTTP://[2001:db8::1]").as_deref(), Some("[2001:db8::1]:80"));
+        assert_eq!(origin("http://[2001:db8::1]:81?x").as_deref(), Some("[2001:db8::1]:81"));
+        for bad in
+            ["http://", "http:///path", "http://user@a.example/", "http://a.example:0/", "http://a b/", "/"]
+        {
+            assert_eq!(origin(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_for_an_origin_is_let_pass_at_its_first_odd_byte() {
+        for proxy in ["C", "CONN", "CONNECT ", "CONNECT a", "GET", "GET ", "GET ht", "PROPFIND http://a"] {
+            assert!(may_be_for_a_proxy(proxy.as_bytes()), "{proxy}");
+        }
+        for origin in
+            ["GET /", "CONNECTED a", "SSH-", "EHLO example.org", "GET https", "ABCDEFGHIJKLMNOPQ", "COPY /x"]
+        {
+            assert!(!may_be_for_a_proxy(origin.as_bytes()), "{origin}");
+        }
+    }
+}
