@@ -230,8 +230,9 @@ impl Driver {
         inner.driver_runs(cx.waker());
         let now = self.shared.clock.now();
         self.outgoing.bytes = 0;
-        self.readers.untouched +=
+        let received =
             if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
+        self.readers.untouched += received;
         if inner.stack.next_timeout().is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
@@ -251,7 +252,7 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        let much = self.readers.untouched >= ROUND_BYTES;
+        let much = received > 0 && self.readers.untouched >= ROUND_BYTES;
         self.readers.told |= !self.woken.is_empty();
         let round = Round {
             more: readable || stack_has_more,

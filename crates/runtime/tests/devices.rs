@@ -124,6 +124,25 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
     assert!(most < 2 << 20, "{most} bytes were waiting");
 }
 
+#[tokio::test]
+async fn a_driver_of_which_nobody_reads_sleeps() {
+    let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
+    let looks = Arc::<AtomicU32>::default();
+    let (_fail, failing) = tokio::sync::watch::channel(false);
+    let b = endpoint(Failing { inner: b, fail: failing, looks: looks.clone() }, "10.0.0.2");
+    let a = endpoint(a, "10.0.0.1");
+    let (mut client, mut server) = pair(&a, &b).await;
+    tokio::spawn(async move { client.write_all(&vec![7; 4 * LEN]).await });
+    // The window has grown when the reading stops.
+    server.read_exact(&mut vec![0; 2 * LEN]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = looks.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let looked = looks.load(Ordering::Relaxed) - before;
+    assert!(looked < 1000, "{looked} looks at a device that brings nothing");
+    drop(server);
+}
+
 /// Wakes the task that another waker wakes.
 struct Forward(Waker);
 
