@@ -18,7 +18,7 @@ const QUESTION: &str = "//! Whose turn it is.\nextern crate std;\nuse std::sync:
     std::env::var(\"BRISK_MUTANT\").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0) });\n\
     /// Whether it is this one's.\npub(crate) fn is(id: u32) -> bool { *TURN == id }\n";
 /// Builds before it gives up; each takes out what did not compile.
-const TRIES: u32 = 20;
+const TRIES: u32 = 40;
 
 /// A copy of the sources.
 pub struct Tree {
@@ -120,30 +120,33 @@ impl Tree {
             tests.extend(Test::of(&message));
             if message["message"]["level"] == "error" {
                 last = message["message"]["rendered"].to_string();
-                broken.extend(self.guilty(&message["message"]["spans"]));
+                broken.extend(self.guilty(&message["message"]));
             }
         }
         ensure!(output.status.success() || !broken.is_empty(), "the copy does not build: {last}");
         Ok((tests, broken))
     }
 
-    /// The mutants nearest to where an error is.
-    fn guilty(&self, spans: &Value) -> Vec<u32> {
+    /// The mutants nearest to where an error is: above it, or below if an arm of a `match` is missing.
+    fn guilty(&self, message: &Value) -> Vec<u32> {
+        let lacks_an_arm = message["code"]["code"] == "E0004";
         let mut guilty = Vec::new();
-        for span in spans.as_array().into_iter().flatten().filter(|span| span["is_primary"] == true) {
+        for span in
+            message["spans"].as_array().into_iter().flatten().filter(|span| span["is_primary"] == true)
+        {
             let (Some(file), Some(line)) = (span["file_name"].as_str(), span["line_start"].as_u64()) else {
                 continue;
             };
             let Ok(text) = fs::read_to_string(self.root.join(file)) else { continue };
-            let above: Vec<&str> = text.lines().take(line as usize).collect();
-            guilty.extend(
-                above
-                    .iter()
-                    .rev()
-                    .map(|line| asked(line))
-                    .find(|asked| !asked.is_empty())
-                    .unwrap_or_default(),
-            );
+            let line = line as usize;
+            let nearest = match lacks_an_arm {
+                true => text.lines().skip(line).map(asked).find(|asked| !asked.is_empty()),
+                false => {
+                    let above: Vec<&str> = text.lines().take(line).collect();
+                    above.iter().rev().map(|line| asked(line)).find(|asked| !asked.is_empty())
+                }
+            };
+            guilty.extend(nearest.unwrap_or_default());
         }
         guilty
     }
