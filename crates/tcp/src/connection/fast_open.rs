@@ -647,8 +647,13 @@ impl Connection {
     }
 
     /// The timer of the SYN-ACK fired. Data that followed it may be lost too: the congestion state is that
-    /// after a retransmission timeout.
+    /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that answer is not
+    /// known yet.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
+        let wait = self.timer_base();
+        if self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) < wait) {
+            return;
+        }
         let in_flight = self.tx.scoreboard.pipe();
         if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
             && serving.serve.accepted
@@ -661,7 +666,8 @@ impl Connection {
 
     /// Our SYN-ACK is about to be acknowledged. If that answers a retransmission of it, the client was in
     /// SYN-SENT when the data before it arrived, and dropped it: it is sent again at once, which is no sign
-    /// of congestion. If the original was answered, its timeout was a mistake.
+    /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the echoed
+    /// timestamp tells: there may be several, since a repeated SYN is answered whatever the timer does.
     pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
         let Some(Role::Server(serving)) = self.fast_open.as_deref() else { return };
         let (accepted, reduced) = (serving.serve.accepted, serving.reduced);
@@ -669,24 +675,24 @@ impl Connection {
         if !accepted || self.tx.handshake.sent < 2 {
             return;
         }
-        let since = now.saturating_since(syn_ack.sent_at);
-        if self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since + TIMESTAMP_TICK) {
-            if reduced {
-                self.tx.congestion.undo(now);
-                self.counters.undos += 1;
-            }
-            return;
-        }
-        let board = &mut self.tx.scoreboard;
-        let dropped: Vec<SeqRange> = board
+        // Both ends of the time are rounded to the ticks of the clock.
+        let echoed = self.echo_rtt(segment, now).map(|echoed| echoed + TIMESTAMP_TICK * 2);
+        let since = echoed.unwrap_or(now.saturating_since(syn_ack.sent_at));
+        let dropped: Vec<SeqRange> = self
+            .tx
+            .scoreboard
             .in_flight()
-            .filter(|record| !record.syn && record.sent_at < syn_ack.sent_at)
+            .filter(|record| !record.syn && now.saturating_since(record.sent_at) > since)
             .filter(|record| record.range.start.ge(segment.ack))
             .map(|record| record.range)
             .collect();
+        if dropped.is_empty() && echoed.is_some() && reduced {
+            self.tx.congestion.undo(now);
+            self.counters.undos += 1;
+        }
         if !dropped.is_empty() {
             dropped.into_iter().for_each(|range| {
-                board.mark_lost(range);
+                self.tx.scoreboard.mark_lost(range);
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         }

@@ -192,11 +192,12 @@ fn an_unanswered_syn_ack_gives_the_place_back() {
 #[test]
 fn the_timer_of_the_syn_ack_lowers_the_window() {
     let mut world = World::known(FastOpenListen::default());
-    // The SYN-ACK and the three segments of the answer are lost.
-    let mut count = 0;
+    // The SYN-ACK and the three segments of the answer are lost, and so is the client's second SYN.
+    let (mut count, mut asked) = (0, 0);
     world.pair.tap = Some(Box::new(move |from, _| {
         count += usize::from(from == B);
-        from == B && count <= 4
+        asked += usize::from(from != B);
+        if from == B { count <= 4 } else { asked == 2 }
     }));
     let no_plain = FastOpenConnect { syn_rto_floor: Duration::from_secs(1), ..FastOpenConnect::default() };
     let id = world.open(&ConnectConfig { fast_open: Some(no_plain), ..asking() }, &pattern(100));
@@ -208,6 +209,29 @@ fn the_timer_of_the_syn_ack_lowers_the_window() {
     let stats = world.pair.b.conn_stats(at_b).expect("held");
     assert_eq!(stats.counters.reductions, 1);
     assert!(stats.ssthresh < 14_480, "{}", stats.ssthresh);
+}
+
+/// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the timer of the
+/// first SYN-ACK fires a moment later: which of the SYN-ACKs was acknowledged tells the timestamp.
+#[test]
+fn what_followed_a_lost_syn_ack_is_sent_again_when_a_repeated_syn_was_answered() {
+    let mut world = World::known(FastOpenListen::default());
+    let mut count = 0;
+    world.pair.tap = Some(Box::new(move |from, _| {
+        count += usize::from(from == B);
+        from == B && count == 1
+    }));
+    let a_moment_before =
+        FastOpenConnect { syn_rto_floor: Duration::from_millis(990), ..FastOpenConnect::default() };
+    let id = world.open(&ConnectConfig { fast_open: Some(a_moment_before), ..asking() }, &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(14_000)).expect("room");
+    world.until(1250);
+    assert_eq!(world.read(A, id), pattern(14_000));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!((stats.counters.reductions, stats.counters.timeouts), (0, 0));
+    assert_eq!(stats.counters.handshake_retransmits, 2, "the answer, and the timer");
 }
 
 #[test]
