@@ -675,26 +675,25 @@ impl Connection {
         if !accepted || self.tx.handshake.sent < 2 {
             return;
         }
+        let since_last = now.saturating_since(syn_ack.sent_at);
+        let echoed = self.echo_rtt(segment, now);
         // Both ends of the time are rounded to the ticks of the clock.
-        let echoed = self.echo_rtt(segment, now).map(|echoed| echoed + TIMESTAMP_TICK * 2);
-        let since = echoed.unwrap_or(now.saturating_since(syn_ack.sent_at));
-        let dropped: Vec<SeqRange> = self
-            .tx
-            .scoreboard
+        let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
+        let board = &mut self.tx.scoreboard;
+        let dropped: Vec<SeqRange> = board
             .in_flight()
             .filter(|record| !record.syn && now.saturating_since(record.sent_at) > since)
             .filter(|record| record.range.start.ge(segment.ack))
             .map(|record| record.range)
             .collect();
-        if dropped.is_empty() && echoed.is_some() && reduced {
-            self.tx.congestion.undo(now);
-            self.counters.undos += 1;
-        }
         if !dropped.is_empty() {
             dropped.into_iter().for_each(|range| {
-                self.tx.scoreboard.mark_lost(range);
+                board.mark_lost(range);
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
+            self.tx.congestion.undo(now);
+            self.counters.undos += 1;
         }
     }
 }

@@ -189,6 +189,19 @@ fn an_unanswered_syn_ack_gives_the_place_back() {
     assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
 }
 
+/// A client that repeats its SYN after `syn_rto` ms has an answer of `len` bytes at `until` ms; the server's connection then.
+fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tcp::connection::ConnStats {
+    let fast_open =
+        FastOpenConnect { syn_rto_floor: Duration::from_millis(syn_rto), ..FastOpenConnect::default() };
+    let id = world.open(&ConnectConfig { fast_open: Some(fast_open), ..asking() }, &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(len)).expect("room");
+    world.until(until);
+    assert_eq!(world.read(A, id), pattern(len));
+    world.pair.b.conn_stats(at_b).expect("held")
+}
+
 #[test]
 fn the_timer_of_the_syn_ack_lowers_the_window() {
     let mut world = World::known(FastOpenListen::default());
@@ -199,16 +212,28 @@ fn the_timer_of_the_syn_ack_lowers_the_window() {
         asked += usize::from(from != B);
         if from == B { count <= 4 } else { asked == 2 }
     }));
-    let no_plain = FastOpenConnect { syn_rto_floor: Duration::from_secs(1), ..FastOpenConnect::default() };
-    let id = world.open(&ConnectConfig { fast_open: Some(no_plain), ..asking() }, &pattern(100));
-    world.until(50);
-    let at_b = world.accept();
-    world.pair.write(B, at_b, &pattern(4000)).expect("room");
-    world.until(3000);
-    assert_eq!(world.read(A, id), pattern(4000));
-    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    let stats = answered(&mut world, 1000, 4000, 3000);
     assert_eq!(stats.counters.reductions, 1);
     assert!(stats.ssthresh < 14_480, "{}", stats.ssthresh);
+}
+
+/// Nothing followed the SYN-ACK, but it was lost, and what is acknowledged is its retransmission.
+#[test]
+fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
+    let mut world = World::known(FastOpenListen::default());
+    let (mut count, mut asked) = (0, 0);
+    world.pair.tap = Some(Box::new(move |from, _| {
+        count += usize::from(from == B);
+        asked += usize::from(from != B);
+        if from == B { count == 1 } else { asked == 2 }
+    }));
+    let fast_open = FastOpenConnect { syn_rto_floor: Duration::from_secs(1), ..FastOpenConnect::default() };
+    world.open(&ConnectConfig { fast_open: Some(fast_open), ..asking() }, &pattern(100));
+    world.until(50);
+    let at_b = world.accept();
+    world.until(2000);
+    let counters = world.pair.b.conn_stats(at_b).expect("held").counters;
+    assert_eq!((counters.reductions, counters.undos), (1, 0));
 }
 
 /// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the timer of the
@@ -221,15 +246,7 @@ fn what_followed_a_lost_syn_ack_is_sent_again_when_a_repeated_syn_was_answered()
         count += usize::from(from == B);
         from == B && count == 1
     }));
-    let a_moment_before =
-        FastOpenConnect { syn_rto_floor: Duration::from_millis(990), ..FastOpenConnect::default() };
-    let id = world.open(&ConnectConfig { fast_open: Some(a_moment_before), ..asking() }, &pattern(100));
-    world.until(50);
-    let at_b = world.accept();
-    world.pair.write(B, at_b, &pattern(14_000)).expect("room");
-    world.until(1250);
-    assert_eq!(world.read(A, id), pattern(14_000));
-    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    let stats = answered(&mut world, 990, 14_000, 1250);
     assert_eq!((stats.counters.reductions, stats.counters.timeouts), (0, 0));
     assert_eq!(stats.counters.handshake_retransmits, 2, "the answer, and the timer");
 }
