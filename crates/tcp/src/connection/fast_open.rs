@@ -438,7 +438,8 @@ impl Connection {
             _ => class.outcome(),
         };
         let cookie = option.filter(|_| opening.plan.option.is_some());
-        opening.report(Report::SynAck { class, cookie });
+        let refusals = opening.plan.refusals;
+        opening.report(Report::SynAck { class, cookie, refusals });
     }
 
     /// The connection ends: a SYN that got no answer, or a path that broke.

@@ -261,6 +261,8 @@ pub(crate) struct Plan {
     pub(crate) untried: bool,
     /// The path has brought an answer behind such a SYN, and has swallowed none since.
     pub(crate) proven: bool,
+    /// Answers in a row that did not take the data, as far as they were known when it was made.
+    pub(crate) refusals: u8,
 }
 
 /// What a connection reports of its opening.
@@ -271,6 +273,8 @@ pub(crate) enum Report {
         class: SynAckClass,
         /// Its Fast Open option, if the SYN had one too.
         cookie: Option<FastOpen>,
+        /// [`Plan::refusals`] of the connection.
+        refusals: u8,
     },
     /// A one-time cookie came outside the handshake.
     OneTime(Cookie),
@@ -400,6 +404,7 @@ impl ClientCache {
             srtt,
             untried: !port.takes_data,
             proven: port.proven,
+            refusals: path.soft,
         };
         if plan.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
@@ -412,11 +417,11 @@ impl ClientCache {
     /// Takes in what a connection reports.
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         match *report {
-            Report::SynAck { class, cookie } => {
+            Report::SynAck { class, cookie, refusals } => {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.judge(asker.port, class, &memory, now);
+                path.judge(asker.port, class, refusals, &memory, now);
             }
             Report::OneTime(cookie) => {
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
@@ -535,7 +540,7 @@ impl Path {
         &mut self.ports[at]
     }
 
-    fn judge(&mut self, port: u16, class: SynAckClass, memory: &ClientMemory, now: Instant) {
+    fn judge(&mut self, port: u16, class: SynAckClass, refusals: u8, memory: &ClientMemory, now: Instant) {
         match class {
             SynAckClass::Accepted => {
                 let port = self.port_mut(port);
@@ -547,7 +552,7 @@ impl Path {
                 self.soft = 0;
             }
             SynAckClass::SoftReject | SynAckClass::SoftNegative | SynAckClass::LateReject => {
-                self.data_not_taken(memory, now);
+                self.data_not_taken(refusals, memory, now);
             }
             SynAckClass::SynDrop => self.syn_swallowed(port, 1, memory, now),
             SynAckClass::Granted => {
@@ -562,11 +567,14 @@ impl Path {
         }
     }
 
-    fn data_not_taken(&mut self, memory: &ClientMemory, now: Instant) {
+    /// An answer did not take the data of a SYN, which knew of so many before it. A client that opens many connections at
+    /// once meets the limits of the server with some of them: those are one sign and not many, since none of them knew of
+    /// the others.
+    fn data_not_taken(&mut self, known: u8, memory: &ClientMemory, now: Instant) {
         if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
             (self.soft, self.soft_since) = (0, now);
         }
-        self.soft = self.soft.saturating_add(1);
+        self.soft = self.soft.max(known.min(self.soft).saturating_add(1));
         if self.soft >= memory.soft_limit {
             self.soft_until = Some(now + doubled(memory.soft_base, self.soft_episodes.min(6)));
             self.soft_episodes = self.soft_episodes.saturating_add(1);

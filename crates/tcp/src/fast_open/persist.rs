@@ -188,12 +188,12 @@ mod tests {
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie };
+        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
         cache.on_report(&asker("[2001:db8::9]:80"), &granted, at(0));
         for _ in 0..2 {
             cache.on_report(&asker("198.51.100.9:80"), &Report::Failed(Mode::Data), at(0));
         }
-        let none = Report::SynAck { class: SynAckClass::NotSupported, cookie: None };
+        let none = Report::SynAck { class: SynAckClass::NotSupported, cookie: None, refusals: 0 };
         cache.on_report(&asker("198.51.100.10:80"), &none, at(0));
         cache
     }
@@ -224,7 +224,7 @@ mod tests {
     fn what_is_known_here_goes_before_what_is_stored() {
         let mut here = cache();
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie };
+        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
         here.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");
         assert_eq!(choose(&mut here, "198.51.100.9:80", 2), Ok(Mode::Data));

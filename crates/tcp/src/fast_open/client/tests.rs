@@ -34,7 +34,8 @@ impl Bench {
     }
 
     fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
-        self.report(&Report::SynAck { class, cookie }, now);
+        let refusals = self.choose(now).map_or(0, |plan| plan.refusals);
+        self.report(&Report::SynAck { class, cookie, refusals }, now);
     }
 
     fn report(&mut self, report: &Report, now: u64) {
@@ -178,6 +179,34 @@ fn three_answers_without_the_data_suspend_it_for_a_minute_and_then_two() {
     }
     assert_eq!(bench.mode(180_004), Ok(Mode::CookieOnly));
     assert_eq!(bench.mode(180_005), Ok(Mode::Data));
+}
+
+/// Many connections that are opened at once meet the limit of the server together.
+#[test]
+fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
+    let mut bench = Bench::known();
+    for burst in 0..3 {
+        assert_eq!(bench.mode(100 * burst), Ok(Mode::Data));
+        let refusals = bench.choose(100 * burst).expect("nothing speaks against it").refusals;
+        assert_eq!(u64::from(refusals), burst);
+        for _ in 0..5 {
+            let report = Report::SynAck { class: SynAckClass::SoftReject, cookie: None, refusals };
+            bench.report(&report, 100 * burst + 50);
+        }
+    }
+    assert_eq!(bench.mode(300), Ok(Mode::CookieOnly), "three bursts, of which each knew of the one before");
+}
+
+/// One that left when two refusals were known comes back after another was accepted.
+#[test]
+fn what_was_accepted_meanwhile_counts() {
+    let mut bench = Bench::known();
+    bench.answer(SynAckClass::SoftReject, None, 0);
+    bench.answer(SynAckClass::SoftReject, None, 1);
+    let refusals = bench.choose(2).expect("nothing speaks against it").refusals;
+    bench.answer(SynAckClass::Accepted, None, 3);
+    bench.report(&Report::SynAck { class: SynAckClass::SoftReject, cookie: None, refusals }, 4);
+    assert_eq!((refusals, bench.mode(5)), (2, Ok(Mode::Data)));
 }
 
 #[test]

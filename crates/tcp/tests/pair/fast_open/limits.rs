@@ -69,6 +69,20 @@ fn a_client_has_its_own_limit() {
     assert_eq!(world.pair.b.stats().fast_open.per_ip_refused, 1);
 }
 
+/// A client that opens many connections at once is refused by this limit with all but one; it goes on with Fast Open.
+#[test]
+fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
+    let mut world = World::known(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
+    let burst: Vec<ConnId> = (0..8).map(|_| world.open(&asking(), &pattern(100))).collect();
+    world.until(500);
+    let taken = |world: &World, id| world.pair.a.conn_stats(id).map(|stats| stats.fast_open);
+    let used = burst.iter().filter(|id| taken(&world, **id) == Some(FastOpenOutcome::Used)).count();
+    assert_eq!((used, world.pair.b.stats().fast_open.per_ip_refused), (1, 7));
+    let later = world.open(&asking(), &pattern(100));
+    world.until(1_000);
+    assert_eq!(taken(&world, later), Some(FastOpenOutcome::Used));
+}
+
 /// T32: what was received before a reset can be read; then the error is told.
 #[test]
 fn a_reset_leaves_what_was_received() {
