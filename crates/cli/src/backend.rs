@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Where frontends connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// The origin: HOST:PORT
+    /// The origin: HOST:PORT; may be left out with --allow
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
     to: Option<String>,
     /// Tell the origin the client's address in a PROXY header: v1 or v2
@@ -86,12 +86,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let facts = Facts {
             role: Role::Backend,
             listen: attached.outside(backend.local_addr()).to_string(),
-            origin: Some(config.origin.clone()),
+            origin: config.origin.clone(),
             hop: hop_name(&attached),
             security: hop_args::security(&config.hop),
             mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
-        started(&facts, ("origin", config.origin), &confined, &log);
+        let origin = config.origin.unwrap_or_else(|| "as asked".to_owned());
+        started(&facts, ("origin", origin), &confined, &log);
         let side = Reloadable {
             args,
             attached,
@@ -162,9 +163,14 @@ fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
     })
 }
 
-fn origin(backend: &BackendSettings) -> Result<String, Failure> {
-    let missing = || Failure::usage("a backend needs an origin: --to HOST:PORT, or backend.to");
-    backend.to.clone().ok_or_else(missing)
+/// The backend's own origin: none if it serves those alone that are asked for.
+fn origin(backend: &BackendSettings) -> Result<Option<String>, Failure> {
+    if backend.to.is_none() && backend.allow.as_ref().is_none_or(Vec::is_empty) {
+        return Err(Failure::usage(
+            "a backend needs an origin: --to HOST:PORT, or --allow RULE for what frontends ask for (backend.to, backend.allow)",
+        ));
+    }
+    Ok(backend.to.clone())
 }
 
 fn config(
@@ -222,6 +228,16 @@ fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_no_origin_says_what_may_be_asked_for() {
+        let mut backend = BackendSettings::default();
+        assert!(origin(&backend).is_err_and(|failure| failure.code == 2));
+        backend.allow = Some(Vec::new());
+        assert!(origin(&backend).is_err());
+        backend.allow = Some(vec!["*.example:443".parse().unwrap()]);
+        assert_eq!(origin(&backend).ok(), Some(None));
+    }
 
     #[test]
     fn the_udp_socket_is_named_once() {

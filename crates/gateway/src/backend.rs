@@ -49,7 +49,8 @@ pub struct BackendConfig {
     /// Address and port on the hop's stack that frontends connect to.
     pub listen: SocketAddr,
     /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is followed.
-    pub origin: String,
+    /// `None`: only origins that frontends ask for and `allow` permits.
+    pub origin: Option<String>,
     /// How the hop is protected.
     pub hop: Hop,
     /// The hop's connections. Default: [`hop_tcp`].
@@ -80,7 +81,7 @@ pub struct BackendConfig {
 
 impl BackendConfig {
     /// The defaults, between `listen` and `origin`.
-    pub fn new(listen: SocketAddr, origin: impl Into<String>, hop: Hop) -> BackendConfig {
+    pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
         // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per second.
         let replay_window = matches!(hop, Hop::Plain).then(ReplayWindow::default);
         BackendConfig {
@@ -287,6 +288,18 @@ async fn greet(origin: &mut TcpStream, config: &BackendConfig, asked: &Asked) ->
     origin.write_all(&first).await
 }
 
+/// The origin of a connection for which a frontend has `asked` for one, or for none; an error says why it has none.
+fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
+    match (asked, &config.origin) {
+        (Some(asked), _) if config.allow.iter().any(|rule| rule.permits(asked)) => Ok(asked),
+        (Some(asked), _) => Err(format!("{asked} is not among the origins that are allowed")),
+        (None, Some(origin)) => Ok(origin),
+        (None, None) => {
+            Err("the frontend asked for no origin, and this backend has none of its own".to_owned())
+        }
+    }
+}
+
 /// Opens the origin, tells the frontend, and copies.
 async fn carry_on(
     config: &BackendConfig,
@@ -296,13 +309,9 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
-    let opened = match &asked.opening.origin {
-        Some(origin) if !config.allow.iter().any(|rule| rule.permits(origin)) => {
-            let why = format!("{origin} is not among the origins that are allowed");
-            Err((Verdict::Forbidden, End::OriginUnreachable(why)))
-        }
-        Some(origin) => open_origin(config, origin, &asked, signal).await,
-        None => open_origin(config, &config.origin, &asked, signal).await,
+    let opened = match permitted(config, asked.opening.origin.as_deref()) {
+        Ok(origin) => open_origin(config, origin, &asked, signal).await,
+        Err(why) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
     let mut origin = match opened {
         Ok(origin) => origin,

@@ -307,6 +307,23 @@ async fn a_backend_connects_only_to_what_it_may() {
 }
 
 #[tokio::test]
+async fn a_backend_without_an_origin_of_its_own_serves_those_that_are_asked_for() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, other) = (Records::default(), origin("other").await);
+    let allow = vec![format!("127.0.0.1:{}", other.port()).parse().unwrap()];
+    let config = BackendConfig { allow, ..BackendConfig::new(at(1), None, key(1)) };
+    backend(&b, config, &records);
+    let entrance = Entrance { connect: true, ..Entrance::default() };
+    let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    let connect = [format!("CONNECT {other} HTTP/1.1\r\n\r\n").as_bytes(), REQUEST].concat();
+    assert!(ask(entry, &connect).await.unwrap().contains("other|"));
+    assert!(ask(entry, REQUEST).await.is_err());
+    let records = records.lock().unwrap();
+    assert!(records.iter().any(|access| access.end.to_string().contains("has none of its own")));
+}
+
+#[tokio::test]
 async fn another_key_takes_nobody_down_with_it() {
     let (a, b) = network("--rtt 10ms");
     let (records, origin) = (Records::default(), origin("o").await);

@@ -308,7 +308,7 @@ async fn a_frontend_that_says_its_first_message_byte_by_byte_is_refused_in_time(
     let service =
         ServiceConfig { log: Log::silent(), timeouts, metrics: metrics.clone(), ..ServiceConfig::default() };
     let hop: SocketAddr = "10.0.0.2:7443".parse().unwrap();
-    let config = BackendConfig { service, ..BackendConfig::new(hop, "127.0.0.1:9", sealed()) };
+    let config = BackendConfig { service, ..BackendConfig::new(hop, "127.0.0.1:9".to_owned(), sealed()) };
     let backend = Backend::bind(config, &b).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));

@@ -16,7 +16,8 @@ const LONGEST_HEAD: usize = 32 << 10;
 /// Longest word that is taken for a method.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
-/// Fields that are between the client and its proxy, or are written anew (RFC 9110, section 7.6.1).
+/// Fields that are between the client and its proxy, or are written anew (RFC 9110, section 7.6.1); with them go those that
+/// the client names in `Connection`.
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
@@ -76,17 +77,32 @@ fn understand(head: &str) -> Option<(String, String)> {
     if !usable(&origin) {
         return None;
     }
-    let slash = if path.starts_with('/') { "" } else { "/" };
-    let mut for_origin = format!("{method} {slash}{path} {version}\r\nHost: {authority}\r\n");
-    for field in fields.split("\r\n").filter(|field| !field.is_empty()) {
-        let (name, _) = field.split_once(':')?;
-        if !HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
-            for_origin.push_str(field);
-            for_origin.push_str("\r\n");
-        }
+    let target = match (method, path) {
+        // The server itself is asked and none of its resources (RFC 9112, section 3.2.4).
+        ("OPTIONS", "") => "*".to_owned(),
+        (_, path) if path.starts_with('/') => path.to_owned(),
+        (_, query) => format!("/{query}"),
+    };
+    let mut for_origin = format!("{method} {target} {version}\r\nHost: {authority}\r\n");
+    for field in end_to_end(fields)? {
+        for_origin.push_str(field);
+        for_origin.push_str("\r\n");
     }
     for_origin.push_str("Via: 1.1 brisk\r\nConnection: close\r\n\r\n");
     Some((origin, for_origin))
+}
+
+/// The fields that are for the origin; `None` if a line is no field.
+fn end_to_end(fields: &str) -> Option<Vec<&str>> {
+    let lines = fields.split("\r\n").filter(|field| !field.is_empty());
+    let named: Option<Vec<(&str, &str, &str)>> =
+        lines.map(|field| field.split_once(':').map(|(name, value)| (name, value, field))).collect();
+    let named = named?;
+    let connection = named.iter().filter(|(name, ..)| name.eq_ignore_ascii_case("connection"));
+    let mut dropped = HOP_BY_HOP.to_vec();
+    dropped.extend(connection.flat_map(|(_, value, _)| value.split(',').map(str::trim)));
+    let kept = |name: &str| !dropped.iter().any(|hop| name.eq_ignore_ascii_case(hop));
+    Some(named.iter().filter(|(name, ..)| kept(name)).map(|(.., field)| *field).collect())
 }
 
 #[cfg(test)]
@@ -104,6 +120,29 @@ mod tests {
             "GET /a?b=1 HTTP/1.1\r\nHost: origin.example\r\nAccept: */*\r\nCookie: a=b\r\n\
              Via: 1.1 brisk\r\nConnection: close\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn what_the_client_says_to_the_proxy_alone_stays_there() {
+        let head = "GET http://a.example/ HTTP/1.1\r\nX-Hop: 1\r\nConnection: close, x-hop\r\nX-Kept: 2\r\n\
+            connection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+        let (_, for_origin) = understand(head).unwrap();
+        assert_eq!(
+            for_origin,
+            "GET / HTTP/1.1\r\nHost: a.example\r\nX-Kept: 2\r\nVia: 1.1 brisk\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(understand("GET http://a.example/ HTTP/1.1\r\nno field\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn options_of_a_server_are_no_options_of_its_root() {
+        let line = |target: &str| {
+            let (_, for_origin) = understand(&format!("OPTIONS {target} HTTP/1.1\r\n\r\n")).unwrap();
+            for_origin.lines().next().unwrap().to_owned()
+        };
+        assert_eq!(line("http://a.example"), "OPTIONS * HTTP/1.1");
+        assert_eq!(line("http://a.example:81/"), "OPTIONS / HTTP/1.1");
+        assert_eq!(line("http://a.example?x"), "OPTIONS /?x HTTP/1.1");
     }
 
     #[test]
