@@ -16,8 +16,10 @@ pub struct Arm {
     pub name: String,
     /// The TCP of both ends.
     pub tcp: TcpConfig,
-    /// Both ends use Fast Open, and the client has been to the server before.
+    /// Both ends use Fast Open, and the client has the server's cookie.
     pub fast_open: bool,
+    /// Both ends have met before and know the path: its round-trip time for the timers of the handshake, its loss.
+    pub memory: bool,
 }
 
 impl Arm {
@@ -32,8 +34,8 @@ impl Arm {
         }
     }
 
-    /// Its connections make use of what earlier ones learnt of the path.
-    pub fn knows_path(&self) -> bool {
+    /// Its connections begin with what earlier ones learnt of the path, beyond the round-trip time.
+    pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
     }
 }
@@ -46,7 +48,7 @@ pub enum ArmError {
     Empty,
     /// The word is neither an arm nor a mechanism.
     #[error(
-        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=, delack_max=",
+        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, memory, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=, delack_max=",
         names()
     )]
     Unknown {
@@ -123,8 +125,9 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 9] = [
+const MECHANISMS: [(&str, &str); 10] = [
     ("fast_open", "on or off"),
+    ("memory", "on or off"),
     ("reactive", "off, paper or rack_tlp"),
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
@@ -163,7 +166,7 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
             words.next();
             Arm { name: name.to_owned(), ..arm }
         }
-        None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false },
+        None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false, memory: false },
     };
     words.try_for_each(|word| mechanism(word, &mut asked))?;
     Ok(asked)
@@ -176,12 +179,12 @@ fn named(name: &str) -> Option<Arm> {
         Named::Tcp(tcp) => (tcp(), false),
         Named::FastOpen(tcp) => (tcp(), true),
     };
-    Some(Arm { name: name.to_owned(), tcp, fast_open })
+    Some(Arm { name: name.to_owned(), tcp, fast_open, memory: fast_open })
 }
 
 /// Reads one `mechanism` or `mechanism=value` into the arm.
 fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
-    let Arm { name: arm, tcp, fast_open } = asked;
+    let Arm { name: arm, tcp, fast_open, memory } = asked;
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);
     let Some((mechanism, allowed)) = found else {
@@ -191,7 +194,9 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
     }
     match (*mechanism, value) {
-        ("fast_open", value) => *fast_open = value == "on",
+        ("fast_open", "on") => (*fast_open, *memory) = (true, true),
+        ("fast_open", _) => *fast_open = false,
+        ("memory", value) => *memory = value == "on",
         ("reactive", "off") => tcp.mechanisms.reactive = Reactive::Off,
         ("reactive", "rack_tlp") => tcp.mechanisms.reactive = Reactive::default(),
         ("reactive", "paper") => {
@@ -203,12 +208,14 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("planner", "on") => {
             let TcpConfig { mechanisms, handshake_copies, .. } = planned();
             (tcp.mechanisms, tcp.handshake_copies) = (mechanisms, handshake_copies);
+            *memory = true;
         }
         ("planner", "off") => tcp.mechanisms.planner = None,
         ("path", value) => {
             let on = value == "on";
             tcp.path_start = on.then(PathStart::default);
             tcp.handshake_timers = on.then(HandshakeTimers::default);
+            *memory |= on;
         }
         ("copy_syn", "off") => tcp.handshake_copies = None,
         ("copy_syn", value) => {
@@ -290,8 +297,16 @@ mod tests {
     #[test]
     fn what_is_known_of_the_path_and_the_copy_of_the_syn_are_words_of_their_own() {
         let arm = parse_arm("fast_open,path,copy_syn").unwrap();
-        assert!(arm.fast_open && arm.knows_path() && arm.tcp.handshake_copies.is_some());
+        assert!(arm.fast_open && arm.memory && arm.starts_from_path() && arm.tcp.handshake_copies.is_some());
         assert_eq!(parse_arm("path=off,copy_syn=off").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+    }
+
+    #[test]
+    fn who_has_the_cookie_knows_the_path_unless_told_otherwise() {
+        let of = |text| parse_arm(text).map(|arm| (arm.fast_open, arm.memory)).unwrap();
+        assert_eq!([of("tcp"), of("tcp+tfo"), of("fast_open")], [(false, false), (true, true), (true, true)]);
+        assert_eq!([of("tcp,memory"), of("path"), of("planner")], [(false, true); 3]);
+        assert_eq!([of("tcp+tfo,memory=off"), of("fast_open,memory=off")], [(true, false); 2]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct Burst {
 }
 
 /// What the arms have learnt of the paths beforehand: for each arm, for each path.
-pub(crate) type Acquaintances = Vec<Vec<Acquaintance>>;
+pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
 
 impl Comparison {
     /// The paths that a transaction can meet.
@@ -98,14 +98,22 @@ impl Comparison {
         self.arms.iter().map(of_arm).collect()
     }
 
-    /// The planner needs to know how much the path loses, and an arm that starts from the path what it carries:
-    /// they have seen many transactions like those that are compared, over the path as it is. It is the client of
-    /// Fast Open that is handed what is known.
-    fn acquaint(&self, arm: &Arm, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
+    /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the path what it
+    /// carries: they have seen many transactions like those that are compared, over the path as it is.
+    fn acquaint(&self, arm: &Arm, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
+        let acquaintance = match (arm.memory, arm.fast_open) {
+            (true, _) => self.met(arm, path)?,
+            (false, true) => self.met(arm, path)?.forget_paths(),
+            (false, false) => return Ok(None),
+        };
+        Ok(Some(acquaintance))
+    }
+
+    fn met(&self, arm: &Arm, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
         if let Some(page) = &self.page {
             return page::acquaintance(path, page);
         }
-        if arm.tcp.mechanisms.planner.is_none() && !arm.knows_path() {
+        if arm.tcp.mechanisms.planner.is_none() && !arm.starts_from_path() {
             return Ok(Acquaintance::over(path)?);
         }
         let seed = seeds::of_transaction(self.seed, u64::MAX);
@@ -129,7 +137,8 @@ impl Comparison {
     ) -> Result<TransactionResult, TransactionError> {
         let (path, seed) = self.place(index);
         let (tcp, link) = (&self.arms[arm].tcp, &self.paths()[path]);
-        let fast_open = self.arms[arm].fast_open.then_some(&known[arm][path]);
+        let fast_open = self.arms[arm].fast_open;
+        let known = known[arm][path].as_ref();
         if let Some(burst) = &self.setting.burst {
             return Ok(burst.meet(link, seed));
         }
@@ -137,6 +146,7 @@ impl Comparison {
             let spec = LoadSpec {
                 client: tcp.clone(),
                 server: tcp.clone(),
+                known,
                 fast_open,
                 spread: self.setting.spread,
                 ..LoadSpec::new(link, page)
@@ -164,7 +174,7 @@ impl Comparison {
             return Ok(fetched);
         }
         let think = self.setting.think + fetched.completion.unwrap_or_default();
-        let spec = TransactionSpec { think, fast_open, ..self.spec(arm, link, response) };
+        let spec = TransactionSpec { think, known, fast_open, ..self.spec(arm, link, response) };
         let answered = transaction_in(&spec, seed, arena)?;
         Ok(both_hops(answered, &fetched))
     }
@@ -204,9 +214,12 @@ impl Comparison {
         let (path, seed) = self.place(index);
         let link = &self.paths()[path];
         let known = self.acquaint(&self.arms[arm], link)?;
-        let fast_open = self.arms[arm].fast_open.then_some(&known);
         let response = self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
-        let spec = TransactionSpec { fast_open, ..self.spec(arm, link, response) };
+        let spec = TransactionSpec {
+            known: known.as_ref(),
+            fast_open: self.arms[arm].fast_open,
+            ..self.spec(arm, link, response)
+        };
         Ok(transaction_recorded(&spec, seed, records)?)
     }
 

@@ -34,8 +34,12 @@ pub(crate) fn keys() -> FastOpenConfig {
 /// What a client remembers of a server, and the server of the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquaintance {
-    client: String,
-    server: String,
+    /// The client's cookies.
+    cookies: String,
+    /// The client's paths.
+    paths: Option<String>,
+    /// The server's paths.
+    server: Option<String>,
 }
 
 impl Acquaintance {
@@ -49,8 +53,17 @@ impl Acquaintance {
 
     /// What a client's stack has learnt by now; of the servers nothing is kept.
     pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
-        let client = client.export_fast_open_cache(now) + &client.export_paths(now);
-        Acquaintance { client, server: String::new() }
+        Acquaintance {
+            cookies: client.export_fast_open_cache(now),
+            paths: Some(client.export_paths(now)),
+            server: None,
+        }
+    }
+
+    /// The cookies without what the path is like: what the kernel's SYN knows of a server it has met.
+    #[must_use]
+    pub fn forget_paths(self) -> Acquaintance {
+        Acquaintance { cookies: self.cookies, paths: None, server: None }
     }
 
     /// Makes the acquaintance of several servers, over this path.
@@ -103,25 +116,29 @@ impl Acquaintance {
         world.run_while(Instant::ZERO + patience, over);
         let now = world.now();
         let stack = world.stack(client);
-        let cookies = stack.export_fast_open_cache(now);
         Ok(Acquaintance {
-            client: cookies + &stack.export_paths(now),
-            server: world.stack(server).export_paths(now),
+            cookies: stack.export_fast_open_cache(now),
+            paths: Some(stack.export_paths(now)),
+            server: Some(world.stack(server).export_paths(now)),
         })
     }
 
     /// Lets a client remember.
     pub(crate) fn recall(&self, client: &mut Stack) {
-        let cookies = client.import_fast_open_cache(&self.client, Instant::ZERO);
-        let paths = client.import_paths(&self.client, Instant::ZERO);
-        debug_assert!(cookies.is_ok() && paths.is_ok(), "as it was written");
+        let cookies = client.import_fast_open_cache(&self.cookies, Instant::ZERO);
+        debug_assert!(cookies.is_ok(), "as it was written");
+        remember(client, self.paths.as_deref());
     }
 
     /// Lets a server remember.
     pub(crate) fn recall_at_server(&self, server: &mut Stack) {
-        let recalled = server.import_paths(&self.server, Instant::ZERO);
-        debug_assert!(recalled.is_ok(), "as it was written");
+        remember(server, self.server.as_deref());
     }
+}
+
+fn remember(stack: &mut Stack, paths: Option<&str>) {
+    let recalled = paths.map_or(Ok(()), |paths| stack.import_paths(paths, Instant::ZERO));
+    debug_assert!(recalled.is_ok(), "as it was written");
 }
 
 /// Transactions, one after the other: the first brings the cookie, the second tries it.
@@ -173,7 +190,7 @@ mod tests {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
         let acquaintance = Acquaintance::over(&link).unwrap();
         let spec = TransactionSpec::new(&link, 5_000);
-        let known = TransactionSpec { fast_open: Some(&acquaintance), ..spec.clone() };
+        let known = TransactionSpec { known: Some(&acquaintance), fast_open: true, ..spec.clone() };
         let took = |spec: &TransactionSpec<'_>| transaction(spec, 1).unwrap().completion;
         assert_eq!(took(&spec), Some(Duration::from_millis(200)));
         assert_eq!(took(&known), Some(Duration::from_millis(100)));
@@ -183,7 +200,11 @@ mod tests {
     fn a_lost_syn_costs_one_round_trip_and_a_half() {
         let link = LinkSpec::parse("--rtt 100ms --loss up:list:1").unwrap();
         let acquaintance = Acquaintance::over(&link).unwrap();
-        let known = TransactionSpec { fast_open: Some(&acquaintance), ..TransactionSpec::new(&link, 5_000) };
+        let known = TransactionSpec {
+            known: Some(&acquaintance),
+            fast_open: true,
+            ..TransactionSpec::new(&link, 5_000)
+        };
         let completion = transaction(&known, 1).unwrap().completion;
         assert_eq!(completion, Some(Duration::from_millis(350)), "without a memory it would be 1200 ms");
     }
@@ -191,7 +212,11 @@ mod tests {
     fn a_path_that_swallows_data_on_a_syn_costs_half_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms --middlebox drop-syn-data").unwrap();
         let acquaintance = Acquaintance::over(&link).unwrap();
-        let known = TransactionSpec { fast_open: Some(&acquaintance), ..TransactionSpec::new(&link, 5_000) };
+        let known = TransactionSpec {
+            known: Some(&acquaintance),
+            fast_open: true,
+            ..TransactionSpec::new(&link, 5_000)
+        };
         assert_eq!(transaction(&known, 1).unwrap().completion, Some(Duration::from_millis(250)));
     }
 }

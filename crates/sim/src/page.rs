@@ -214,8 +214,10 @@ pub struct LoadSpec<'a> {
     pub client: TcpConfig,
     /// The servers' TCP.
     pub server: TcpConfig,
-    /// Both ends use Fast Open, and the browser has been to every host before ([`acquaintance`]).
-    pub fast_open: Option<&'a Acquaintance>,
+    /// What the browser knows of the hosts ([`acquaintance`]); default `None`: it has never been there.
+    pub known: Option<&'a Acquaintance>,
+    /// Both ends use Fast Open. Default off.
+    pub fast_open: bool,
     /// How far the computations of a load lie from those of the page: each takes between this share less and
     /// this share more, drawn anew for every load. In thousandths, 0 to 1000; default 0.
     pub spread: u16,
@@ -231,7 +233,8 @@ impl<'a> LoadSpec<'a> {
             page,
             client: TcpConfig::default(),
             server: TcpConfig::default(),
-            fast_open: None,
+            known: None,
+            fast_open: false,
             spread: 0,
             limit: Duration::from_secs(600),
         }
@@ -307,7 +310,7 @@ fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, Tra
     let link = std::slice::from_ref(spec.link);
     let mut world = World::in_arena(link, seed, std::mem::take(arena));
     let client = world.add_host(Side::A, "browser", &[CLIENT], StackConfig::default())?;
-    if let Some(acquaintance) = spec.fast_open {
+    if let Some(acquaintance) = spec.known {
         acquaintance.recall(world.stack_mut(client));
     }
     let servers: Vec<SocketAddr> = addresses(spec.page).map(|ip| SocketAddr::new(ip, PORT)).collect();
@@ -317,14 +320,14 @@ fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, Tra
         let host = world.add_host(Side::B, &format!("server {index}"), &[address.ip()], stack)?;
         let listen = ListenConfig {
             tcp: spec.server.clone(),
-            fast_open: spec.fast_open.map(|_| FastOpenListen::default()),
+            fast_open: spec.fast_open.then(FastOpenListen::default),
             ..ListenConfig::default()
         };
         serving.push((host, world.add_app(host, Instant::ZERO, Server::new(address, listen))));
     }
     let connect = ConnectConfig {
         tcp: spec.client.clone(),
-        fast_open: spec.fast_open.map(|_| FastOpenConnect::default()),
+        fast_open: spec.fast_open.then(FastOpenConnect::default),
         ..ConnectConfig::default()
     };
     let page = spec.page.varied(spec.spread, seed);
@@ -360,7 +363,7 @@ pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, Transa
     let servers: Vec<IpAddr> = addresses(page).collect();
     let cookies = Acquaintance::with(&servers, link)?;
     let lossless = fast_open::lossless(link);
-    let visit = LoadSpec { fast_open: Some(&cookies), ..LoadSpec::new(&lossless, page) };
+    let visit = LoadSpec { known: Some(&cookies), fast_open: true, ..LoadSpec::new(&lossless, page) };
     let Loaded { world, client, .. } = play(&visit, VISIT_SEED, &mut Arena::default())?;
     Ok(Acquaintance::of_client(world.stack(client), world.now()))
 }
@@ -391,7 +394,7 @@ mod tests {
     fn loaded(page: &Page, fast_open: bool) -> LoadResult {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
         let known = acquaintance(&link, page).unwrap();
-        let spec = LoadSpec { fast_open: fast_open.then_some(&known), ..LoadSpec::new(&link, page) };
+        let spec = LoadSpec { known: fast_open.then_some(&known), fast_open, ..LoadSpec::new(&link, page) };
         load(&spec, 1, &mut Arena::default()).unwrap()
     }
 
@@ -451,8 +454,8 @@ mod tests {
         let page = Page::new("thin", activities).unwrap();
         let known = acquaintance(&link, &page).unwrap();
         let tcp = TcpConfig { initial_window: 3, ..TcpConfig::default() };
-        let (client, server, fast_open) = (tcp.clone(), tcp, Some(&known));
-        let spec = LoadSpec { fast_open, client, server, ..LoadSpec::new(&link, &page) };
+        let (client, server, known) = (tcp.clone(), tcp, Some(&known));
+        let spec = LoadSpec { known, fast_open: true, client, server, ..LoadSpec::new(&link, &page) };
         let result = load(&spec, 1, &mut Arena::default()).unwrap();
         // The first SYN to a host that meets a queue cannot know of it; the others hear of it while they wait.
         assert_eq!(result.dropped, 0);

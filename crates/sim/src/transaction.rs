@@ -49,8 +49,10 @@ pub struct TransactionSpec<'a> {
     pub client: TcpConfig,
     /// The server's TCP.
     pub server: TcpConfig,
-    /// Both ends use Fast Open, and the client has been to the server before. Default `None`: off.
-    pub fast_open: Option<&'a Acquaintance>,
+    /// What both ends know of each other and of the path; default `None`: they have never met.
+    pub known: Option<&'a Acquaintance>,
+    /// Both ends use Fast Open; a client that has no cookie asks for one. Default off.
+    pub fast_open: bool,
     /// When to give up; default 600 s of virtual time.
     pub limit: Duration,
 }
@@ -67,7 +69,8 @@ impl<'a> TransactionSpec<'a> {
             earlier: 0,
             client: TcpConfig::default(),
             server: TcpConfig::default(),
-            fast_open: None,
+            known: None,
+            fast_open: false,
             limit: Duration::from_secs(600),
         }
     }
@@ -230,14 +233,14 @@ impl Stage {
         let client_host = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
         let server_stack = StackConfig { fast_open: fast_open::keys(), ..StackConfig::default() };
         let server_host = world.add_host(Side::B, "server", &[SERVER], server_stack)?;
-        if let Some(acquaintance) = spec.fast_open {
+        if let Some(acquaintance) = spec.known {
             acquaintance.recall(world.stack_mut(client_host));
             acquaintance.recall_at_server(world.stack_mut(server_host));
         }
         let address = SocketAddr::new(SERVER, PORT);
         let listen = ListenConfig {
             tcp: spec.server.clone(),
-            fast_open: spec.fast_open.map(|_| FastOpenListen::default()),
+            fast_open: spec.fast_open.then(FastOpenListen::default),
             ..ListenConfig::default()
         };
         let server = world.add_app(server_host, Instant::ZERO, Server::new(address, listen));
@@ -245,7 +248,7 @@ impl Stage {
             server: address,
             connect: ConnectConfig {
                 tcp: spec.client.clone(),
-                fast_open: spec.fast_open.map(|_| FastOpenConnect::insured()),
+                fast_open: spec.fast_open.then(FastOpenConnect::insured),
                 ..ConnectConfig::default()
             },
             connections: match spec.established {

@@ -47,7 +47,8 @@ fn play(link: &str, bytes: u64, tcp: &TcpConfig, established: bool, n: u64) -> V
         established,
         client: tcp.clone(),
         server: tcp.clone(),
-        fast_open: Some(&acquaintance),
+        known: Some(&acquaintance),
+        fast_open: true,
         ..TransactionSpec::new(&link, bytes)
     };
     (0..n).map(|seed| transaction(&spec, seed).unwrap()).collect()
