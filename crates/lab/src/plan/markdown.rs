@@ -67,9 +67,9 @@ fn section(plan: &PlanReport, text: &mut String) {
 fn contestants(cell: &str, real: &RealReport, text: &mut String) {
     text.push_str(&format!(
         "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU ms a request of the\n\
-         contestant's processes; percent of its bulk flow beside one of the kernel's CUBIC):\n\n\
-         | contestant | answered | failed | mean | 95 % | p50 | p95 | p99 | up | down | CPU | share |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+         contestant's processes; percent of its bulk flow beside one of the kernel's CUBIC; whether the link kept its times):\n\n\
+         | contestant | answered | failed | mean | 95 % | p50 | p95 | p99 | up | down | CPU | share | link |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         real.bytes, real.parallel
     ));
     let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), short);
@@ -78,9 +78,10 @@ fn contestants(cell: &str, real: &RealReport, text: &mut String) {
         let [mean, low, high, p50, p95, p99] = [mean, low, high, p50, p95, p99].map(short);
         let [up, down] = [contestant.wire_up, contestant.wire_down].map(short);
         let ContestantReport { name, answered, failed, .. } = contestant;
+        let link = if contestant.valid { "valid" } else { "INVALID" };
         let (cpu, share) = (or_dash(contestant.cpu_ms), or_dash(contestant.share));
         text.push_str(&format!(
-            "| {name} | {answered} | {failed} | {mean} | {low} to {high} | {p50} | {p95} | {p99} | {up} | {down} | {cpu} | {share} |\n"
+            "| {name} | {answered} | {failed} | {mean} | {low} to {high} | {p50} | {p95} | {p99} | {up} | {down} | {cpu} | {share} | {link} |\n"
         ));
     }
 }
