@@ -15,6 +15,15 @@ def times(path):
     return [float(line.split()[2]) for line in open(path) if not line.startswith("failed")]
 
 
+def without_dropped_data(path, rtt):
+    """The same of the kernel's Fast Open, as if those whose SYN-ACK was lost had taken as long as those whose SYN was: its
+    client drops the data that comes before a SYN-ACK, and its server has to send them again."""
+    rows = [[float(word) for word in line.split()[1:3]] for line in open(path) if not line.startswith("failed")]
+    lost_syn = [last for first, last in rows if 1000 <= first < 1000 + 4 * rtt]
+    as_lost_syn = sum(lost_syn) / max(1, len(lost_syn))
+    return [as_lost_syn if first >= 1000 + 4 * rtt else last for first, last in rows]
+
+
 def gain(off, on):
     """Change of the mean in percent, with its 95 % interval (bootstrap over both samples)."""
     chance = random.Random(1)
@@ -32,18 +41,18 @@ def row(what, expected, found, interval, tolerance):
 
 
 directory, rtt, loss, size = sys.argv[1:]
+length = float(rtt.removesuffix("ms"))
 if loss.startswith("after:"):
     begins, continues = (float(part.rstrip("%")) / 100 for part in loss.removeprefix("after:").split(",")[:2])
     burst = 1 / (1 - continues)
 else:
     rate = float(loss.rstrip("%")) / 100
     burst = 1 / (1 - rate)
-# What the link has counted over the whole run: way, packets delivered, Mbit/s, packets lost.
-counted = {}
-for line in open(f"{directory}/link.txt"):
-    words = line.split()
-    if words and words[0] in ("up", "down"):
-        counted[words[0]] = int(words[3]) / (int(words[1]) + int(words[3]))
+# A line for each way: packets that one side's capture has, and of these those that the other one's has too.
+lost = {}
+for line in open(f"{directory}/crossed"):
+    way, sent, arrived = line.split()
+    lost[way] = 1 - int(arrived) / int(sent)
 runs = [f"{who}.{arm}" for who in ("kernel", "brisk") for arm in ("off", "reactive", "fast-open")]
 sample = {name: times(f"{directory}/{name}") for name in runs}
 print(f"\n{rtt}, loss {loss}, {size} bytes; {', '.join(f'{name} n={len(values)}' for name, values in sample.items())}")
@@ -52,11 +61,11 @@ for side in ("left", "right"):
     answer = json.load(open(f"{directory}/{side}.json"))
     capture = answer["capture"]
     print(f"captured at the {capture['side']}s{'':10}{'link':>14}{'capture':>10}  95 %")
-    row("round trip, ms", float(rtt.removesuffix("ms")), capture["rtt_ms"][1], "", 5)
+    row("round trip, ms", length, capture["rtt_ms"][1], "", 5)
     for way in ("down", "up"):
         facts = capture[way]
         low, high = (100 * end for end in facts["rate_ci95"])
-        row(f"loss {way}, %", 100 * counted[way], 100 * facts["rate"], f"{low:.2f}..{high:.2f}", 10)
+        row(f"loss {way}, %", 100 * lost[way], 100 * facts["rate"], f"{low:.2f}..{high:.2f}", 10)
         low, high = (end if end is not None else float("inf") for end in facts["burst_ci95"])
         row(f"burst {way}, packets", burst, facts["burst"], f"{low:.2f}..{high:.2f}", 20)
     # The kernel's Fast Open knows the cookie alone, ours the path too.
@@ -74,6 +83,9 @@ for side in ("left", "right"):
             measured, low, high = gain(sample[f"{who}.{before}"], sample[f"{who}.{after}"])
             effect = f"measured {measured:+6.1f} % ({low:+.1f}..{high:+.1f})"
             print(f"  {'':28}{effect}, {who}")
+            if name == "Fast Open alone":
+                kept, *_ = gain(sample["kernel.reactive"], without_dropped_data(f"{directory}/kernel.fast-open", length))
+                print(f"  {'':28}         {kept:+6.1f} %, had its client kept what came before a SYN-ACK")
             verdict = "agrees" if from_ <= measured <= to else "does not agree"
             overlap = "" if verdict == "agrees" or low > to or high < from_ else " (the intervals overlap)"
             agreement.write(

@@ -211,9 +211,12 @@ impl Direction {
         if segment.syn || segment.rst {
             return;
         }
-        let packets = segment.len.div_ceil(self.segment_size.max(segment.len.min(1460)).max(1)).max(1) as u16;
+        let size = self.segment_size.max(segment.len.min(1460)).max(1);
+        let packets = segment.len.div_ceil(size).max(1) as u16;
+        // Where the numbers begin nobody knows: of what was lost before the first packet the bytes alone tell.
+        let before_first = start.saturating_sub(next).div_ceil(u64::from(size)).min(u64::from(MOST_MISSING));
         let known = &mut self.identification;
-        let ahead = known.next.map_or(0, |expected| id.wrapping_sub(expected) as i16);
+        let ahead = known.next.map_or(before_first as i16, |expected| id.wrapping_sub(expected) as i16);
         match ahead {
             0 => known.regular += 1,
             1.. if ahead as u16 <= MOST_MISSING => {
@@ -343,6 +346,26 @@ mod tests {
         let seen = direction.finish(false);
         assert!(seen.by_identification);
         assert_eq!((seen.before.lost, seen.before.packets), (2, 7));
+    }
+
+    #[test]
+    fn what_was_lost_before_the_first_number_is_told_by_the_bytes() {
+        let id = |at, seq, len, id| Segment { ip_id: Some(id), ..segment(at, seq, len) };
+        let syn_ack = Segment { syn: true, ..id(0, 99, 0, 0) };
+        let rest = [id(50, 2100, 1000, 302), id(51, 3100, 1000, 303), id(52, 4100, 1000, 304)];
+        let again = [id(100, 100, 1000, 305), id(100, 1100, 1000, 306)];
+        let told = |then: &[Segment]| {
+            let mut direction = Direction::default();
+            for segment in [syn_ack].iter().chain(&rest).chain(then) {
+                direction.sent(segment, None);
+            }
+            direction.finish(false)
+        };
+        let seen = told(&again);
+        assert_eq!((seen.by_identification, seen.before.lost, seen.before.packets), (true, 2, 7));
+        // Overtaken on the way, they turn up.
+        let late = [id(51, 100, 1000, 300), id(51, 1100, 1000, 301)];
+        assert_eq!(told(&late).before.lost, 0);
     }
 
     #[test]
