@@ -83,7 +83,9 @@ fn capture() -> Vec<(&'static str, Vec<u8>)> {
         new.extend(words(&[block]));
     }
     let cut = old[..old.len() - 30].to_vec();
-    vec![("pcap", old), ("pcapng", new), ("cut", cut)]
+    // Process information of 8 bytes; a block has 12 at least.
+    let too_short = [new.clone(), words(&[0x8000_0001, 8, 0, 8])].concat();
+    vec![("pcap", old), ("pcapng", new), ("cut", cut), ("too-short", too_short)]
 }
 
 fn segment() -> Vec<(&'static str, Vec<u8>)> {

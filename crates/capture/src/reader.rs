@@ -8,6 +8,8 @@ use thiserror::Error;
 
 /// Bytes of the longest block that is read; a packet of 64 KiB and its options fit several times.
 pub const LONGEST_BLOCK: usize = 1 << 20;
+/// Bytes of the shortest block of pcapng: its type and twice its length.
+const SHORTEST_BLOCK: u32 = 12;
 /// Interfaces of a section that are told apart.
 const MOST_INTERFACES: usize = 4096;
 
@@ -71,6 +73,8 @@ struct State {
     interfaces: Vec<Interface>,
     /// Interfaces of the sections before.
     earlier: u32,
+    /// Whether the numbers of this section are big-endian; none in a file in the old format.
+    big_endian: Option<bool>,
     /// Link type and ticks a second of a file in the old format.
     legacy: Option<(Linktype, u64)>,
     last: u64,
@@ -104,6 +108,10 @@ fn read_blocks(
     let mut state = State::default();
     let mut refilled_at = None;
     loop {
+        if state.is_too_short(blocks.data()) {
+            reading.stopped = Some("the file is damaged".to_owned());
+            return Ok(reading);
+        }
         match blocks.next() {
             Ok((len, block)) => {
                 if let Some(packet) = state.take(&block) {
@@ -136,6 +144,15 @@ fn read_blocks(
 }
 
 impl State {
+    /// True if the block that begins `bytes` says that it is shorter than a block can be. The parser subtracts
+    /// [`SHORTEST_BLOCK`] from the length of some blocks without asking.
+    fn is_too_short(&self, bytes: &[u8]) -> bool {
+        let Some(big_endian) = self.big_endian else { return false };
+        let Some(length) = bytes.get(4..).and_then(<[u8]>::first_chunk) else { return false };
+        let length = if big_endian { u32::from_be_bytes(*length) } else { u32::from_le_bytes(*length) };
+        length < SHORTEST_BLOCK
+    }
+
     fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<Frame<'a>> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
@@ -156,7 +173,8 @@ impl State {
 
     fn take_ng<'a>(&mut self, block: &'a Block<'a>) -> Option<Frame<'a>> {
         match block {
-            Block::SectionHeader(_) => {
+            Block::SectionHeader(header) => {
+                self.big_endian = Some(header.big_endian());
                 self.earlier = self.earlier.saturating_add(self.interfaces.len() as u32);
                 self.interfaces.clear();
                 None

@@ -225,6 +225,25 @@ fn a_byte_that_is_wrong_anywhere_is_no_panic() {
     }
 }
 
+/// A block is at least 12 bytes long; the parser takes that for granted.
+#[test]
+fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
+    let whole = pcapng(Layer::Raw, &conversation(false));
+    let packets = analyse(&whole[..]).unwrap().packets;
+    // Process information, a simple packet, an enhanced packet, and one that nobody knows.
+    for kind in [0x8000_0001_u32, 3, 6, 0x7777] {
+        for length in 0..12_u32 {
+            let mut file = whole.clone();
+            file.extend([kind.to_le_bytes(), length.to_le_bytes(), [0; 4], length.to_le_bytes()].concat());
+            let analysis = analyse(&file[..]).unwrap();
+            assert_eq!(
+                (analysis.packets, analysis.stopped.as_deref()),
+                (packets, Some("the file is damaged"))
+            );
+        }
+    }
+}
+
 #[test]
 fn two_gigabytes_of_nothing_are_read_with_little_memory() {
     // A sparse file: a header and one packet, then zeros. In the old format these are packets without a byte.
