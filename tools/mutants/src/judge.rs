@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::list::Mutant;
+use crate::list::{LATE, MISSED, Mutant};
 
 /// Address space of a test, KiB: a mutant that takes all memory is to fail, and the machine is not.
 const MEMORY_KIB: u64 = 6 << 20;
@@ -104,8 +104,10 @@ pub fn run(tests: &[Test], mutants: &[Mutant], jobs: usize, limit: Duration) -> 
             while start.elapsed() < limit {
                 let Some(mutant) = queue.lock().expect("no panic").next() else { break };
                 let verdict = judge(&tests, mutant.id)?;
-                if verdict == Verdict::Missed {
-                    println!("missed: {}", mutant.name);
+                match verdict {
+                    Verdict::Caught => {}
+                    Verdict::Late => println!("{LATE}{}", mutant.name),
+                    Verdict::Missed => println!("{MISSED}{}", mutant.name),
                 }
                 done.lock().expect("no panic").push((mutant.clone(), verdict));
             }

@@ -1,5 +1,6 @@
 //! The mutants, from `cargo mutants`, and a sample of them.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -8,6 +9,11 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use serde::Deserialize;
+
+/// What stands before the name of a mutant that no test fails for.
+pub const MISSED: &str = "missed: ";
+/// What stands before the name of one whose tests do not end.
+pub const LATE: &str = "not in time: ";
 
 /// A place in a file, as `cargo mutants` counts: both from 1, columns in characters.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
@@ -56,6 +62,17 @@ pub fn of(package: &str, file: Option<&str>) -> Result<Vec<Mutant>> {
     all.retain(|mutant| file.is_none_or(|file| mutant.file.to_string_lossy().contains(file)));
     ensure!(!all.is_empty(), "there is no mutant of {package} in a file like that");
     Ok(all)
+}
+
+/// Those of them that an earlier run printed as missed.
+pub fn missed(all: &[Mutant], log: &str) -> Result<Vec<Mutant>> {
+    let names: HashSet<&str> = log.lines().filter_map(|line| line.strip_prefix(MISSED)).collect();
+    let missed: Vec<Mutant> = all.iter().filter(|mutant| names.contains(&*mutant.name)).cloned().collect();
+    ensure!(
+        !missed.is_empty(),
+        "nothing in the log is a mutant of these sources: lines begin with '{MISSED}'"
+    );
+    Ok(missed)
 }
 
 /// So many of them, drawn with a seed, numbered.

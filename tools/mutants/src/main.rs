@@ -47,6 +47,9 @@ struct Args {
     /// Only mutants whose file's path contains this.
     #[arg(long)]
     file: Option<String>,
+    /// Only mutants that this log of an earlier run says were missed.
+    #[arg(long)]
+    again: Option<PathBuf>,
     /// Mutants that are tried at a time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -60,7 +63,11 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let all = list::of(&args.package, args.file.as_deref())?;
+    let mut all = list::of(&args.package, args.file.as_deref())?;
+    if let Some(log) = &args.again {
+        let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
+        all = list::missed(&all, &text)?;
+    }
     let drawn = list::sample(&all, args.sample.unwrap_or(all.len()), args.seed);
     println!("{} mutants of {}, {} drawn with seed {}", all.len(), args.package, drawn.len(), args.seed);
     let tree = tree::Tree::copy(&args.directory, &args.package)?;
