@@ -475,6 +475,8 @@ mod tests {
         cubic.set_cwnd(90_000);
         cubic.on_congestion(Instant::ZERO);
         assert_eq!(cubic.curve.w_max, 90_000, "beyond the last W_max: no less than the window");
+        cubic.on_congestion(Instant::ZERO);
+        assert_eq!(cubic.curve.w_max, 90_000, "nor where the last W_max was just reached");
     }
 
     /// Section 4.8: after a timeout "K is set to 0, and W_max is set to the congestion window size at the

@@ -136,6 +136,16 @@ mod tests {
     }
 
     #[test]
+    fn only_the_mark_with_which_an_echo_begins_is_acknowledged_at_once() {
+        let mut ecn = active();
+        let begins =
+            [Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect0].map(|ecn_of| ecn.on_arrived(ecn_of, Flags::ACK, true));
+        assert_eq!(begins, [false, true, false, false]);
+        assert!(!ecn.on_arrived(Ecn::Ect0, Flags::ACK | Flags::CWR, true));
+        assert!(ecn.on_arrived(Ecn::Ce, Flags::ACK, true), "after CWR it begins anew");
+    }
+
+    #[test]
     fn retransmissions_are_not_ect_and_do_not_carry_cwr() {
         let mut ecn = active();
         ecn.on_reduced();

@@ -234,3 +234,37 @@ impl Connection {
         flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+    /// A quarter of the least round trip and 4 ms above it.
+    const QUEUED: Duration = Duration::from_millis(129);
+
+    /// Eight losses, the first `queued` of them behind a rising round-trip time.
+    fn eight(queued: u32) -> LossKinds {
+        let mut kinds = LossKinds::default();
+        for loss in 0..8 {
+            kinds.latest = Some(if loss < queued { QUEUED } else { SHORT });
+            kinds.on_loss(Some(SHORT));
+        }
+        kinds
+    }
+
+    #[test]
+    fn losses_are_of_a_queue_if_most_were_or_one_stands_now_and_some_were() {
+        for (queued, now, queue) in [
+            (0, SHORT, false),
+            (0, QUEUED, false),
+            (1, SHORT, false),
+            (1, QUEUED, true),
+            (4, SHORT, false),
+            (5, SHORT, true),
+        ] {
+            let kinds = LossKinds { latest: Some(now), ..eight(queued) };
+            assert_eq!(kinds.is_queue(Some(SHORT)), queue, "{queued} of 8, now {now:?}");
+        }
+    }
+}

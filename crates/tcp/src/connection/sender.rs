@@ -450,6 +450,17 @@ mod tests {
     }
 
     #[test]
+    fn a_small_window_is_pressing_only_while_something_waits_for_it() {
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
+        assert!(!sender.is_pressing(), "nothing is written");
+        sender.queue.write(b"waits");
+        assert!(sender.is_pressing());
+        sender.congestion.set_cwnd(1_000_000);
+        assert!(!sender.is_pressing(), "a large window sends in large pieces");
+    }
+
+    #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
         let mut hold = Hold::default();
         assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));

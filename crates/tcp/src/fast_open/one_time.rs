@@ -177,7 +177,7 @@ mod tests {
     fn one_cookie_does_not_use_up_another() {
         let mut issuer = issuer();
         let (client, server) = (ip("192.0.2.1"), ip("198.51.100.9"));
-        let cookies: std::vec::Vec<_> = (0..200).map(|_| issuer.issue(client, server)).collect();
+        let cookies: std::vec::Vec<_> = (0..2000).map(|_| issuer.issue(client, server)).collect();
         for redeemed in [Redeemed::Accepted, Redeemed::Reused] {
             assert!(cookies.iter().all(|cookie| issuer.redeem(cookie, client, server) == redeemed));
         }

@@ -254,6 +254,17 @@ mod tests {
         assert_eq!(cache.len(), 0);
     }
 
+    #[test]
+    fn a_cookie_is_whole_bytes_in_hexadecimal() {
+        assert_eq!(unhex("abcdef01"), Cookie::new(&[0xab, 0xcd, 0xef, 0x01]));
+        let longest = "5a".repeat(Cookie::MAX_LEN);
+        assert_eq!(unhex(&longest), Cookie::new(&[0x5a; Cookie::MAX_LEN]));
+        let too_long = longest.clone() + "5a";
+        for text in ["", "abcdef01a", "abcdefgh", "ab cd ef 01", "\u{b5}\u{b5}\u{b5}\u{b5}", &too_long] {
+            assert_eq!(unhex(text), None, "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_damaged_text_is_refused_as_a_whole(at_byte in 0usize..200, to in any::<u8>(), cut in any::<bool>()) {

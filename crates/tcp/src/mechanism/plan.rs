@@ -513,6 +513,24 @@ mod tests {
         assert!(!doubles_handshake(172, 1500, &Losses { queue: true, ..losses(20_000) }, 200));
     }
 
+    /// In the long run as much is lost as was said, and as often after a loss: a packet is lost if one behind a
+    /// lost one is, or one behind one that arrived.
+    #[test]
+    fn the_chain_has_the_loss_and_the_bursts_that_it_was_given() {
+        for (per_million, burst_milli) in [(20_000, 1_500), (200_000, 3_000), (400_000, 4_000)] {
+            let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
+            assert_eq!(chain.loss, u64::from(per_million) * 1000);
+            let again = mul(chain.loss, chain.stay) + mul(ONE - chain.loss, chain.enter);
+            assert!(again.abs_diff(chain.loss) < 1_000, "{again} of {chain:?}");
+            let burst = ONE * 1000 / (ONE - chain.stay);
+            assert!(burst.abs_diff(u64::from(burst_milli)) <= 1, "{burst} of {chain:?}");
+            for packets in 0..12 {
+                let none = chain.lost(packets, 3)[0];
+                assert!(chain.none_lost(packets).abs_diff(none) < 1_000, "{packets} of {chain:?}");
+            }
+        }
+    }
+
     /// The chain against a count of many runs of a seeded generator.
     #[test]
     fn the_odds_are_those_of_the_chain() {

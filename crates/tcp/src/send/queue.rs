@@ -349,6 +349,19 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_left_without_push_is_repeated_without() {
+        let mut queue = queue();
+        // Corked: nothing is pushed before all has left.
+        queue.write(&[1; 2500]);
+        for end in [1000, 2000] {
+            assert!(!queue.push_at(range(end - 1000, end)));
+            queue.on_sent(START + end);
+        }
+        assert!(!queue.push_at(range(0, 1000)) && !queue.push_at(range(1000, 2000)));
+        assert!(queue.push_at(range(2000, 2500)));
+    }
+
+    #[test]
     fn half_a_window_without_push_forces_one() {
         let mut queue = queue();
         queue.set_max_window(4000);

@@ -13,11 +13,14 @@ mod replay;
 mod syn_ack;
 mod with_gentle;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, FastOpenConfig, HandshakeTimers, ListenConfig, StackConfig, SynCookies, TcpConfig,
+    ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig, PlannerConfig,
+    StackConfig, SynCookies, TcpConfig,
 };
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError};
@@ -28,7 +31,7 @@ use brisk_tcp::fast_open::{
 use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{Cookie, FastOpen, Flags, Instant, Options, Segment, SeqNum, TcpHeader, Timestamps};
 
-use crate::harness::{A, B, Pair, Side, packet, pattern, stack_config, syn};
+use crate::harness::{A, B, Pair, Seen, Side, packet, pattern, stack_config, syn};
 use played::{Peer, Played, bare};
 
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);

@@ -254,3 +254,19 @@ fn beside_an_unaware_peer_everything_but_the_syn_is_as_without() {
     };
     assert_eq!(traffic(None), traffic(Some(CorrectiveConfig::default())));
 }
+
+#[test]
+fn what_is_kept_for_repairs_is_free_again_when_the_connections_are_gone() {
+    let mut pair = Pair::with_configs(1, stack_config(A), stack_config(B));
+    let mechanisms =
+        MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..MechanismConfig::default() };
+    let tcp = TcpConfig { mechanisms, ..TcpConfig::default() };
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    pair.transfer(A, at_a, at_b, &pattern(20_000), Duration::from_secs(10));
+    assert!(pair.b.repair_memory() >= 20_000 / 2, "{}", pair.b.repair_memory());
+    pair.abort(A, at_a);
+    pair.run_ms(50);
+    pair.release(B, at_b);
+    assert_eq!((pair.b.connections(), pair.b.repair_memory()), (0, 0));
+}

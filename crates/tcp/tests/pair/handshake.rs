@@ -6,7 +6,7 @@ use brisk_tcp::config::{ConnectConfig, ListenConfig, SynCookies, TcpConfig};
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ConnectError, ListenError, ReadError};
 use brisk_tcp::stack::Refusal;
-use brisk_tcp::{Event, StackConfig};
+use brisk_tcp::{Event, Stack, StackConfig};
 use brisk_wire::{Flags, SeqNum, TcpHeader};
 
 use crate::harness::{A, B, Pair, packet, pattern, stack_config, syn};
@@ -29,6 +29,11 @@ fn three_segments_open_a_connection() {
     let flags: Vec<Flags> = pair.seen.iter().map(|seen| seen.tcp.flags).collect();
     assert_eq!(flags, [Flags::SYN, SYN_ACK, Flags::ACK]);
     assert_eq!(pair.b.accept(listener), None);
+    let counts = |stack: &Stack, id| {
+        let counters = stack.conn_stats(id).expect("held").counters;
+        (counters.segments_out, counters.segments_in)
+    };
+    assert_eq!((counts(&pair.a, at_a), counts(&pair.b, at_b)), ((2, 1), (1, 2)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, KeepaliveConfig, ListenConfig, Reactive, TcpConfig,
+    BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig, ListenConfig, Reactive, TcpConfig,
 };
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
@@ -151,6 +151,25 @@ fn an_idle_connection_is_parked_and_wakes() {
     pair.run(Duration::from_secs(3));
     assert_eq!((pair.a.parked(), pair.b.parked()), (1, 1));
     assert_eq!(pair.a.memory() + pair.b.memory(), 0, "a parked connection holds no buffers");
+}
+
+#[test]
+fn a_connection_that_waits_for_a_window_is_not_parked() {
+    let mut pair = Pair::new(5);
+    let receive_buffer = BufferConfig { initial: 4096, max: 4096 };
+    let narrow =
+        ListenConfig { tcp: TcpConfig { receive_buffer, ..TcpConfig::default() }, ..ListenConfig::default() };
+    let listener = pair.listen(B, 80, narrow);
+    let (client, server) = pair.established_at(listener, &ConnectConfig::default());
+    pair.write(A, client, &pattern(10_000)).expect("there is room");
+    pair.run(Duration::from_secs(3));
+    let unsent = pair.a.conn_info(client).expect("held").unsent;
+    assert!(unsent > 5000, "{unsent}");
+    assert_eq!(pair.a.parked(), 0, "there is something to send");
+    let first = pair.read(B, server).expect("open").expect("not at its end").len();
+    pair.run(Duration::from_secs(10));
+    let next = pair.read(B, server).expect("open").expect("not at its end").len();
+    assert!(first + next > 5000, "{first} and {next}");
 }
 
 #[test]

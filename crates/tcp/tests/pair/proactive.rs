@@ -6,11 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CopyMark, CopyRule, CopyScope, ListenConfig, ProactiveConfig, StackConfig, TcpConfig,
+    ConnectConfig, CopyMark, CopyRule, CopyScope, ListenConfig, PlannerConfig, ProactiveConfig, StackConfig,
+    TcpConfig,
 };
 use brisk_tcp::connection::Counters;
+use brisk_tcp::error::CloseReason;
+use brisk_tcp::event::Probe;
+use brisk_tcp::mechanism::plan::{Form, Protection};
 use brisk_tcp::stack::Rx;
-use brisk_tcp::{ConnId, Stack};
+use brisk_tcp::{ConnId, Event, Stack};
 use brisk_wire::{Flags, TcpHeader};
 use proptest::prelude::*;
 
@@ -118,6 +122,86 @@ fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
     pair.run_ms(1);
     assert_eq!(counters(&pair.b, at_b).originals_dropped, 3);
     assert_eq!(pair.seen.len(), sent, "no acknowledgement leaves for them");
+}
+
+/// Who observes a stack is told of each loss that a copy repaired, and of the window that went down for it.
+#[test]
+fn a_loss_that_a_copy_repaired_is_observed_at_both_ends() {
+    let observed = |side| StackConfig { observe: true, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, observed(A), observed(B));
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp(ALL), ..ListenConfig::default() });
+    let (at_a, at_b) =
+        pair.established_at(listener, &ConnectConfig { tcp: tcp(ALL), ..ConnectConfig::default() });
+    let mut originals = 0;
+    pair.tap = Some(Box::new(move |from, segment| {
+        let original = from == A && !segment.payload.is_empty() && !is_copy(&segment.tcp);
+        originals += u32::from(original);
+        original && originals == 3
+    }));
+    pair.transfer(A, at_a, at_b, &pattern(10_000), Duration::from_secs(60));
+    pair.run_ms(500);
+    let copies: Vec<_> = std::iter::from_fn(|| pair.b.poll_probe()).map(|(_, _, probe)| probe).collect();
+    let used = copies.iter().filter(|probe| matches!(probe, Probe::CopyUsed { segments: 1 })).count();
+    assert_eq!(used, 1, "{copies:?}");
+    let masked: Vec<_> = std::iter::from_fn(|| pair.a.poll_probe()).map(|(_, _, probe)| probe).collect();
+    assert!(masked.iter().any(|probe| matches!(probe, Probe::MaskedLoss { .. })), "{masked:?}");
+    assert_eq!((pair.a.stats().probes_dropped, pair.b.stats().probes_dropped), (0, 0));
+}
+
+/// The planner names the last segments of a flight, and they leave twice.
+#[test]
+fn the_copies_that_the_planner_names_leave() {
+    let mut pair = Pair::new(1);
+    let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
+    let protection = Protection::Copies { last: 2, pause: false };
+    let form = Some(Form { segments: 5, segment: 1448, protection });
+    tcp.mechanisms.planner = Some(PlannerConfig { form, ..PlannerConfig::DEFAULT });
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    pair.seen.clear();
+    pair.transfer(A, at_a, at_b, &pattern(5 * 1448), Duration::from_secs(60));
+    let first = pair.seen[0].tcp.seq;
+    let copies = pair.seen.iter().filter(|seen| seen.from == A && is_copy(&seen.tcp));
+    let copied: Vec<u32> = copies.map(|seen| seen.tcp.seq.since(first) / 1448).collect();
+    assert_eq!(copied, [3, 4]);
+}
+
+/// Of a coalesced segment with a FIN the last part alone has the FIN: all of it is read before the end.
+#[test]
+fn a_fin_on_what_a_device_coalesced_ends_the_last_part() {
+    let (mut pair, at_a, at_b) = connected(0);
+    pair.tap = Some(Box::new(|from, _| from == A));
+    pair.seen.clear();
+    assert_eq!(pair.write(A, at_a, &pattern(4_000)), Ok(4_000));
+    pair.shutdown(A, at_a);
+    pair.run_ms(1);
+    let originals: Vec<_> =
+        pair.seen.iter().filter(|seen| seen.from == A && !is_copy(&seen.tcp)).cloned().collect();
+    let (first, last) = (&originals[0], &originals[originals.len() - 1]);
+    assert!(last.tcp.flags.contains(Flags::FIN));
+    let header = TcpHeader { flags: last.tcp.flags, ..first.tcp.clone() };
+    let joined = packet(A.addr(header.src_port), B.addr(header.dst_port), &header, &pattern(4_000));
+    let now = pair.now;
+    pair.b.on_packet(&joined, Rx { segment_size: Some(first.len as u16), ..Rx::default() }, now);
+    assert_eq!(pair.read(B, at_b), Ok(Some(pattern(4_000))));
+    assert_eq!(pair.read(B, at_b), Ok(None));
+}
+
+#[test]
+fn a_connection_that_was_reset_is_not_woken_for_its_copies() {
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp(ALL), ..ListenConfig::default() });
+    let late = ProactiveConfig { gap: Duration::from_millis(5), ..ALL };
+    let (at_a, at_b) =
+        pair.established_at(listener, &ConnectConfig { tcp: tcp(late), ..ConnectConfig::default() });
+    pair.abort(B, at_b);
+    pair.run_ms(8);
+    pair.write(A, at_a, b"copied in 5 ms").expect("open");
+    // The reset arrives 2 ms later.
+    pair.run_ms(3);
+    assert!(pair.a.conn_stats(at_a).is_some_and(|stats| stats.counters.copies_sent == 0));
+    assert!(pair.heard(A, Event::Closed(at_a, CloseReason::Reset)));
+    assert_eq!(pair.a.next_timeout(), None);
 }
 
 #[test]

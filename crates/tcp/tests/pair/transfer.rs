@@ -1,12 +1,79 @@
 //! Data over a good wire: both ways, large, small, urgent.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use brisk_tcp::config::{ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
-use brisk_tcp::error::ReadError;
+use brisk_tcp::Event;
+use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
+use brisk_tcp::error::{ReadError, WriteError};
+use brisk_tcp::stack::Rx;
 use brisk_wire::Flags;
 
-use crate::harness::{A, B, Pair, pattern, stack_config};
+use crate::harness::{A, B, Pair, packet, pattern, stack_config};
+
+/// RFC 9293 section 3.8.7 (MUST-48): the application says which DSCP its segments have, and may say anew.
+#[test]
+fn the_dscp_can_be_changed_on_an_open_connection() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    let seen: Rc<RefCell<Vec<u8>>> = Rc::default();
+    let notes = Rc::clone(&seen);
+    pair.tap = Some(Box::new(move |from, segment| {
+        if from == A {
+            notes.borrow_mut().push(segment.ip.dscp);
+        }
+        false
+    }));
+    for dscp in [0, 46, 63] {
+        pair.a.set_dscp(at_a, dscp);
+        pair.transfer(A, at_a, at_b, &pattern(100), Duration::from_secs(1));
+        assert_eq!(seen.take(), [dscp]);
+    }
+}
+
+/// A device may hand in several segments as one: it counts as what was on the wire, headers included.
+#[test]
+fn what_a_device_coalesced_counts_as_the_segments_that_it_was() {
+    let mut pair = Pair::new(1);
+    let (at_a, at_b) = pair.established();
+    pair.seen.clear();
+    pair.tap = Some(Box::new(|from, _| from == A));
+    let before = [pair.a.conn_stats(at_a), pair.b.conn_stats(at_b)].map(|it| it.expect("open").counters);
+    pair.write(A, at_a, &pattern(4_000)).expect("room");
+    pair.run_ms(1);
+    let first = pair.seen[0].clone();
+    assert_eq!((pair.seen.len(), first.len), (3, 1448));
+    let joined = packet(A.addr(first.tcp.src_port), B.addr(80), &first.tcp, &pattern(4_000));
+    let now = pair.now;
+    pair.b.on_packet(&joined, Rx { segment_size: Some(1448), ..Rx::default() }, now);
+    let after = [pair.a.conn_stats(at_a), pair.b.conn_stats(at_b)].map(|it| it.expect("open").counters);
+    let sent = after[0].wire_bytes_out - before[0].wire_bytes_out;
+    assert_eq!(sent, 4_000 + 3 * 52);
+    assert_eq!(after[1].wire_bytes_in - before[1].wire_bytes_in, sent);
+}
+
+#[test]
+fn a_writer_that_found_no_room_hears_of_it_when_there_is_some() {
+    let mut pair = Pair::new(1);
+    let send_buffer = BufferConfig { initial: 20_000, max: 20_000 };
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let tcp = TcpConfig { send_buffer, ..TcpConfig::default() };
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    assert_eq!(pair.write(A, at_a, &pattern(30_000)), Ok(20_000));
+    pair.run_ms(9);
+    pair.events.clear();
+    assert_eq!(pair.write(A, at_a, b"more"), Err(WriteError::WouldBlock));
+    pair.run_ms(9);
+    assert!(!pair.heard(A, Event::Writable(at_a)), "nothing is acknowledged yet");
+    pair.run_ms(30);
+    assert!(pair.heard(A, Event::Writable(at_a)));
+    assert_eq!(pair.write(A, at_a, b"more"), Ok(4));
+    pair.events.clear();
+    pair.run_ms(100);
+    assert!(!pair.heard(A, Event::Writable(at_a)), "who does not wait is told nothing");
+    assert_eq!(pair.read(B, at_b).expect("open").expect("not at its end").len(), 20_004);
+}
 
 #[test]
 fn a_megabyte_each_way() {

@@ -1,7 +1,7 @@
 //! What SYN and SYN-ACK agree on about Corrective and Proactive, on two whole connections.
 
 use super::*;
-use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, ProactiveConfig};
+use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Profile};
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
@@ -15,6 +15,18 @@ fn outcomes(client: TcpConfig, server: TcpConfig) -> [GentleOutcome; 2] {
     world.config[S] = Arc::new(server);
     world.run(Instant::from_millis(300));
     [C, S].map(|who| world.end(who).stats().gentle)
+}
+
+#[test]
+fn of_a_path_of_which_nothing_is_known_the_assumed_loss_is_expected() {
+    for assumed_loss in [0, 10_000, 200_000] {
+        let mut config = TcpConfig::planned(5);
+        config.mechanisms.planner = Some(PlannerConfig { assumed_loss, ..PlannerConfig::default() });
+        let losses = World::new(config).end(C).expected_losses();
+        // Five segments of the assumed loss, and the SYN, which is not lost yet.
+        let of_six = assumed_loss * 5 / 6;
+        assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
+    }
 }
 
 const F2: Agreed = Agreed { profile: Profile::F2, encoding: 1, proactive: false };

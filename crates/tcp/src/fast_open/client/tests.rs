@@ -146,6 +146,23 @@ fn what_has_answered_before_is_left_alone_after_six_in_a_row() {
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
+/// An answer that another connection got first may have been lost on this one: the second time in a row tells.
+#[test]
+fn an_answer_that_was_outrun_tells_something_the_second_time() {
+    let outrun = Report::BlackHole(BlackHoleSign::Outrun);
+    let mut bench = Bench::known();
+    bench.report(&outrun, 0);
+    assert_eq!(bench.mode(1), Ok(Mode::Data));
+    bench.report(&outrun, 2);
+    assert_eq!(bench.mode(3), Err(OffReason::Disabled));
+    // With an answer in between it is no row.
+    let mut bench = Bench::known();
+    bench.report(&outrun, 0);
+    bench.report(&Report::Works, 1);
+    bench.report(&outrun, 2);
+    assert_eq!(bench.mode(3), Ok(Mode::Data));
+}
+
 #[test]
 fn a_failure_concerns_one_port() {
     let mut bench = Bench::known();

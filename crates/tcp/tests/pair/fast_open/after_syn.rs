@@ -49,6 +49,24 @@ fn no_more_than_an_initial_window_follows() {
     assert_eq!(world.read(B, at_b), pattern(30_000));
 }
 
+/// However much a client sends behind its SYN: the server takes no more than an initial window before the ACK that
+/// proves the address.
+#[test]
+fn a_server_takes_no_more_than_an_initial_window_without_ack() {
+    let mut world = World::known(taking());
+    world.open(&following(9), &pattern(40_000));
+    world.until(51);
+    let syn = world.pair.seen[0].tcp.clone();
+    for from in (14_200..40_000).step_by(1420) {
+        let behind = TcpHeader { seq: syn.seq + 1 + from, flags: Flags::PSH, ..syn.clone() };
+        let payload = &pattern(40_000)[from as usize..][..1420.min(40_000 - from as usize)];
+        world.pair.forge(B, &behind, payload);
+    }
+    let at_b = world.accept();
+    let taken = world.read(B, at_b).len();
+    assert!((14_200..1420 + 14_600).contains(&taken), "{taken}");
+}
+
 #[test]
 fn by_default_nothing_follows() {
     let mut world = World::known(taking());

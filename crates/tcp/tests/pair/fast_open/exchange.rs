@@ -163,6 +163,34 @@ fn what_was_kept_goes_when_the_plain_syn_leaves() {
     }
 }
 
+/// A client that holds nothing drops what overtakes the SYN-ACK; it comes again.
+#[test]
+fn what_overtakes_the_syn_ack_is_dropped_if_nothing_is_to_be_held() {
+    for (hold_early, read) in [(false, 0), (true, 1000)] {
+        let mut world = World::known(FastOpenListen::default());
+        let connect = FastOpenConnect { hold_early, ..FastOpenConnect::default() };
+        let delayed: Rc<RefCell<Vec<u8>>> = Rc::default();
+        let keep = Rc::clone(&delayed);
+        world.pair.tap = Some(Box::new(move |from, segment: &Segment<'_>| {
+            let syn_ack = from == B && segment.tcp.flags == SYN_ACK;
+            if syn_ack {
+                *keep.borrow_mut() = packet(B.addr(80), A.addr(segment.tcp.dst_port), &segment.tcp, &[]);
+            }
+            syn_ack
+        }));
+        let id = world.open(&ConnectConfig { fast_open: Some(connect), ..asking() }, &pattern(100));
+        world.until(50);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(1000)).expect("room");
+        world.until(110);
+        world.pair.inject(A, &delayed.take());
+        assert_eq!(world.read(A, id).len(), read);
+        world.pair.tap = None;
+        world.until(3000);
+        assert_eq!(read + world.read(A, id).len(), 1000);
+    }
+}
+
 /// T30: data without a cookie.
 #[test]
 fn data_without_a_cookie_needs_both_ends_to_agree() {
@@ -201,9 +229,12 @@ fn a_deferred_syn_leaves_with_the_first_write() {
     let id = world.open(&ConnectConfig { fast_open: Some(defer), ..asking() }, b"");
     world.until(5000);
     assert_eq!(world.sent(A), []);
+    let room = |world: &World| world.pair.a.conn_info(id).expect("held").syn_room;
+    assert_eq!(room(&world), Some(1420), "an MSS without 40 bytes of options");
     world.restart();
     world.pair.write(A, id, &pattern(100)).expect("room");
     world.until(200);
+    assert_eq!(room(&world), None, "no SYN is waiting");
     assert_eq!(world.sent(A)[0], (0, "S", 100, true));
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
 }

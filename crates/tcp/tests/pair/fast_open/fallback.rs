@@ -38,6 +38,43 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
 }
 
 /// T24: three answers without the data, then the cookie travels alone for a minute.
+/// Twice swallowed disables a server that has never answered; one whose response has come keeps its Fast Open, for
+/// then the losses are taken for chance.
+#[test]
+fn a_server_that_has_answered_may_lose_two_syns() {
+    for answered in [false, true] {
+        let mut world = World::known(FastOpenListen::default());
+        let id = world.open(&asking(), &pattern(100));
+        world.until(60);
+        let at_b = world.accept();
+        if answered {
+            world.pair.write(B, at_b, b"response").expect("room");
+        }
+        world.until(300);
+        for (side, id) in [(A, id), (B, at_b)] {
+            world.pair.abort(side, id);
+            world.pair.release(side, id);
+        }
+        world.pair.tap = Some(Box::new(|from, segment: &Segment<'_>| {
+            from == A && segment.tcp.flags == Flags::SYN && !segment.payload.is_empty()
+        }));
+        for _ in 0..2 {
+            world.restart();
+            let id = world.open(&asking(), &pattern(100));
+            world.until(5000);
+            assert_eq!(world.class(id), Some(SynAckClass::SynDrop));
+            world.pair.abort(A, id);
+            world.pair.release(A, id);
+        }
+        world.until(5001);
+        world.restart();
+        world.open(&asking(), &pattern(100));
+        let payload = if answered { 100 } else { 0 };
+        world.until(10);
+        assert_eq!(world.sent(A), [(0, "S", payload, answered)]);
+    }
+}
+
 #[test]
 fn a_client_whose_address_changes_stops_sending_data_for_a_while() {
     let mut world = World::known(FastOpenListen::default());
@@ -46,6 +83,9 @@ fn a_client_whose_address_changes_stops_sending_data_for_a_while() {
         let id = world.open(&asking(), &pattern(100));
         world.until(300);
         assert_eq!(world.outcome(id), FastOpenOutcome::Refused);
+        let at_b = world.accept();
+        let told = world.pair.b.conn_stats(at_b).expect("held").fast_open;
+        assert_eq!(told, FastOpenOutcome::Refused, "the server knows it too");
         world.restart();
     }
     let id = world.open(&asking(), &pattern(100));

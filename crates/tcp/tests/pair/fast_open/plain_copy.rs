@@ -46,6 +46,56 @@ fn a_path_that_takes_the_data_sees_one_copy_and_then_none() {
     assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (100, ".", 0, false)]);
 }
 
+/// The copy that insures the data is not one of those that are bought to save time: no allowance limits it.
+#[test]
+fn the_insurance_does_not_hang_on_an_allowance() {
+    let mut world = World::known(FastOpenListen::default());
+    let mut tcp = TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::planned(5) };
+    tcp.mechanisms.planner = Some(PlannerConfig { burst: 0, ..PlannerConfig::DEFAULT });
+    world.open(&ConnectConfig { tcp, ..insured() }, &pattern(100));
+    world.until(60);
+    assert_eq!(world.sent(A), [(0, "S", 100, true), (50, "S", 0, false)]);
+}
+
+/// Where the path has taken data on a SYN before, the copy may be the SYN again: the data arrives though the first
+/// was lost, and once though both arrive. It takes its bytes from the allowance.
+#[test]
+fn on_a_proven_path_the_copy_may_have_the_data() {
+    let handshake_copies = Some(HandshakeCopies { gap: Duration::from_millis(5), with_data: true });
+    let doubled = |percent| {
+        let tcp = TcpConfig { handshake_copies, redundancy_percent: percent, ..quick() };
+        ConnectConfig { tcp, ..asking() }
+    };
+    for lost in [false, true] {
+        let mut world = World::known(FastOpenListen::default());
+        let first = world.open(&asking(), &pattern(100));
+        world.until(1000);
+        let at_b = world.accept();
+        for (side, id) in [(A, first), (B, at_b)] {
+            world.pair.abort(side, id);
+            world.pair.release(side, id);
+        }
+        world.until(2000);
+        world.restart();
+        if lost {
+            world.pair.tap = Some(Box::new(lose_first(A, Flags::SYN)));
+        }
+        let id = world.open(&doubled(None), &pattern(100));
+        world.until(1000);
+        assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (5, "S", 100, true)]);
+        assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+        let at_b = world.accept();
+        assert_eq!(world.read(B, at_b), pattern(100), "once");
+        assert_eq!(world.pair.b.connections(), 1);
+        let counters = world.pair.a.conn_stats(id).expect("held").counters;
+        assert_eq!((counters.syn_copies, counters.handshake_retransmits), (1, 0));
+        world.restart();
+        world.open(&doubled(Some(0)), &pattern(100));
+        world.until(20);
+        assert_eq!(world.sent(A), [(0, "S", 100, true)], "without an allowance there is no copy");
+    }
+}
+
 #[test]
 fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
     let mut world = World::known(FastOpenListen::default());

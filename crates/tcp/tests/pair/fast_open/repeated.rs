@@ -98,6 +98,41 @@ fn closed_by_the_client(world: &mut World) -> TcpHeader {
     first
 }
 
+/// A second listener, and new keys for the cookies of RFC 7413, leave the cookies for one use alone.
+#[test]
+fn a_one_time_cookie_outlives_a_new_listener() {
+    let one_time = FastOpenListen { one_time: true, ..FastOpenListen::default() };
+    let mut world = World::new(one_time.clone());
+    let connect = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+    let config = ConnectConfig { fast_open: Some(connect), ..asking() };
+    world.open(&config, &pattern(100));
+    world.until(1000);
+    world.restart();
+    world.pair.listen(B, 81, serving(one_time));
+    world.pair.b.set_fast_open_keys(fixed(9, None));
+    let id = world.open(&config, &pattern(100));
+    world.until(1000);
+    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+}
+
+/// The option that asks for such a cookie is on data segments: these are shorter for it.
+#[test]
+fn full_segments_have_room_for_the_option_of_one_time_cookies() {
+    let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
+    let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+    let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
+    let id = world.open(&config, &pattern(5000));
+    world.until(150);
+    let at_b = world.accept();
+    world.pair.write(B, at_b, &pattern(5000)).expect("room");
+    world.until(1000);
+    let asks = |seen: &&Seen| seen.from == A && seen.len > 0 && seen.tcp.options.fast_open.is_some();
+    // 1460 bytes less 12 of timestamps and 4 that ask.
+    assert_eq!(world.pair.seen.iter().filter(asks).map(|seen| seen.len).max(), Some(1444));
+    assert_eq!(world.read(B, at_b), pattern(5000));
+    assert_eq!(world.read(A, id), pattern(5000));
+}
+
 /// T29: one-time cookies.
 #[test]
 fn a_one_time_cookie_opens_one_connection() {

@@ -181,6 +181,24 @@ fn two_small_losses_in_different_columns_are_rebuilt_by_one_parity_unless_the_ru
     assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
 }
 
+/// 32 runs are as many as are repaired, in whatever columns; one more is too much.
+#[test]
+fn many_small_losses_in_different_columns_are_rebuilt_up_to_a_bound() {
+    let small = |count| -> Vec<(u32, u32)> {
+        (0..count).map(|run| (run % 2 * 1000 + run * 20, run % 2 * 1000 + run * 20 + 10)).collect()
+    };
+    let decoded = |count| {
+        let peer = Peer::new(2000).without(&small(count));
+        let sent = peer.sent(layout(Code::Xor, 2000, 1000), FIRST, 0, 1);
+        (decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), peer)
+    };
+    let (outcome, peer) = decoded(32);
+    let mut expected: Vec<_> = small(32).into_iter().map(|(from, to)| (from, to, false)).collect();
+    expected.sort_unstable();
+    assert_eq!(runs(&peer, &outcome), expected);
+    assert_eq!(decoded(33).0, Outcome::Failed { lost_len: 2000, why: Failure::TooMuchLost });
+}
+
 #[test]
 fn two_losses_in_one_column_fail_and_the_answer_says_how_far() {
     let peer = Peer::new(4000).without(&[(1000, 3000)]);
