@@ -61,6 +61,9 @@ pub struct StackConfig {
     /// which the next segment, timer or call restores it. 0 parks at once; `None`: never. Nothing of it is seen on
     /// the wire. Default 1 s.
     pub park_after: Option<Duration>,
+    /// Connections with nothing to do that are kept whole until [`StackConfig::park_after`] has passed. Beyond this many
+    /// the oldest are parked after a tenth of that time. Default 1024.
+    pub warm_idle: usize,
     /// Half-open connections that are kept whole, because most handshakes complete within a round trip. Beyond this
     /// many the oldest are kept in a few bytes, from which the next segment or timer restores them. Nothing of it is
     /// seen on the wire. Default 64.
@@ -122,6 +125,7 @@ impl Default for StackConfig {
             granularity: Duration::from_micros(1),
             challenge_acks_per_second: 1000,
             park_after: Some(Duration::from_secs(1)),
+            warm_idle: 1024,
             warm_half_open: 64,
             observe: false,
             option_profile: brisk_wire::OptionProfile::default(),

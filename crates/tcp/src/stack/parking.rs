@@ -1,7 +1,9 @@
 //! Which connections are parked, and when they wake.
 //!
 //! A connection that has had nothing to do for [`StackConfig::park_after`](crate::config::StackConfig) takes its
-//! [parked form](crate::connection::Parked). Whoever touches it wakes it; a question about it is answered from a copy.
+//! [parked form](crate::connection::Parked), where there are many of them after a tenth of that time: those that are opened
+//! only to wait do not all stay whole for a second, and those in use are not parked between two segments. Whoever touches
+//! one wakes it; a question about it is answered from a copy.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -10,7 +12,13 @@ use core::ops::Deref;
 use super::Stack;
 use super::conn_id::ConnId;
 use crate::connection::{Connection, Parked};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
+
+/// Where there are many, this part of the time is enough.
+const EARLY_PART: u32 = 10;
+
+/// Connections that are looked at, of many, when one more has nothing to do.
+const LOOKS: usize = 2;
 
 /// A connection, awake or parked.
 #[derive(Debug)]
@@ -91,6 +99,33 @@ impl Stack {
         if !slot.is_idle && slot.connection.awake().is_some_and(Connection::may_park) {
             slot.is_idle = true;
             self.idle.order.push_back((now + after, id));
+            self.park_early(after, now);
+        }
+    }
+
+    /// Where there are more with nothing to do than are kept whole: looks at the oldest of them.
+    fn park_early(&mut self, after: Duration, now: Instant) {
+        for _ in 0..LOOKS {
+            if self.idle.order.len() <= self.config.warm_idle {
+                return;
+            }
+            let Some(&(at, id)) = self.idle.order.front() else { return };
+            let Some(slot) = self.slots.at_mut(id) else {
+                self.idle.order.pop_front();
+                continue;
+            };
+            let was_touched = slot.touched + after > at;
+            if !was_touched && now.saturating_since(slot.touched) < after / EARLY_PART {
+                return;
+            }
+            slot.is_idle = was_touched;
+            let due = slot.touched + after;
+            self.idle.order.pop_front();
+            if was_touched {
+                self.idle.order.push_back((due, id));
+            } else {
+                self.park(id);
+            }
         }
     }
 

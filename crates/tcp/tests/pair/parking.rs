@@ -49,8 +49,8 @@ fn tcp(seed: u64) -> TcpConfig {
 }
 
 /// Requests and responses with pauses between them, half-closes and the end, over a path of `seed`.
-fn conversation(seed: u64, park_after: Option<Duration>) -> Trace {
-    let config = |side| brisk_tcp::StackConfig { park_after, ..stack_config(side) };
+fn conversation(seed: u64, park_after: Option<Duration>, warm_idle: usize) -> Trace {
+    let config = |side| brisk_tcp::StackConfig { park_after, warm_idle, ..stack_config(side) };
     let mut pair = Pair::with_configs(seed, config(A), config(B));
     pair.channel =
         Channel { loss: 60, duplicate: 30, jitter: Duration::from_millis(seed % 8), ..Channel::default() };
@@ -123,14 +123,16 @@ fn whenever_many_connections_are_parked_the_packets_are_the_same() {
 
 fn compare(seeds: core::ops::Range<u64>) {
     for seed in seeds {
-        let never = conversation(seed, None);
+        let never = conversation(seed, None, usize::MAX);
         assert!(never.packets.len() > 4, "seed {seed}");
-        for after in [Duration::ZERO, Duration::from_millis(15), Duration::from_secs(1)] {
-            let parked = conversation(seed, Some(after));
+        let second = Duration::from_secs(1);
+        let settings = [(Duration::ZERO, 9), (Duration::from_millis(15), 9), (second, 9), (second, 0)];
+        for (after, warm_idle) in settings {
+            let parked = conversation(seed, Some(after), warm_idle);
             for (parked, never) in parked.packets.iter().zip(&never.packets) {
-                assert_eq!(parked, never, "seed {seed}, parked after {after:?}");
+                assert_eq!(parked, never, "seed {seed}, parked after {after:?}, {warm_idle} kept");
             }
-            assert_eq!(parked, never, "seed {seed}, parked after {after:?}");
+            assert_eq!(parked, never, "seed {seed}, parked after {after:?}, {warm_idle} kept");
         }
     }
 }
@@ -183,4 +185,29 @@ fn a_connection_with_something_to_read_or_in_flight_is_not_parked() {
     pair.write(A, client, b"lost").expect("there is room");
     pair.run(Duration::from_secs(3));
     assert_eq!(pair.a.parked(), 0, "there is something in flight");
+}
+
+#[test]
+fn beyond_so_many_the_oldest_are_parked_earlier_unless_they_are_in_use() {
+    let few = |side| brisk_tcp::StackConfig { warm_idle: 2, ..stack_config(side) };
+    let mut pair = Pair::with_configs(5, few(A), few(B));
+    pair.channel.delay = Duration::from_millis(1);
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let open = |pair: &mut Pair| pair.established_at(listener, &ConnectConfig::default());
+    let (busy, at_b) = open(&mut pair);
+    let idle: Vec<_> = (0..2).map(|_| open(&mut pair)).collect();
+    pair.run_ms(50);
+    open(&mut pair);
+    assert_eq!((pair.a.parked(), pair.b.parked()), (0, 0), "none of them has been idle for 100 ms");
+    pair.run_ms(150);
+    pair.write(A, busy, b"hello").expect("there is room");
+    pair.run_ms(30);
+    assert_eq!(pair.read(B, at_b), Ok(Some(b"hello".to_vec())));
+    open(&mut pair);
+    pair.run_ms(30);
+    open(&mut pair);
+    assert_eq!((pair.a.parked(), pair.b.parked()), (3, 3), "of six two are new and one has been in use");
+    pair.write(A, idle[0].0, b"again").expect("there is room");
+    pair.run_ms(30);
+    assert_eq!(pair.read(B, idle[0].1), Ok(Some(b"again".to_vec())));
 }
