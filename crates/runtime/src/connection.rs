@@ -202,16 +202,17 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         let unfilled = buffer.initialize_unfilled();
-        match self.poll_bytes(Waiter::POLL, cx, |inner, now| inner.stack.read(self.id, unfilled, now)) {
-            Poll::Ready(Ok(count)) => {
-                buffer.advance(count);
-                // The window may have opened by what was read: the driver tells the peer if it did.
-                self.shared.act(|_| ());
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
+        // The window may have opened by what was read: the driver tells the peer if it did. And it need not wait for one who
+        // was told in vain.
+        let mut driver = None;
+        let read = self.poll_bytes(Waiter::POLL, cx, |inner, now| {
+            driver = inner.rouse_driver();
+            inner.stack.read(self.id, unfilled, now)
+        });
+        if let Some(driver) = driver {
+            driver.wake();
         }
+        read.map_ok(|count| buffer.advance(count))
     }
 
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {

@@ -1,9 +1,10 @@
 //! The driver: the one task that moves packets between a stack and its device.
 //!
-//! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, packets out, events to those
-//! who wait; then sleep until the device is readable, a handle did something, or the next timer. System calls that send
-//! run outside the lock, but for super-packets that the device takes from where their payload lies. If the device says `WouldBlock` the packets wait here and the stack is not asked for more: what
-//! applications write then fills the send buffers, and the back-pressure reaches them.
+//! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, events to those who wait, packets
+//! out; then sleep until the device is readable, a handle did something, or the next timer. Who has been told something has a
+//! turn before what can wait is sent: see [`READERS_TURN`]. System calls that send run outside the lock, but for super-packets
+//! that the device takes from where their payload lies. If the device says `WouldBlock` the packets wait here and the stack is
+//! not asked for more: what applications write then fills the send buffers, and the back-pressure reaches them.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,8 +36,10 @@ const ROUND_BYTES: usize = 256 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get their turn.
 const ROUNDS: usize = 8;
-/// How long the driver waits for those whom it has told that there is much to read. They wake it as soon as they read; a
-/// runtime with one thread would otherwise run it many times before it runs its main task.
+/// How long those have who were told that there is something to read, to write or to accept: meanwhile nothing is sent that
+/// can wait, and no more taken in than a round may. They wake the driver as soon as they act. So an acknowledgement leaves
+/// with the answer, or with the window that reading opens; and a runtime with one thread, which would run the driver many
+/// times before its main task, does not fill the whole window first.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be delivered.
@@ -135,15 +138,20 @@ fn taken(sent: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Those who were told that there is something to read.
+/// Those who were told that there is something to do.
 #[derive(Default)]
 struct Readers {
-    /// Some were, and nobody has acted since.
-    told: bool,
+    /// How long it is their turn; nobody has acted since they were told.
+    turn: Option<Instant>,
     /// Bytes of packets received since somebody acted.
     untouched: usize,
-    /// How long the driver waits for them.
-    turn: Option<Instant>,
+}
+
+impl Readers {
+    /// It is their turn, and they have as much to read as a round receives.
+    fn have_enough(&self) -> bool {
+        self.turn.is_some() && self.untouched >= ROUND_BYTES
+    }
 }
 
 /// What a round under the lock found.
@@ -152,8 +160,6 @@ struct Round {
     more: bool,
     /// Much was received: whoever reads it should do so before there is more.
     much: bool,
-    /// They were told, and nothing else is to be done.
-    is_readers_turn: bool,
     next_timeout: Option<Instant>,
     /// Nobody needs this stack any more.
     done: bool,
@@ -176,7 +182,8 @@ impl Driver {
         }
     }
 
-    /// True while those who were told that there is much to read have neither acted nor let the time pass.
+    /// True while those who were told have neither acted nor let the time pass. The timer tells that, not the clock: it fires
+    /// only after the runtime has come round, so that they were asked whatever else there was to do.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer_fired(Some(until), cx);
@@ -187,7 +194,7 @@ impl Driver {
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
-        if self.is_readers_turn(cx) {
+        if self.readers.have_enough() && self.is_readers_turn(cx) {
             return Ok(Poll::Pending);
         }
         for _ in 0..ROUNDS {
@@ -196,12 +203,8 @@ impl Driver {
             if round.done && self.outgoing.packets.is_empty() {
                 return Ok(Poll::Ready(()));
             }
-            if round.is_readers_turn && !blocked {
-                let turn = self.shared.clock.now() + READERS_TURN;
-                self.readers.turn = Some(round.next_timeout.map_or(turn, |due| due.min(turn)));
-                if self.is_readers_turn(cx) {
-                    return Ok(Poll::Pending);
-                }
+            if self.readers.have_enough() && !blocked && self.is_readers_turn(cx) {
+                return Ok(Poll::Pending);
             }
             if round.much {
                 break;
@@ -211,6 +214,9 @@ impl Driver {
             }
             if !self.timer_fired(round.next_timeout, cx) {
                 return Ok(Poll::Pending);
+            }
+            if self.readers.turn.is_some_and(|until| round.next_timeout == Some(until)) {
+                self.readers = Readers::default();
             }
         }
         cx.waker().wake_by_ref();
@@ -224,11 +230,14 @@ impl Driver {
             Poll::Pending => false,
         };
         let mut inner = self.shared.lock();
+        let now = self.shared.clock.now();
         if inner.is_driver_roused() {
             self.readers = Readers::default();
+            // What applications themselves have brought about gives nobody else a turn.
+            inner.take_events(&mut self.woken);
         }
+        let known = self.woken.len();
         inner.driver_runs(cx.waker());
-        let now = self.shared.clock.now();
         self.outgoing.bytes = 0;
         let received =
             if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
@@ -236,13 +245,19 @@ impl Driver {
         if inner.stack.next_timeout().is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
-        if self.gathers {
-            self.flushed = false;
-            self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
-        } else {
-            self.outgoing.fill(&mut inner.stack, now);
-        }
         inner.take_events(&mut self.woken);
+        if self.woken.len() > known && self.readers.turn.is_none() {
+            self.readers.turn = Some(now + READERS_TURN);
+        }
+        if self.readers.turn.is_none() || inner.stack.is_hurried() {
+            if self.gathers {
+                self.flushed = false;
+                self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
+            } else {
+                self.outgoing.fill(&mut inner.stack, now);
+            }
+            inner.take_events(&mut self.woken);
+        }
         if self.counted.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE) {
             inner.device = self.device.counters();
             self.counted = Some(now);
@@ -252,14 +267,12 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        let much = received > 0 && self.readers.untouched >= ROUND_BYTES;
-        self.readers.told |= !self.woken.is_empty();
+        let due = inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY));
         let round = Round {
             more: readable || stack_has_more,
-            much,
-            is_readers_turn: much && self.readers.told && !stack_has_more,
-            next_timeout: inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY)),
-            done: idle && !inner.has_handles() && !stack_has_more,
+            much: received > 0 && self.readers.untouched >= ROUND_BYTES,
+            next_timeout: due.into_iter().chain(self.readers.turn).min(),
+            done: idle && !inner.has_handles() && !stack_has_more && self.readers.turn.is_none(),
         };
         drop(inner);
         self.woken.drain(..).for_each(Waker::wake);
@@ -289,15 +302,19 @@ impl Driver {
             self.armed = None;
             return false;
         };
-        if self.armed != Some(deadline) {
-            self.timer.as_mut().reset(self.shared.clock.wake_at(deadline));
-            self.armed = Some(deadline);
+        loop {
+            // A timer that fires too early costs less than moving it to and fro.
+            if self.armed.is_none_or(|armed| armed > deadline) {
+                self.timer.as_mut().reset(self.shared.clock.wake_at(deadline));
+                self.armed = Some(deadline);
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            if self.armed.take() == Some(deadline) {
+                return true;
+            }
         }
-        let fired = self.timer.as_mut().poll(cx).is_ready();
-        if fired {
-            self.armed = None;
-        }
-        fired
     }
 }
 
@@ -308,6 +325,7 @@ impl Future for Driver {
         match self.run(cx) {
             Ok(poll) => poll,
             Err(error) => {
+                self.woken.drain(..).for_each(Waker::wake);
                 self.shared.end(Ended::Device(error.kind(), format!("the device failed: {error}")));
                 Poll::Ready(())
             }
@@ -332,10 +350,10 @@ fn receive(
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
         let count = device.receive(RECEIVE_STEP, &mut |packet, meta| {
             bytes += packet.len();
-            stack.on_packet(packet, rx(meta), now);
-            if stack.is_pressed() {
+            if stack.is_pressed_by(packet) {
                 outgoing.fill(stack, now);
             }
+            stack.on_packet(packet, rx(meta), now);
         })?;
         packets += count;
         if count < RECEIVE_STEP {

@@ -81,6 +81,12 @@ impl TcpListener {
         if let Some((id, remote)) = inner.stack.accept(self.id) {
             turn.made_progress();
             let connection = Connection::register(&self.shared, &mut inner, id, remote);
+            // Who finds something to read reads it now, and the driver has something to do then.
+            let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };
+            drop(inner);
+            if let Some(driver) = driver {
+                driver.wake();
+            }
             return Poll::Ready(Ok((TcpStream::new(connection), remote)));
         }
         inner.check_driver()?;

@@ -192,7 +192,7 @@ impl Inner {
     }
 
     /// The waker of the driver, unless it has been woken already since its last round.
-    fn rouse_driver(&mut self) -> Option<Waker> {
+    pub(crate) fn rouse_driver(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
     }
 

@@ -124,6 +124,48 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
     assert!(most < 2 << 20, "{most} bytes were waiting");
 }
 
+/// A request that arrives is answered by one packet: it would be two if it were acknowledged before the server is asked.
+#[tokio::test]
+async fn an_acknowledgement_leaves_with_the_answer() {
+    let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
+    let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
+    let (mut client, mut server) = pair(&a, &b).await;
+    let before = b.stats().packets_out;
+    let (requests, mut buffer) = (20, [0; 100]);
+    let serve = async {
+        for _ in 0..requests {
+            server.read_exact(&mut buffer).await.unwrap();
+            server.write_all(&[2; 5_000]).await.unwrap();
+        }
+    };
+    let ask = async {
+        for _ in 0..requests {
+            client.write_all(&[1; 100]).await.unwrap();
+            client.read_exact(&mut [0; 5_000]).await.unwrap();
+        }
+    };
+    tokio::join!(serve, ask);
+    assert_eq!(b.stats().packets_out - before, requests, "a super-packet each");
+}
+
+/// One who was told that there is something to read and does nothing about it keeps nobody waiting.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_reads_is_acknowledged_soon() {
+    let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
+    let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
+    let (mut client, mut server) = pair(&a, &b).await;
+    let told = std::future::poll_fn(|cx| server.poll_peek(cx, &mut [0]));
+    let (written, told) = tokio::join!(client.write_all(&[1; 100]), told);
+    written.unwrap();
+    told.unwrap();
+    let began = tokio::time::Instant::now();
+    while client.stats().unwrap().counters.payload_bytes_acked < 100 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(began.elapsed() < Duration::from_millis(10), "it waits for a delayed acknowledgement");
+    }
+    assert_eq!(server.read(&mut [0; 200]).await.unwrap(), 100);
+}
+
 #[tokio::test]
 async fn a_driver_of_which_nobody_reads_sleeps() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });

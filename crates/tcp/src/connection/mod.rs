@@ -267,9 +267,14 @@ impl Connection {
         }
     }
 
-    /// What is to be sent should not wait for the rest of a batch of arrivals.
+    /// What is to be sent should leave before the next segment of a batch is taken in.
     pub(crate) fn is_pressing(&self) -> bool {
-        self.tx.is_pressing() || self.rx.ack.is_pressing(self.rx.assembler.rcv_nxt())
+        self.tx.is_pressing() || self.rx.ack.is_pressing(self.rx.rcv_nxt())
+    }
+
+    /// What is to be sent should not wait until the application has had its turn.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.tx.is_pressing() || self.rx.ack.tells_of_hole(self.rx.rcv_nxt())
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

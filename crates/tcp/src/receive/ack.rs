@@ -141,8 +141,13 @@ impl AckPolicy {
     /// receive offload does, but not for a sender in slow start, and not where each duplicate acknowledgement tells of
     /// another segment that arrived. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_pressing(&self, rcv_nxt: SeqNum) -> bool {
-        let tells_of_a_hole = rcv_nxt == self.last_ack_sent && self.unanswered > 0;
-        self.owed == Owed::Now && (self.in_quick_mode() || tells_of_a_hole || self.unanswered >= BATCH_MAX)
+        let is_due = self.in_quick_mode() || self.unanswered >= BATCH_MAX;
+        self.tells_of_hole(rcv_nxt) || (self.owed == Owed::Now && is_due)
+    }
+
+    /// Whether the acknowledgement that is owed now repeats the last one, because something is missing.
+    pub(crate) fn tells_of_hole(&self, rcv_nxt: SeqNum) -> bool {
+        self.owed == Owed::Now && rcv_nxt == self.last_ack_sent && self.unanswered > 0
     }
 
     /// When a delayed acknowledgement falls due.

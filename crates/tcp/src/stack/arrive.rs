@@ -5,7 +5,9 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
+use brisk_wire::{
+    ChecksumCheck, ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption,
+};
 
 use super::conn_id::ConnId;
 use super::conn_id::Slots;
@@ -169,8 +171,30 @@ impl Stack {
             connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             connection.on_segment(taken, now, env);
         });
-        self.pressed |= self.slots.at(id).is_some_and(|slot| slot.connection.look().is_pressing());
+        self.note_pressure(id);
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
+    }
+
+    /// Notes whether what a connection has to send should wait for anything.
+    fn note_pressure(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(connection) = slot.connection.awake() else { return };
+        let (pressed, hurried) = (connection.is_pressing(), connection.is_hurried());
+        slot.pressed = pressed;
+        self.pressed |= pressed;
+        self.hurried |= hurried;
+    }
+
+    /// Whether the connection that a packet is for should send before it is taken in.
+    pub(super) fn is_for_pressed(&self, packet: &[u8]) -> bool {
+        let parsed = brisk_wire::parse_with(packet, ChecksumCheck::Trust, &self.config.option_profile);
+        let Ok(Packet::Tcp(segment)) = parsed else { return false };
+        let local = SocketAddr::new(segment.ip.dst, segment.tcp.dst_port);
+        let remote = SocketAddr::new(segment.ip.src, segment.tcp.src_port);
+        match self.owners().of(&FourTuple { local, remote }) {
+            Some(Target::Connection(slot)) => self.slots.at_index(slot).is_some_and(|slot| slot.pressed),
+            Some(Target::HalfOpen(_) | Target::TimeWait(_)) | None => false,
+        }
     }
 
     fn on_segment_in_time_wait(

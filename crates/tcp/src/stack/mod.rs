@@ -8,6 +8,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `drive` | what the driver calls: packets in and out, events, timers |
 //! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody |
 //! | `demux` | four-tuples and the table of them |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
@@ -35,7 +36,7 @@ use hashbrown::HashMap;
 use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
-use crate::event::{Event, Probe};
+use crate::event::Probe;
 use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
@@ -52,6 +53,7 @@ mod chunked;
 mod conn_id;
 mod deadlines;
 mod demux;
+mod drive;
 mod events;
 mod fast_open;
 mod gentle;
@@ -81,8 +83,8 @@ use answers::Answers;
 use challenge::AnswerLimit;
 use conn_id::Slots;
 use deadlines::Deadlines;
+use demux::Demux;
 pub(crate) use demux::KeyedHash;
-use demux::{Demux, Target};
 use events::EventQueue;
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;
@@ -91,7 +93,7 @@ use keys::Purpose;
 use listener::Listener;
 use parking::{Idle, Look};
 use ports::Ports;
-use settle::{Phase, Slot, with_env};
+use settle::{Phase, Slot};
 use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
@@ -150,8 +152,10 @@ pub struct Stack {
     idle: Idle,
     /// Connections that may have something to send, each once.
     to_transmit: VecDeque<ConnId>,
-    /// One of them should not wait for the rest of a batch of packets.
+    /// One of them should send before the next packet for it is taken in.
     pressed: bool,
+    /// One of them should send before anybody else has a turn.
+    hurried: bool,
     answers: Answers,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
@@ -199,6 +203,7 @@ impl Stack {
             idle: Idle::default(),
             to_transmit: VecDeque::new(),
             pressed: false,
+            hurried: false,
             answers: Answers::default(),
             events: EventQueue::default(),
             fast_open: FastOpen::new(&config, seed, hash.clone()),
@@ -224,7 +229,7 @@ impl Stack {
 
 /// Commands: opening and accepting.
 impl Stack {
-    /// Starts an active open to `remote`. [`Event::Connected`] or [`Event::Closed`] follows.
+    /// Starts an active open to `remote`. [`Event::Connected`](crate::Event::Connected) or [`Event::Closed`](crate::Event::Closed) follows.
     ///
     /// # Errors
     /// Why there can be no such connection now; nothing was sent.
@@ -282,7 +287,7 @@ impl Stack {
     /// Puts bytes into the send buffer; answers how many fitted.
     ///
     /// # Errors
-    /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`] follows.
+    /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`](crate::Event::Writable) follows.
     pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
         self.write_within_memory(id, data, now, |slot, data| slot.connection.wake().write(data, now))
     }
@@ -316,7 +321,7 @@ impl Stack {
     /// Takes received bytes; 0 is the end of the stream.
     ///
     /// # Errors
-    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`] follows.
+    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable) follows.
     pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
         // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
@@ -592,159 +597,6 @@ impl Stack {
 
     fn partial_checksum(&self) -> bool {
         self.config.max_super_segment > 0
-    }
-}
-
-/// What the driver does.
-impl Stack {
-    /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`].
-    pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
-        self.clock = self.clock.max(now);
-        self.stats.packets_in += 1;
-        if let Err(reason) = self.receive(packet, rx, now) {
-            self.stats.refuse(reason);
-        }
-    }
-
-    /// Whether a packet since the last [`Stack::poll_transmit`] should be answered before more are taken in. A driver that
-    /// takes in packets in batches asks after each; one that sends after each packet anyway need not.
-    pub fn is_pressed(&self) -> bool {
-        self.pressed
-    }
-
-    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
-    /// TCP checksum is partial if the device takes super-segments ([`StackConfig::max_super_segment`]).
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.transmit(now, out, false)
-    }
-
-    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
-    /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
-    pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.transmit(now, out, self.partial_checksum())
-    }
-
-    /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
-    /// the buffer. To be asked before anything else happens to the stack.
-    pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
-        // What has just sent is awake.
-        let connection =
-            transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
-        let bytes = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
-        bytes.map_or([&[], &[]], |(first, second)| [first, second])
-    }
-
-    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, payload_in_place: bool) -> Option<Transmit> {
-        out.clear();
-        self.pressed = false;
-        let partial_checksum = self.partial_checksum();
-        if self.answers.pop_into(out) {
-            self.stats.packets_out += 1;
-            let origin = Origin::Ack;
-            return Some(Transmit {
-                len: out.len(),
-                segment_size: None,
-                partial_checksum,
-                conn: None,
-                origin,
-                in_place: None,
-            });
-        }
-        while let Some(id) = self.next_to_transmit(now) {
-            let Some(slot) = self.slots.at_mut(id) else { continue };
-            let remote = slot.connection.wake().tuple().remote.ip();
-            let allowance = slot
-                .connection
-                .wake()
-                .planner_config()
-                .map(|planner| self.allowances.available(remote, planner, now));
-            if let Some(allowance) = allowance {
-                slot.connection.wake().set_allowance(allowance);
-            }
-            let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
-                env.payload_in_place = payload_in_place;
-                slot.connection.wake().poll_transmit(now, env, out)
-            });
-            let Some(built) = built else {
-                self.settle_quietly(id, now);
-                continue;
-            };
-            slot.note_sent(now);
-            let len = out.len() + built.in_place_len();
-            if allowance.is_some() {
-                self.allowances.note(remote, built.origin, len, now);
-            }
-            self.settle(id, now);
-            self.stats.packets_out += 1;
-            return Some(Transmit {
-                len,
-                segment_size: built.segment_size,
-                partial_checksum,
-                conn: Some(id),
-                origin: built.origin,
-                in_place: built.in_place,
-            });
-        }
-        self.park_idle(now);
-        None
-    }
-
-    /// The next thing that an application waits for.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        while let Some(event) = self.events.pop() {
-            let is_known = match event {
-                Event::Incoming(listener) => self.listeners.at(listener).is_some(),
-                Event::Connected(id) | Event::Readable(id) | Event::Writable(id) | Event::Closed(id, _) => {
-                    self.owned(id).is_some()
-                }
-            };
-            if is_known {
-                return Some(event);
-            }
-        }
-        None
-    }
-
-    /// The next observation, if [`StackConfig::observe`] is set.
-    pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
-        self.probes.pop_front()
-    }
-
-    /// When [`Stack::on_timeout`] is to be called next.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        let noted = [self.deadlines.next(), self.time_wait.next_timeout(), self.idle.next_timeout()];
-        let noted = noted.into_iter().chain([self.half_open.next_timeout()]);
-        noted.chain(self.deadlines_to_note()).flatten().min()
-    }
-
-    /// Runs every timer that is due, each connection once.
-    pub fn on_timeout(&mut self, now: Instant) {
-        self.clock = self.clock.max(now);
-        while let Some((place, entry)) = self.time_wait.pop_expired(now) {
-            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
-        }
-        self.note_deadlines();
-        let mut due = Vec::new();
-        while let Some(index) = self.deadlines.pop_due(now) {
-            due.push(index);
-        }
-        for index in due {
-            if let Some(id) = self.slots.key_at(index) {
-                self.on_conn_timeout(id, now);
-            }
-        }
-        self.half_open.on_timeout(now);
-        self.park_idle(now);
-    }
-
-    /// The timer of a connection fires.
-    pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
-        self.refresh_path(id, now);
-        if let Some(slot) = self.slots.at_mut(id) {
-            slot.note_timeout(now);
-            slot.connection.wake().on_timeout(now);
-            self.settle(id, now);
-        }
     }
 }
 

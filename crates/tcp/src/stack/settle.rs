@@ -55,6 +55,8 @@ pub(crate) struct Slot {
     pub(super) repair_memory: usize,
     /// It is on the list of those that may have something to send.
     listed: bool,
+    /// It should send before the next packet for it is taken in.
+    pub(super) pressed: bool,
     /// It waits to be looked at again: it had nothing to do when it was touched last.
     pub(super) is_idle: bool,
     /// When it was last found with nothing to send.
@@ -161,6 +163,7 @@ impl Stack {
             memory: 0,
             repair_memory: 0,
             listed: false,
+            pressed: false,
             is_idle: false,
             touched: now,
             reachable: true,

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use brisk_tcp::Event;
 use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
 use brisk_tcp::error::{ReadError, WriteError};
 use brisk_tcp::stack::Rx;
+use brisk_tcp::{ConnId, Event};
 use brisk_wire::Flags;
 
 use crate::harness::{A, B, Pair, packet, pattern, stack_config};
@@ -242,4 +242,43 @@ fn one_lost_segment_costs_one_retransmission_and_no_timeout() {
         let counters = pair.a.conn_stats(at_a).expect("open").counters;
         assert_eq!((counters.retransmits, counters.timeouts, counters.recoveries), (1, 0, 1), "case {bits}");
     }
+}
+
+/// What `A` sends on `id`, without handing it to `B`.
+fn segment(pair: &mut Pair, id: ConnId, data: &[u8]) -> Vec<u8> {
+    let (now, mut packet) = (pair.now, Vec::new());
+    pair.a.set_nodelay(id, true);
+    pair.a.write(id, data, now).expect("there is room");
+    pair.a.poll_transmit(now, &mut packet).expect("it is sent at once");
+    packet
+}
+
+#[test]
+fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presses() {
+    let mut pair = Pair::new(5);
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let connect = ConnectConfig::default();
+    let ((one, _), (other, _)) =
+        (pair.established_at(listener, &connect), pair.established_at(listener, &connect));
+    pair.run_ms(100);
+    let [first, second, lost, third] =
+        [b"first", b"secnd", b"lost.", b"third"].map(|x| segment(&mut pair, one, x));
+    let elsewhere = segment(&mut pair, other, b"elsewhere");
+    let (now, mut answer) = (pair.now, Vec::new());
+    assert!(!pair.b.is_pressed_by(&first), "nothing is owed");
+    pair.b.on_packet(&first, Rx::default(), now);
+    assert!(pair.b.is_pressed_by(&second), "a young connection acknowledges each segment");
+    assert!(!pair.b.is_pressed_by(&elsewhere), "another connection owes nothing");
+    assert!(!pair.b.is_pressed_by(&[0; 40]), "nobody owes it anything");
+    assert!(!pair.b.is_hurried(), "it may wait for the answer");
+    assert!(pair.b.poll_transmit(now, &mut answer).is_some());
+    assert!(pair.b.poll_transmit(now, &mut answer).is_none());
+    assert!(!pair.b.is_pressed_by(&second));
+    pair.b.on_packet(&second, Rx::default(), now);
+    assert!(pair.b.poll_transmit(now, &mut answer).is_some());
+    drop(lost);
+    pair.b.on_packet(&third, Rx::default(), now);
+    assert!(pair.b.is_hurried(), "the sender waits to hear of the hole");
+    while pair.b.poll_transmit(now, &mut answer).is_some() {}
+    assert!(!pair.b.is_hurried());
 }

@@ -1,0 +1,173 @@
+//! What the driver calls: packets in and out, events, timers.
+
+use alloc::vec::Vec;
+
+use super::conn_id::ConnId;
+use super::demux::Target;
+use super::settle::with_env;
+use super::{Rx, Stack, Transmit};
+use crate::event::{Event, Probe};
+use crate::outcome::Origin;
+use crate::time::Instant;
+
+impl Stack {
+    /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`](super::StackStats).
+    pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
+        self.clock = self.clock.max(now);
+        self.stats.packets_in += 1;
+        if let Err(reason) = self.receive(packet, rx, now) {
+            self.stats.refuse(reason);
+        }
+    }
+
+    /// Whether this packet belongs to a connection that should send before it is taken in: a batch of packets is not to be
+    /// answered as if it were one. A driver that takes in packets in batches asks before each, and drains
+    /// [`Stack::poll_transmit`] first if so; one that drains it after each packet need not ask.
+    pub fn is_pressed_by(&self, packet: &[u8]) -> bool {
+        self.pressed && self.is_for_pressed(packet)
+    }
+
+    /// Whether something is to be sent that should not wait until applications have read what has arrived: what an
+    /// acknowledgement has let go of a small window, what tells of a loss, and what a timer has brought about. An
+    /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that reading opens.
+    pub fn is_hurried(&self) -> bool {
+        self.hurried
+    }
+
+    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
+    /// TCP checksum is partial if the device takes super-segments ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, false)
+    }
+
+    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
+    /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
+    pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, self.partial_checksum())
+    }
+
+    /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
+    /// the buffer. To be asked before anything else happens to the stack.
+    pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
+        // What has just sent is awake.
+        let connection =
+            transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
+        let bytes = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
+        bytes.map_or([&[], &[]], |(first, second)| [first, second])
+    }
+
+    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, payload_in_place: bool) -> Option<Transmit> {
+        out.clear();
+        let partial_checksum = self.partial_checksum();
+        if self.answers.pop_into(out) {
+            self.stats.packets_out += 1;
+            let origin = Origin::Ack;
+            return Some(Transmit {
+                len: out.len(),
+                segment_size: None,
+                partial_checksum,
+                conn: None,
+                origin,
+                in_place: None,
+            });
+        }
+        while let Some(id) = self.next_to_transmit(now) {
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            slot.pressed = false;
+            let remote = slot.connection.wake().tuple().remote.ip();
+            let allowance = slot
+                .connection
+                .wake()
+                .planner_config()
+                .map(|planner| self.allowances.available(remote, planner, now));
+            if let Some(allowance) = allowance {
+                slot.connection.wake().set_allowance(allowance);
+            }
+            let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+                env.payload_in_place = payload_in_place;
+                slot.connection.wake().poll_transmit(now, env, out)
+            });
+            let Some(built) = built else {
+                self.settle_quietly(id, now);
+                continue;
+            };
+            slot.note_sent(now);
+            let len = out.len() + built.in_place_len();
+            if allowance.is_some() {
+                self.allowances.note(remote, built.origin, len, now);
+            }
+            self.settle(id, now);
+            self.stats.packets_out += 1;
+            return Some(Transmit {
+                len,
+                segment_size: built.segment_size,
+                partial_checksum,
+                conn: Some(id),
+                origin: built.origin,
+                in_place: built.in_place,
+            });
+        }
+        (self.pressed, self.hurried) = (false, false);
+        self.park_idle(now);
+        None
+    }
+
+    /// The next thing that an application waits for.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        while let Some(event) = self.events.pop() {
+            let is_known = match event {
+                Event::Incoming(listener) => self.listeners.at(listener).is_some(),
+                Event::Connected(id) | Event::Readable(id) | Event::Writable(id) | Event::Closed(id, _) => {
+                    self.owned(id).is_some()
+                }
+            };
+            if is_known {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
+    pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
+        self.probes.pop_front()
+    }
+
+    /// When [`Stack::on_timeout`] is to be called next.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let noted = [self.deadlines.next(), self.time_wait.next_timeout(), self.idle.next_timeout()];
+        let noted = noted.into_iter().chain([self.half_open.next_timeout()]);
+        noted.chain(self.deadlines_to_note()).flatten().min()
+    }
+
+    /// Runs every timer that is due, each connection once.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.clock = self.clock.max(now);
+        while let Some((place, entry)) = self.time_wait.pop_expired(now) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        }
+        self.note_deadlines();
+        let mut due = Vec::new();
+        while let Some(index) = self.deadlines.pop_due(now) {
+            due.push(index);
+        }
+        for index in due {
+            if let Some(id) = self.slots.key_at(index) {
+                self.on_conn_timeout(id, now);
+            }
+        }
+        self.half_open.on_timeout(now);
+        self.park_idle(now);
+    }
+
+    /// The timer of a connection fires.
+    pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
+        self.refresh_path(id, now);
+        self.hurried = true;
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.note_timeout(now);
+            slot.connection.wake().on_timeout(now);
+            self.settle(id, now);
+        }
+    }
+}
