@@ -12,7 +12,7 @@ use brisk_wire::Instant;
 use crate::errno::{Answer, Errno};
 use crate::error_queue::Offsets;
 use crate::host::Host;
-use crate::socket::{Family, Role, Socket};
+use crate::socket::{Family, MOST_WAITING, Role, Socket};
 use crate::tcp_info;
 
 /// Options of linux/tcp.h that the C library's headers lack.
@@ -64,14 +64,15 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     Ok(Some(span).filter(|span| !span.is_zero()))
 }
 
-/// Linux doubles what a program asks for, as room for its own records: the program's share is half.
+/// Linux doubles what a program asks for, as room for its own records: the program's share is half. What is negative
+/// asks for as much as there is.
 fn send_buffer(value: i32) -> BufferConfig {
-    let bytes = usize::try_from(value).unwrap_or(0).saturating_mul(2).clamp(4608, 1 << 30);
+    let bytes = (value as u32 as usize).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
 }
 
 fn receive_buffer(value: i32) -> BufferConfig {
-    let bytes = usize::try_from(value).unwrap_or(0).clamp(2304, 1 << 30);
+    let bytes = (value as u32 as usize).clamp(2304, (1 << 30) - 1);
     BufferConfig { initial: bytes, max: bytes }
 }
 
@@ -97,7 +98,9 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
         libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
         libc::SO_RCVLOWAT => {
-            socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(1).max(1)
+            // No more than half of the buffer, of which the program's share is half; a negative value asks for that.
+            let most = socket.tcp.receive_buffer.max;
+            socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
         }
         SO_ZEROCOPY => match int(value)? {
             on @ (0 | 1) => socket.options.zerocopy = on == 1,
@@ -112,12 +115,13 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         | SO_MEMINFO => {
             return Err(Errno(libc::ENOPROTOOPT));
         }
-        libc::SO_REUSEADDR
-        | libc::SO_REUSEPORT
-        | libc::SO_MARK
+        // Linux keeps one bit of them.
+        libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_DONTROUTE | libc::SO_BROADCAST => {
+            keep(socket, libc::SOL_SOCKET, name, &i32::from(int(value)? != 0).to_ne_bytes());
+        }
+        libc::SO_BUSY_POLL if int(value)? < 0 => return Err(Errno(libc::EINVAL)),
+        libc::SO_MARK
         | libc::SO_PRIORITY
-        | libc::SO_DONTROUTE
-        | libc::SO_BROADCAST
         | libc::SO_TIMESTAMP
         | libc::SO_TIMESTAMPNS
         | libc::SO_BUSY_POLL
@@ -170,7 +174,9 @@ fn set_tcp(
         _ => {}
     }
     let number = int(value)?;
-    if set_tcp_limits(socket, stack, name, number)? || set_tcp_fast_open(socket, settings, name, number)? {
+    if set_tcp_limits(socket, stack, settings, name, number)?
+        || set_tcp_fast_open(socket, settings, name, number)?
+    {
         return Ok(());
     }
     let conn = socket.conn();
@@ -184,25 +190,41 @@ fn set_tcp(
             conn.into_iter().for_each(|id| stack.set_cork(id, number != 0));
         }
         TCP_NOTSENT_LOWAT => {
-            socket.options.notsent_lowat = (number != 0 && number != -1).then_some(number as u32)
-        }
-        TCP_INQ => socket.options.inq = within(number, 0..=1)? == 1,
-        libc::TCP_QUICKACK
-        | libc::TCP_DEFER_ACCEPT
-        | libc::TCP_WINDOW_CLAMP
-        | libc::TCP_THIN_DUPACK
-        | TCP_SAVE_SYN
-        | TCP_TX_DELAY
-        | TCP_TIMESTAMP => {
+            socket.options.notsent_lowat = (number != 0 && number != -1).then_some(number as u32);
             keep(socket, libc::SOL_TCP, name, value);
         }
-        _ => return Err(Errno(libc::ENOPROTOOPT)),
+        TCP_INQ => socket.options.inq = within(number, 0..=1)? == 1,
+        _ => {
+            let given_back = without_effect(name, number)?;
+            keep(socket, libc::SOL_TCP, name, &given_back.to_ne_bytes());
+        }
     }
     Ok(())
 }
 
+/// What Linux gives back of a number that has no effect here.
+fn without_effect(name: i32, number: i32) -> Answer<i32> {
+    Ok(match name {
+        libc::TCP_QUICKACK => i32::from(number != 0),
+        // Linux's window is never less than half of its least receive buffer.
+        libc::TCP_WINDOW_CLAMP if number != 0 => number.max(1152),
+        libc::TCP_WINDOW_CLAMP => 0,
+        libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
+        TCP_SAVE_SYN => within(number, 0..=2)?,
+        TCP_TX_DELAY => within(number, 0..=i32::MAX)?,
+        libc::TCP_DEFER_ACCEPT | TCP_TIMESTAMP => number,
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    })
+}
+
 /// Numbers that end or bound a connection. False if the option is none of them.
-fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32) -> Answer<bool> {
+fn set_tcp_limits(
+    socket: &mut Socket,
+    stack: &mut Stack,
+    settings: &Settings,
+    name: i32,
+    number: i32,
+) -> Answer<bool> {
     let conn = socket.conn();
     let secs = |number: i32| Duration::from_secs(number as u64);
     match name {
@@ -215,8 +237,11 @@ fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32
             socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then_some(LINEAR_TIMEOUTS);
         }
         libc::TCP_LINGER2 => {
-            let limit = secs(number.clamp(0, 120));
+            // Linux: 0 stands for the system's; what is negative lets the connection end at once.
+            let limit =
+                if number == 0 { settings.tcp.fin_wait_2_timeout } else { secs(number.clamp(0, 120)) };
             socket.tcp.fin_wait_2_timeout = limit;
+            keep(socket, libc::SOL_TCP, name, &number.max(-1).to_ne_bytes());
             conn.into_iter().for_each(|id| stack.set_fin_wait_2_timeout(id, limit));
         }
         libc::TCP_USER_TIMEOUT => {
@@ -232,12 +257,11 @@ fn set_tcp_limits(socket: &mut Socket, stack: &mut Stack, name: i32, number: i32
             socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
         }
         TCP_RTO_MIN_US => {
-            let least = Duration::from_micros(within(number, 1..=i32::MAX)? as u64);
+            let least = Duration::from_micros(within(number, 1..=200_000)? as u64);
             (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
         }
         TCP_DELACK_MAX_US => {
-            socket.tcp.delack_max =
-                Duration::from_micros(within(number, 1..=i32::MAX)? as u64).min(Duration::from_millis(500));
+            socket.tcp.delack_max = Duration::from_micros(within(number, 1..=200_000)? as u64);
         }
         _ => return Ok(false),
     }
@@ -254,7 +278,7 @@ fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number
             if number < 0 || matches!(socket.role, Role::Connection(_)) {
                 return Err(Errno(libc::EINVAL));
             }
-            socket.options.fast_open_queue = Some(number.min(i32::from(u16::MAX)) as u16);
+            socket.options.fast_open_queue = Some(number.min(MOST_WAITING) as u16);
         }
         libc::TCP_FASTOPEN_CONNECT => {
             let on = within(number, 0..=1)? == 1;
@@ -367,10 +391,10 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
 /// getsockopt(): at most `len` bytes.
 pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     let now = host.now;
-    let (socket, stack, settings) = host.parts(fd)?;
+    let (socket, stack, _) = host.parts(fd)?;
     let mut value = match level {
         libc::SOL_SOCKET => get_socket(socket, stack, name)?,
-        libc::SOL_TCP => get_tcp(socket, stack, settings, name, now)?,
+        libc::SOL_TCP => get_tcp(socket, stack, name, now)?,
         libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
@@ -437,13 +461,7 @@ fn memory_info(socket: &Socket, stack: &Stack) -> Vec<u8> {
         .collect()
 }
 
-fn get_tcp(
-    socket: &mut Socket,
-    stack: &Stack,
-    settings: &Settings,
-    name: i32,
-    now: Instant,
-) -> Answer<Vec<u8>> {
+fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answer<Vec<u8>> {
     let stats = socket.conn().and_then(|id| stack.conn_stats(id));
     let keepalive = socket.options.keepalive;
     Ok(match name {
@@ -458,6 +476,7 @@ fn get_tcp(
         libc::TCP_CORK => number(socket.options.cork),
         libc::TCP_THIN_LINEAR_TIMEOUTS => number(socket.tcp.thin_stream.is_some()),
         libc::TCP_SYNCNT => number(i64::from(socket.tcp.syn_retries)),
+        libc::TCP_LINGER2 if kept(socket, libc::SOL_TCP, name) == Some(number(-1)) => number(-1),
         libc::TCP_LINGER2 => number(socket.tcp.fin_wait_2_timeout.as_secs() as i64),
         libc::TCP_KEEPIDLE => number(keepalive.idle.as_secs() as i64),
         libc::TCP_KEEPINTVL => number(keepalive.interval.as_secs() as i64),
@@ -476,15 +495,13 @@ fn get_tcp(
         libc::TCP_FASTOPEN_CONNECT => number(socket.options.fast_open_connect),
         TCP_FASTOPEN_NO_COOKIE => number(socket.options.fast_open_no_cookie),
         TCP_FASTOPEN_KEY => kept(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY).unwrap_or_default(),
-        TCP_NOTSENT_LOWAT => {
-            number(i64::from(socket.options.notsent_lowat.unwrap_or(settings.notsent_lowat)))
-        }
         TCP_INQ => number(socket.options.inq),
         TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
         libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
         libc::TCP_DEFER_ACCEPT
         | libc::TCP_WINDOW_CLAMP
         | libc::TCP_THIN_DUPACK
+        | TCP_NOTSENT_LOWAT
         | TCP_SAVE_SYN
         | TCP_TX_DELAY
         | TCP_TIMESTAMP => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(0)),

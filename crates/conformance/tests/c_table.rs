@@ -413,6 +413,74 @@ fn what_linux_does_not_know_is_refused_with_its_number() {
     assert_eq!((driver.close(fd + 9), driver.errno()), (-1, libc::EBADF));
 }
 
+/// Linux takes the number for one without a sign: all that a listener may have.
+#[test]
+fn a_negative_backlog_is_the_largest() {
+    let mut driver = Driver::new("sysctls=off");
+    let listener = driver.listener(libc::AF_INET, None);
+    assert_eq!(driver.listen(listener, -1), 0);
+    for _ in 0..3 {
+        driver.handshake();
+        driver.new_peer();
+    }
+    let accepted: Vec<i32> = (0..3).map(|_| driver.accept(listener)).collect();
+    assert!(accepted.iter().all(|fd| *fd > 0), "{accepted:?}");
+}
+
+/// What Linux 6.18 answered to the same calls on a socket of its own.
+#[test]
+fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
+    const TCP_SAVE_SYN: i32 = 27;
+    const TCP_TX_DELAY: i32 = 37;
+    const TCP_DELACK_MAX_US: i32 = 46;
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(0);
+    let tcp = |name| driver.get_int(fd, libc::SOL_TCP, name);
+    assert_eq!((tcp(libc::TCP_LINGER2), tcp(TCP_NOTSENT_LOWAT), tcp(libc::TCP_MAXSEG)), (60, 0, 536));
+    for (name, values) in [
+        (libc::TCP_LINGER2, [(5, 5), (0, 60), (200, 120), (-5, -1), (120, 120)]),
+        (TCP_NOTSENT_LOWAT, [(-1, -1), (0, 0), (1, 1), (500, 500), (40_000, 40_000)]),
+        (libc::TCP_QUICKACK, [(2, 1), (0, 0), (-1, 1), (1, 1), (500, 1)]),
+        (libc::TCP_WINDOW_CLAMP, [(1, 1152), (0, 0), (-1, 1152), (1153, 1153), (40_000, 40_000)]),
+        (libc::TCP_FASTOPEN, [(40_000, 4096), (0, 0), (5, 5), (4096, 4096), (200_000, 4096)]),
+    ] {
+        for (set, got) in values {
+            driver.set_int(fd, libc::SOL_TCP, name, set);
+            assert_eq!(tcp(name), got, "option {name}, {set}");
+        }
+    }
+    for (name, refused) in [
+        (TCP_SAVE_SYN, [-1, 3]),
+        (TCP_TX_DELAY, [-1, i32::MIN]),
+        (libc::TCP_THIN_DUPACK, [-1, 2]),
+        (TCP_DELACK_MAX_US, [0, 200_001]),
+    ] {
+        for value in refused {
+            let answer = (driver.try_set_int(fd, libc::SOL_TCP, name, value), driver.errno());
+            assert_eq!(answer, (-1, libc::EINVAL), "option {name}, {value}");
+        }
+    }
+    for (name, value, got) in [
+        (libc::SO_REUSEADDR, 7, 1),
+        (libc::SO_BROADCAST, -1, 1),
+        (libc::SO_RCVLOWAT, 0, 1),
+        (libc::SO_PRIORITY, 7, 7),
+        (libc::SO_RCVBUF, 3000, 6000),
+        (libc::SO_SNDBUF, 1, 4608),
+    ] {
+        driver.set_int(fd, libc::SOL_SOCKET, name, value);
+        assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, name), got, "option {name}, {value}");
+    }
+    // What is negative asks for as much as there is.
+    for (name, least) in
+        [(libc::SO_RCVLOWAT, 1 << 20), (libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)]
+    {
+        let fd = driver.socket(0);
+        driver.set_int(fd, libc::SOL_SOCKET, name, -1);
+        assert!(driver.get_int(fd, libc::SOL_SOCKET, name) >= least, "option {name}");
+    }
+}
+
 #[test]
 fn tcp_info_counts_segments_as_linux_does() {
     let (driver, fd, _) = established("sysctls=off");

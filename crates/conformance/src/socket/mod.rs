@@ -20,6 +20,7 @@ mod read;
 mod write;
 
 pub(crate) use close::Closing;
+pub(crate) use open::MOST_WAITING;
 pub(crate) use read::{Control, Received};
 pub(crate) use write::Sending;
 

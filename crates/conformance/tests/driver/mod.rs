@@ -223,8 +223,12 @@ impl Driver {
         if let Some(queue) = fast_open {
             self.set_int(fd, libc::SOL_TCP, libc::TCP_FASTOPEN, queue);
         }
-        assert_eq!(call!(self, 4, (i32, i32) -> i32, fd, 5), 0);
+        assert_eq!(self.listen(fd, 5), 0);
         fd
+    }
+
+    pub(crate) fn listen(&self, fd: i32, backlog: i32) -> i32 {
+        call!(self, 4, (i32, i32) -> i32, fd, backlog)
     }
 
     pub(crate) fn accept(&self, listener: i32) -> i32 {
