@@ -1,5 +1,6 @@
 //! `struct tcp_info` of linux/tcp.h, field by field, with Linux's units and meanings.
 
+use brisk_script::tcp_info_options;
 use brisk_tcp::Stack;
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_tcp::fast_open::SynAckClass;
@@ -13,12 +14,6 @@ use crate::socket::{Role, Socket};
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// Reordering that Linux assumes before it has seen any (`tcp_reordering`).
 const REORDERING: u32 = 3;
-/// Bits of `tcpi_options`.
-const TIMESTAMPS: u8 = 1;
-const SACK: u8 = 2;
-const WSCALE: u8 = 4;
-const ECN: u8 = 8;
-const SYN_DATA: u8 = 32;
 /// The state of a socket that has no connection (`TCP_CLOSE`) or listens.
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
@@ -95,13 +90,7 @@ fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(saturated(info.timeouts_in_row));
     fields.u8(saturated(info.unanswered_probes));
     fields.u8(saturated(info.backoffs));
-    let option = |bit, holds| if holds { bit } else { 0 };
-    let syn_data = stats.syn_data_taken || stats.syn_ack == Some(SynAckClass::Accepted);
-    fields.u8(option(TIMESTAMPS, info.timestamps)
-        | option(SACK, info.sack)
-        | option(WSCALE, info.scales.is_some())
-        | option(ECN, info.ecn)
-        | option(SYN_DATA, syn_data));
+    fields.u8(tcp_info_options(stats, info));
     let (theirs, ours) = info.scales.unwrap_or((0, 0));
     fields.u8(theirs & 15 | ours << 4);
     // tcpi_fastopen_client_fail: 1 cookie unavailable, 2 data not acknowledged, 3 SYN retransmitted.

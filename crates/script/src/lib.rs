@@ -39,6 +39,7 @@ mod tcp_option;
 use std::path::Path;
 
 pub use error::ScriptError;
+pub use run::tcp_info_options;
 pub use settings::{LINEAR_TIMEOUTS, Settings, keys};
 
 /// How a script is run, beside what it says itself.

@@ -97,7 +97,9 @@ impl Backend for Virtual {
     }
 
     fn value(&self, name: &str) -> Option<i128> {
-        let stats = self.sockets.watched().and_then(|id| self.host.stack.conn_stats(id));
-        info::value(name, stats.as_ref(), self.host.stack.stats())
+        let stack = &self.host.stack;
+        let watched =
+            self.sockets.watched().and_then(|id| Some((stack.conn_stats(id)?, stack.conn_info(id)?)));
+        info::value(name, watched.as_ref().map(|(stats, info)| (stats, info)), stack.stats())
     }
 }

@@ -1,7 +1,8 @@
 //! The names that assertions know: Linux's `tcpi_…` as far as the stack has such figures, the
 //! constants that scripts compare them with, and the stack's own counters as `brisk_…` and `stack_…`.
 
-use brisk_tcp::connection::{ConnStats, ParityCounters, State};
+use brisk_tcp::connection::{ConnInfo, ConnStats, ParityCounters, State};
+use brisk_tcp::fast_open::SynAckClass;
 use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOff, GentleOutcome, ParityOff};
 use brisk_tcp::outcome::CongestionState;
 use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
@@ -10,17 +11,28 @@ use std::time::Duration;
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: i128 = 0x7fff_ffff;
 
+/// Bits of `tcpi_options`.
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+const WSCALE: u8 = 4;
+const ECN: u8 = 8;
+const SYN_DATA: u8 = 32;
+
 /// The value of a name.
-pub(crate) fn value(name: &str, connection: Option<&ConnStats>, stack: &StackStats) -> Option<i128> {
+pub(crate) fn value(
+    name: &str,
+    connection: Option<(&ConnStats, &ConnInfo)>,
+    stack: &StackStats,
+) -> Option<i128> {
     if let Some(constant) = constant(name) {
         return Some(constant);
     }
     if let Some(counter) = name.strip_prefix("stack_") {
         return stack_value(counter, stack);
     }
-    let stats = connection?;
+    let (stats, info) = connection?;
     match name.strip_prefix("tcpi_") {
-        Some(field) => linux_value(field, stats),
+        Some(field) => linux_value(field, stats).or_else(|| linux_detail(field, stats, info)),
         None => name.strip_prefix("brisk_").and_then(|field| own_value(field, stats)),
     }
 }
@@ -80,6 +92,38 @@ fn linux_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "total_rto" => i128::from(counters.timeouts),
         _ => return None,
     })
+}
+
+/// What Linux tells of the segments that are outstanding, and of what was agreed on.
+fn linux_detail(field: &str, stats: &ConnStats, info: &ConnInfo) -> Option<i128> {
+    Some(match field {
+        "options" => i128::from(tcp_info_options(stats, info)),
+        "retransmits" => i128::from(info.timeouts_in_row),
+        "probes" => i128::from(info.unanswered_probes),
+        "backoff" => i128::from(info.backoffs),
+        "rcv_mss" => i128::from(info.rcv_mss),
+        "advmss" => i128::from(info.advertised_mss),
+        "unacked" => i128::from(info.unacked),
+        "sacked" => i128::from(info.sacked),
+        "lost" => i128::from(info.lost),
+        "retrans" => i128::from(info.retransmitted),
+        "notsent_bytes" => i128::from(info.unsent),
+        "delivered" => i128::from(stats.counters.delivered_segments),
+        _ => return None,
+    })
+}
+
+/// `tcpi_options` of Linux: timestamps 1, SACK 2, window scaling 4, ECN 8, data of a SYN taken 32.
+pub fn tcp_info_options(stats: &ConnStats, info: &ConnInfo) -> u8 {
+    let syn_data = stats.syn_data_taken || stats.syn_ack == Some(SynAckClass::Accepted);
+    let options = [
+        (TIMESTAMPS, info.timestamps),
+        (SACK, info.sack),
+        (WSCALE, info.scales.is_some()),
+        (ECN, info.ecn),
+        (SYN_DATA, syn_data),
+    ];
+    options.into_iter().filter(|(_, holds)| *holds).map(|(bit, _)| bit).sum()
 }
 
 fn linux_state(state: State) -> &'static str {

@@ -30,6 +30,7 @@ pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
 use host::Host;
+pub use info::tcp_info_options;
 use sockets::{Progress, Return, Sockets};
 
 /// How long an expected packet with the time `*` is waited for: longer than any timer of TCP.
