@@ -78,6 +78,11 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     let taken = |world: &World, id| world.pair.a.conn_stats(id).map(|stats| stats.fast_open);
     let used = burst.iter().filter(|id| taken(&world, **id) == Some(FastOpenOutcome::Used)).count();
     assert_eq!((used, world.pair.b.stats().fast_open.per_ip_refused), (1, 7));
+    // The server's programs are told too.
+    let accepted: Vec<ConnId> = (0..8).map(|_| world.accept()).collect();
+    let told = |id: &ConnId| world.pair.b.conn_stats(*id).expect("held").fast_open;
+    let refused = accepted.iter().filter(|id| told(id) == FastOpenOutcome::Refused).count();
+    assert_eq!(refused, 7);
     let later = world.open(&asking(), &pattern(100));
     world.until(1_000);
     assert_eq!(taken(&world, later), Some(FastOpenOutcome::Used));
