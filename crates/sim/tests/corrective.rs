@@ -79,6 +79,27 @@ struct Shared {
     offered: u64,
 }
 
+/// Detection waits for the answer to parity; by then everything else has been reported, and no acknowledgement is left
+/// that would let the second of two losses go. Both are sent again at once, and take one round trip together.
+#[test]
+fn losses_that_one_parity_cannot_repair_take_a_round_trip_together() {
+    let mut tcp = corrective();
+    tcp.mechanisms.corrective = Some(CorrectiveConfig { hold: Some(FecHold::Full), ..CorrectiveConfig::default() });
+    tcp.initial_window = 30;
+    let round_trips = |lost: &str| {
+        let link = LinkSpec::parse(&format!("--rtt 100ms --loss down:list:{lost}")).expect("a link");
+        let spec =
+            TransactionSpec { client: tcp.clone(), server: tcp.clone(), ..TransactionSpec::new(&link, 30_000) };
+        let took = transaction(&spec, 1).expect("it runs").completion.expect("it completes");
+        took.as_secs_f64() / 0.1
+    };
+    // The first packet down is the SYN-ACK, the second the first segment.
+    let (one, two, four) = (round_trips("6"), round_trips("6,9"), round_trips("4,8,13,20"));
+    println!("one {one:.2}, two {two:.2}, four {four:.2} round trips");
+    assert!(one < 2.3, "repaired: {one}");
+    assert!(two < 3.3 && four < 3.3, "sent again: {two}, {four}");
+}
+
 fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) -> Shared {
     let at = |seconds: u64| Instant::from_millis(seconds * 1000);
     let mut world = World::new(&LinkSpec::parse(link).expect("a link"), seed);

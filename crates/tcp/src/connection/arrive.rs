@@ -540,6 +540,10 @@ impl Connection {
         let ssthresh = self.tx.congestion.on_congestion(now);
         let ssthresh = self.retreat(ssthresh);
         self.tx.prr.enter(ssthresh, recover_fs);
+        if self.tx.recovery.state() == CongestionState::Recovery {
+            let held = self.delivered_while_held();
+            self.tx.prr.credit(held);
+        }
         self.counters.reductions += 1;
         self.counters.recoveries += u64::from(self.tx.recovery.state() == CongestionState::Recovery);
         self.report_recovery();

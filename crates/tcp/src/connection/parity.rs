@@ -332,6 +332,25 @@ impl Connection {
         self.refresh_holds();
     }
 
+    /// Bytes that were reported above a loss before it was found, because loss detection waited for the answer to parity, and
+    /// that nothing was sent for: what is in flight beyond them may have been. As many at most as have to be sent again: of
+    /// several parities of a group those that have arrived wait at the receiver, and repair the rest as soon as there are no
+    /// more losses than parities; a single one does not wait.
+    pub(crate) fn delivered_while_held(&self) -> u32 {
+        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
+        if tx.hold(self.planner.is_some()) == FecHold::Off {
+            return 0;
+        }
+        let plan = tx.encoder.plan();
+        let repairable = match plan.code {
+            Code::ReedSolomon if plan.parities > 1 => u32::from(plan.parities).saturating_mul(self.tx.mss()),
+            Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
+        };
+        let board = &self.tx.scoreboard;
+        let beyond = board.highest_sacked().map_or(0, |highest| board.nxt().since(highest));
+        board.sacked_bytes().saturating_sub(beyond).min(board.lost_bytes().saturating_sub(repairable))
+    }
+
     /// Tells loss detection which segments parity may still repair.
     pub(crate) fn refresh_holds(&mut self) {
         let rtt = self.parity_rtt();

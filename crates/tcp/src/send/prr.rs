@@ -20,6 +20,8 @@ struct PrrEpisode {
     recover_fs: u32,
     prr_delivered: u64,
     prr_out: u64,
+    /// What was delivered before the reduction began, while loss detection waited for the answer to parity.
+    held: u64,
     cwnd: Option<u32>,
 }
 
@@ -37,8 +39,18 @@ impl Prr {
             recover_fs: recover_fs.max(1),
             prr_delivered: 0,
             prr_out: 0,
+            held: 0,
             cwnd: None,
         });
+    }
+
+    /// The reduction that has just begun would have begun earlier, had loss detection not waited for the answer to parity:
+    /// `bytes` were delivered meanwhile, and nothing was sent for them. They count where the window is won back, that is
+    /// below `ssthresh`: otherwise the second of two losses waits a round trip for the acknowledgement of the first.
+    pub(crate) fn credit(&mut self, bytes: u32) {
+        if let Some(episode) = &mut self.episode {
+            episode.held = bytes.into();
+        }
     }
 
     /// True while a reduction is under way.
@@ -104,7 +116,7 @@ impl PrrEpisode {
             share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
             // "PRR-SSRB": make up for what was not sent before, one segment more per good ACK.
-            let mut snd = (prr_delivered - prr_out).max(delivered);
+            let mut snd = (prr_delivered + self.held as i64 - prr_out).max(delivered);
             if good_ack {
                 snd += mss;
             }
@@ -161,6 +173,22 @@ mod tests {
         prr.enter(10 * MSS, 20 * MSS);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, false, MSS), 4 * MSS);
         assert_eq!(prr.on_ack(0, 2 * MSS, false, false, MSS), 4 * MSS, "nothing delivered, nothing changes");
+    }
+
+    #[test]
+    fn what_was_delivered_while_detection_waited_lets_all_losses_go_at_once() {
+        // Of 20 segments 17 were reported before three were found lost: nothing is in flight any more.
+        let mut prr = Prr::new(PrrBound::Rfc9937);
+        prr.enter(14 * MSS, 3 * MSS);
+        assert_eq!(prr.clone().on_ack(0, 0, false, true, MSS), MSS, "by itself one at a time");
+        prr.credit(17 * MSS);
+        assert_eq!(prr.on_ack(0, 0, false, true, MSS), 14 * MSS);
+        // Above the threshold it changes nothing.
+        let mut prr = Prr::new(PrrBound::Rfc9937);
+        prr.enter(10 * MSS, 20 * MSS);
+        let plain = prr.clone().on_ack(MSS, 18 * MSS, false, true, MSS);
+        prr.credit(3 * MSS);
+        assert_eq!(prr.on_ack(MSS, 18 * MSS, false, true, MSS), plain);
     }
 
     #[test]

@@ -212,7 +212,6 @@ impl Scoreboard {
     }
 
     /// Bytes declared lost and not sent again.
-    #[cfg(test)]
     pub(crate) fn lost_bytes(&self) -> u32 {
         self.lost.bytes()
     }
