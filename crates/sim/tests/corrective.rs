@@ -84,12 +84,16 @@ struct Shared {
 #[test]
 fn losses_that_one_parity_cannot_repair_take_a_round_trip_together() {
     let mut tcp = corrective();
-    tcp.mechanisms.corrective = Some(CorrectiveConfig { hold: Some(FecHold::Full), ..CorrectiveConfig::default() });
+    tcp.mechanisms.corrective =
+        Some(CorrectiveConfig { hold: Some(FecHold::Full), ..CorrectiveConfig::default() });
     tcp.initial_window = 30;
     let round_trips = |lost: &str| {
         let link = LinkSpec::parse(&format!("--rtt 100ms --loss down:list:{lost}")).expect("a link");
-        let spec =
-            TransactionSpec { client: tcp.clone(), server: tcp.clone(), ..TransactionSpec::new(&link, 30_000) };
+        let spec = TransactionSpec {
+            client: tcp.clone(),
+            server: tcp.clone(),
+            ..TransactionSpec::new(&link, 30_000)
+        };
         let took = transaction(&spec, 1).expect("it runs").completion.expect("it completes");
         took.as_secs_f64() / 0.1
     };
