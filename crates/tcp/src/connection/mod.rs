@@ -274,7 +274,9 @@ impl Connection {
 
     /// What is to be sent should not wait until the application has had its turn.
     pub(crate) fn is_hurried(&self) -> bool {
-        self.tx.is_pressing() || self.rx.ack.tells_of_hole(self.rx.rcv_nxt())
+        self.state == State::SynReceived
+            || self.tx.is_pressing()
+            || self.rx.ack.tells_of_hole(self.rx.rcv_nxt())
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

@@ -93,6 +93,8 @@ impl Stack {
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
+                    // Nobody has anything to add to an answer to a SYN.
+                    self.hurried = true;
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
                     self.count_first_arrival(&tuple, wire_len, &arrived);
                     Ok(())

@@ -28,7 +28,7 @@ impl Stack {
     }
 
     /// Whether something is to be sent that should not wait until applications have read what has arrived: what an
-    /// acknowledgement has let go of a small window, what tells of a loss, and what a timer has brought about. An
+    /// acknowledgement has let go of a small window, what tells of a loss, what answers a SYN, and what a timer has brought about. An
     /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that reading opens.
     pub fn is_hurried(&self) -> bool {
         self.hurried

@@ -254,6 +254,19 @@ fn segment(pair: &mut Pair, id: ConnId, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn the_answer_to_a_syn_waits_for_no_application() {
+    let mut pair = Pair::new(5);
+    pair.listen(B, 80, ListenConfig::default());
+    let now = pair.now;
+    let client = pair.a.connect(B.addr(80), &ConnectConfig::default(), now).expect("a port is left");
+    let mut syn = Vec::new();
+    assert!(pair.a.poll_transmit(now, &mut syn).is_some(), "{client:?}");
+    assert!(!pair.b.is_hurried());
+    pair.b.on_packet(&syn, Rx::default(), now);
+    assert!(pair.b.is_hurried());
+}
+
+#[test]
 fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presses() {
     let mut pair = Pair::new(5);
     let listener = pair.listen(B, 80, ListenConfig::default());
