@@ -83,7 +83,7 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
         (&capture_["exchanges"], capture_["response_bytes"][1].as_f64()),
         (&serde_json::json!([1, 1]), Some(12.0))
     );
-    assert_eq!(estimate["gains"].as_array().map(Vec::len), Some(5));
+    assert_eq!(estimate["gains"].as_array().map(Vec::len), Some(6));
     let output = brisk(&["whatif", "--pcap", &capture("cut"), "-n", "20", "--loss", "none"]);
     let text = stdout(&output);
     assert!(text.contains("It rests on:") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
