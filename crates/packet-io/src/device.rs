@@ -6,6 +6,8 @@
 //! of device does.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::AddAssign;
 use std::task::{Context, Poll};
 
 /// A batch-oriented device for IP packets under a tokio runtime.
@@ -58,6 +60,24 @@ pub trait Device: Send {
     fn counters(&self) -> Counters {
         Counters::default()
     }
+
+    /// How the sender of a packet that was just received is reached, if a second queue of this device cannot know that
+    /// by itself: see [`steering`](crate::steering).
+    fn way_back(&mut self, _packet: &[u8]) -> Option<WayBack> {
+        None
+    }
+
+    /// Takes in what another queue of this device answered to [`way_back`](Device::way_back).
+    fn learn_way_back(&mut self, _way: WayBack) {}
+}
+
+/// What one queue of a device tells another of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WayBack {
+    /// The peer's address outside the device.
+    pub(crate) outer: SocketAddr,
+    /// The address of ours that it wrote to, if the socket is bound to none in particular.
+    pub(crate) from: Option<IpAddr>,
 }
 
 /// What a device does by itself. Every device accepts super-packets and open checksums; this says what is cheap.
@@ -121,6 +141,36 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Packets that could not be sent because of what they are or where they go.
     pub send_refused: u64,
+    /// Packets that came to this queue of a device and were handed to the stack of another.
+    pub handed_over: u64,
+    /// Packets that were for another and found no room there.
+    pub hand_over_dropped: u64,
+}
+
+/// Those of several queues together.
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        let Counters {
+            received,
+            received_bytes,
+            receive_dropped,
+            receive_overflowed,
+            sent,
+            sent_bytes,
+            send_refused,
+            handed_over,
+            hand_over_dropped,
+        } = other;
+        self.received += received;
+        self.received_bytes += received_bytes;
+        self.receive_dropped += receive_dropped;
+        self.receive_overflowed += receive_overflowed;
+        self.sent += sent;
+        self.sent_bytes += sent_bytes;
+        self.send_refused += send_refused;
+        self.handed_over += handed_over;
+        self.hand_over_dropped += hand_over_dropped;
+    }
 }
 
 impl Counters {

@@ -8,6 +8,7 @@
 //! | [`ethernet`] | a host of its own on an Ethernet, with ARP and neighbour discovery |
 //! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
+//! | [`steering`] | several stacks on one device: a queue for each, and what came to the wrong one |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
@@ -38,12 +39,13 @@ mod reactor;
 pub mod realtime;
 pub mod sockopt;
 pub mod spec;
+pub mod steering;
 #[cfg(test)]
 mod testing;
 pub mod tun;
 pub mod udp;
 mod vnet;
 
-pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
+pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta, WayBack};
 pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};

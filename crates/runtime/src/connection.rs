@@ -98,6 +98,7 @@ impl Connection {
         let now = shared.clock.now();
         shared.act(|inner| {
             inner.check_driver()?;
+            inner.hear(now);
             let (id, taken) =
                 inner.stack.connect_with_data(remote, data, config, now).map_err(error::connect)?;
             Ok((Connection::register(shared, inner, id, remote), taken))

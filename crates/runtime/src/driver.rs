@@ -237,7 +237,7 @@ impl Driver {
             inner.take_events(&mut self.woken);
         }
         let known = self.woken.len();
-        inner.driver_runs(cx.waker());
+        inner.driver_runs(cx.waker(), now);
         self.outgoing.bytes = 0;
         let received =
             if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };

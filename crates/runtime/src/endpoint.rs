@@ -6,18 +6,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
+use brisk_packet_io::steering::{SteeredDevice, Steering};
 use brisk_packet_io::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
-use brisk_tcp::fast_open::{ImportError, KeySource};
+use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
+use tokio::runtime::Handle;
 
 use crate::clock::{Clock, GRANULARITY};
 use crate::connection::Connection;
+use crate::cores::Cores;
 use crate::driver::Driver;
 use crate::error;
-use crate::shared::Shared;
+use crate::shards::{Exchange, Shards};
+use crate::shared::{Inner, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::wait;
 
@@ -27,7 +31,7 @@ use crate::waiters::wait;
 /// finishes what is still to be delivered and then closes the device, without waiting for the end of TIME-WAITs.
 #[derive(Debug)]
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    shards: Arc<Shards>,
     addresses: Arc<[IpAddr]>,
     tcp: Arc<TcpConfig>,
 }
@@ -35,7 +39,14 @@ pub struct Endpoint {
 impl Endpoint {
     /// Begins an endpoint on `device`.
     pub fn builder(device: Box<dyn Device>) -> Builder {
-        Builder { device, stack: StackConfig::default(), tcp: TcpConfig::default(), seed: None, mtu: None }
+        Builder {
+            queues: vec![device],
+            cores: Vec::new(),
+            stack: StackConfig::default(),
+            tcp: TcpConfig::default(),
+            seed: None,
+            mtu: None,
+        }
     }
 
     /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future gives up.
@@ -83,24 +94,24 @@ impl Endpoint {
         config: &ConnectConfig,
     ) -> io::Result<(TcpStream, usize)> {
         config.tcp.validate().map_err(error::config)?;
-        let (connection, taken) = Connection::open(&self.shared, remote, data, config)?;
+        let shared = self.shards.opener(config.local, remote, &self.addresses);
+        let (connection, taken) = Connection::open(shared, remote, data, config)?;
         Ok((TcpStream::new(connection), taken))
     }
 
     /// Installs the Fast Open keys of all listeners that have none of their own.
     pub fn set_fast_open_keys(&self, keys: KeySource) {
-        self.shared.lock().stack.set_fast_open_keys(keys);
+        self.shards.tell(|stack, _| stack.set_fast_open_keys(keys.clone()));
     }
 
     /// Forgets the Fast Open cookies and failures of a partition, or of all: to be called when the network changes.
     pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
-        self.shared.lock().stack.flush_fast_open_cache(partition);
+        self.shards.tell(|stack, _| stack.flush_fast_open_cache(partition));
     }
 
     /// The Fast Open cookies and failures as text for a file. Whoever reads it can pretend to come back: let nobody else.
     pub fn export_fast_open_cache(&self) -> String {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.export_fast_open_cache(now)
+        self.shards.ask(|stack, now| stack.export_fast_open_cache(now))
     }
 
     /// Takes in what [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
@@ -108,25 +119,22 @@ impl Endpoint {
     /// # Errors
     /// What is wrong with the text; nothing of it was taken then.
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.import_fast_open_cache(text, now)
+        self.shards.try_tell(|stack, now| stack.import_fast_open_cache(text, now))
     }
 
     /// What is known of the path between these addresses.
     pub fn path(&self, local: IpAddr, remote: IpAddr) -> PathFacts {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.path(local, remote, now)
+        self.shards.ask(|stack, now| stack.path(local, remote, now))
     }
 
     /// Forgets every path: to be called when the network changes.
     pub fn flush_paths(&self) {
-        self.shared.lock().stack.flush_paths();
+        self.shards.tell(|stack, _| stack.flush_paths());
     }
 
     /// What is known of paths as text for a file.
     pub fn export_paths(&self) -> String {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.export_paths(now)
+        self.shards.ask(|stack, now| stack.export_paths(now))
     }
 
     /// Takes in what [`export_paths`](Endpoint::export_paths) wrote; the text may hold more than that.
@@ -134,8 +142,7 @@ impl Endpoint {
     /// # Errors
     /// What is wrong with the text; nothing of it was taken then.
     pub fn import_paths(&self, text: &str) -> Result<(), ImportError> {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.import_paths(text, now)
+        self.shards.try_tell(|stack, now| stack.import_paths(text, now))
     }
 
     /// The addresses of this host. Empty if it answers to every address.
@@ -150,54 +157,65 @@ impl Endpoint {
 
     /// Counters over all connections since the endpoint was built.
     pub fn stats(&self) -> StackStats {
-        *self.shared.lock().stack.stats()
+        self.shards.sum(|inner| *inner.stack.stats())
     }
 
     /// What went through the device, and what did not. As of the last time that anything happened.
     pub fn device_counters(&self) -> Counters {
-        self.shared.lock().device
+        self.shards.sum(|inner| inner.device)
     }
 
     /// Connections that exist now, half-open ones and TIME-WAIT included.
     pub fn connections(&self) -> usize {
-        self.shared.lock().stack.connections()
+        self.shards.sum(|inner| inner.stack.connections())
     }
 
     /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit around it
     /// before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
         let poll = |cx: &mut Context<'_>, waiter| {
-            let mut inner = self.shared.lock();
-            if inner.is_idle() || inner.check_driver().is_err() {
-                return Poll::Ready(());
+            let mut all = Poll::Ready(());
+            for shared in self.shards.iter() {
+                let mut inner = shared.lock();
+                if !inner.is_idle() && inner.check_driver().is_ok() {
+                    inner.idle().add(waiter, cx);
+                    all = Poll::Pending;
+                }
             }
-            inner.idle().add(waiter, cx);
-            Poll::Pending
+            all
         };
-        wait(poll, |waiter| self.shared.lock().idle().remove(waiter)).await;
+        let leave = |waiter| self.shards.iter().for_each(|shared| shared.lock().idle().remove(waiter));
+        wait(poll, leave).await;
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// How many stacks this host has: one for each queue of its device.
+    pub fn stacks(&self) -> usize {
+        self.shards.count()
+    }
+
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.shards
     }
 }
 
 impl Clone for Endpoint {
     fn clone(&self) -> Endpoint {
-        self.shared.lock().add_handle();
-        Endpoint { shared: self.shared.clone(), addresses: self.addresses.clone(), tcp: self.tcp.clone() }
+        self.shards.iter().for_each(|shared| shared.lock().add_handle());
+        Endpoint { shards: self.shards.clone(), addresses: self.addresses.clone(), tcp: self.tcp.clone() }
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.shared.act(|inner| inner.drop_handle());
+        self.shards.iter().for_each(|shared| shared.act(Inner::drop_handle));
     }
 }
 
 /// An [`Endpoint`] in the making.
 pub struct Builder {
-    device: Box<dyn Device>,
+    /// One or more.
+    queues: Vec<Box<dyn Device>>,
+    cores: Vec<Handle>,
     stack: StackConfig,
     tcp: TcpConfig,
     seed: Option<u64>,
@@ -205,6 +223,22 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// Adds a queue of the same device, which gets a stack of its own. Connections are spread over the stacks by their
+    /// four-tuple; what is set here and for a listener as a limit of connections or bytes is divided among them. What a stack
+    /// remembers of paths and servers the others hear.
+    #[must_use]
+    pub fn queue(mut self, queue: Box<dyn Device>) -> Builder {
+        self.queues.push(queue);
+        self
+    }
+
+    /// Runs the stacks on these cores in turn, rather than all on the runtime that [`build`](Builder::build) is called in.
+    #[must_use]
+    pub fn cores(mut self, cores: &Cores) -> Builder {
+        self.cores = cores.handles().to_vec();
+        self
+    }
+
     /// Adds an address of the host. Repeatable, IPv4 and IPv6.
     #[must_use]
     pub fn address(mut self, address: IpAddr) -> Builder {
@@ -291,26 +325,103 @@ impl Builder {
     /// Outside a tokio runtime with time and I/O enabled, as tokio itself does.
     pub fn build(mut self) -> io::Result<Endpoint> {
         self.tcp.validate().map_err(error::config)?;
-        let capabilities = self.device.capabilities();
-        let device_mtu = u16::try_from(self.device.mtu()).unwrap_or(u16::MAX);
+        self.fit_to_device();
+        let addresses = self.stack.addresses.as_slice().into();
+        let seed = self.seed.map_or_else(os_entropy, Ok)?;
+        let several = self.queues.len() > 1;
+        let steering = several.then(|| Steering::new(self.queues.len(), [0, 1].map(|n| derived(seed, n))));
+        let queues = match steering {
+            Some(steering) => {
+                let boxed = |queue| Box::new(queue) as Box<dyn Device>;
+                SteeredDevice::over(self.queues, steering).into_iter().map(boxed).collect()
+            }
+            None => self.queues,
+        };
+        let clock = Clock::start();
+        let stacks = stacks(self.stack, seed, steering, clock)?;
+        let exchanges = if several { Exchange::between(queues.len()) } else { Vec::new() };
+        let mut exchanges = exchanges.into_iter();
+        let all: Vec<Arc<Shared>> =
+            stacks.into_iter().map(|stack| Arc::new(Shared::new(stack, clock, exchanges.next()))).collect();
+        for (own, shared) in all.iter().enumerate() {
+            let others = all.iter().enumerate().filter(|(index, _)| *index != own);
+            shared.set_siblings(others.map(|(_, other)| Arc::downgrade(other)).collect());
+            shared.lock().add_handle();
+        }
+        let current = Handle::current();
+        for (index, (shared, queue)) in all.iter().zip(queues).enumerate() {
+            let core = self.cores.get(index % self.cores.len().max(1)).unwrap_or(&current);
+            let _entered = core.enter();
+            core.spawn(Driver::new(shared.clone(), queue));
+        }
+        Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), addresses, tcp: Arc::new(self.tcp) })
+    }
+
+    /// What the stack must know of its device; the queues of one are alike.
+    fn fit_to_device(&mut self) {
+        let Some(device) = self.queues.first() else { return };
+        let capabilities = device.capabilities();
+        let device_mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
         self.stack.mtu = self.mtu.map_or(device_mtu, |mtu| mtu.min(device_mtu));
         self.stack.granularity = GRANULARITY;
         // Longest headers: 40 bytes of IPv6, 60 of TCP.
         let longest = u32::try_from(capabilities.max_super.saturating_sub(100)).unwrap_or(u32::MAX);
         self.stack.max_super_segment = if capabilities.tso { longest.min(65_000) } else { 0 };
-        let seed = self.seed.map_or_else(os_entropy, Ok)?;
-        let addresses = self.stack.addresses.as_slice().into();
-        let mut stack = Stack::new(self.stack, seed).map_err(error::config)?;
-        let clock = Clock::start();
+    }
+}
+
+/// The stack of a host, or one for each queue that `steering` knows.
+fn stacks(
+    config: StackConfig,
+    seed: u64,
+    steering: Option<Steering>,
+    clock: Clock,
+) -> io::Result<Vec<Stack>> {
+    let count = steering.map_or(1, |steering| steering.queues());
+    let mut config = if count > 1 { part_of(config, count) } else { config };
+    let mut stacks = Vec::new();
+    for index in 0..count {
+        let seed = if index == 0 { seed } else { derived(seed, 1 + index as u64) };
+        let mut stack = Stack::new(config.clone(), seed).map_err(error::config)?;
         // Before 1970 there were no derived keys.
         if let Ok(unix) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
             stack.set_unix_time(unix.as_secs(), clock.now());
         }
-        let shared = Arc::new(Shared::new(stack, clock));
-        shared.lock().add_handle();
-        tokio::spawn(Driver::new(shared.clone(), self.device));
-        Ok(Endpoint { shared, addresses, tcp: Arc::new(self.tcp) })
+        if let Some(steering) = steering {
+            stack.set_share(move |tuple| steering.queue_of(tuple.local, tuple.remote) == index);
+        }
+        // A cookie of one is good for all.
+        config.fast_open.keys.get_or_insert_with(|| stack.fast_open_keys().clone());
+        stacks.push(stack);
     }
+    Ok(stacks)
+}
+
+/// The limits of one of `count` stacks, so that all together keep those of `config`, but for the remainder of a division.
+fn part_of(config: StackConfig, count: usize) -> StackConfig {
+    let limits = config.fast_open.limits;
+    let limits = ServerLimits {
+        max_pending: limits.max_pending.div_ceil(count),
+        max_pending_bytes: limits.max_pending_bytes.div_ceil(count),
+        ..limits
+    };
+    StackConfig {
+        max_connections: config.max_connections.div_ceil(count),
+        max_buffer_bytes: config.max_buffer_bytes.div_ceil(count),
+        fec_mem_total: config.fec_mem_total.div_ceil(count),
+        warm_idle: config.warm_idle.div_ceil(count),
+        warm_half_open: config.warm_half_open.div_ceil(count),
+        fast_open: FastOpenConfig { limits, ..config.fast_open },
+        ..config
+    }
+}
+
+/// The `n`th number that follows from a seed (SplitMix64).
+fn derived(seed: u64, n: u64) -> u64 {
+    let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 impl std::fmt::Debug for Builder {

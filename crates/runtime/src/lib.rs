@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`attach`] | opening the device that a user named |
+//! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`hedge`] | [`HedgedStream`]: a request over Fast Open that a second connection insures |
@@ -23,6 +24,7 @@
 pub mod attach;
 mod clock;
 mod connection;
+pub mod cores;
 mod driver;
 pub mod endpoint;
 mod error;
@@ -30,6 +32,7 @@ pub mod hedge;
 pub mod listener;
 pub mod memory;
 pub mod prefix;
+mod shards;
 mod shared;
 pub mod socket;
 pub mod split;
@@ -42,6 +45,7 @@ pub use brisk_tcp::config::FastOpenConfig;
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
+pub use cores::Cores;
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;
 pub use hedge::{HedgedHandle, HedgedStream};

@@ -2,17 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, ready};
 
-use brisk_tcp::fast_open::KeySource;
-use brisk_tcp::{ListenConfig, ListenerId};
+use brisk_tcp::fast_open::{FastOpenListen, KeySource};
+use brisk_tcp::{ConnId, ListenConfig, ListenerId};
 use tokio::task::coop::poll_proceed;
 
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::error;
-use crate::shared::Shared;
+use crate::shared::{Inner, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::{Waiter, wait};
 
@@ -20,9 +21,18 @@ use crate::waiters::{Waiter, wait};
 /// are reset.
 #[derive(Debug)]
 pub struct TcpListener {
+    /// One in each stack of the endpoint.
+    parts: Vec<Part>,
+    /// Which of them is asked first.
+    next: AtomicUsize,
+    local: SocketAddr,
+}
+
+/// The listener of one stack.
+#[derive(Debug)]
+struct Part {
     shared: Arc<Shared>,
     id: ListenerId,
-    local: SocketAddr,
 }
 
 impl TcpListener {
@@ -36,25 +46,41 @@ impl TcpListener {
         TcpListener::bind_with(endpoint, local, config)
     }
 
-    /// As [`bind`](TcpListener::bind), with settings of its own.
+    /// As [`bind`](TcpListener::bind), with settings of its own. Where the endpoint has several stacks they share the
+    /// limits of `config`.
     ///
     /// # Errors
-    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range.
+    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time cookies on an
+    /// endpoint with several stacks, each of which would honour them once.
     pub fn bind_with(
         endpoint: &Endpoint,
         local: SocketAddr,
         config: ListenConfig,
     ) -> io::Result<TcpListener> {
         config.tcp.validate().map_err(error::config)?;
-        let shared = endpoint.shared();
-        shared.act(|inner| {
-            inner.check_driver()?;
-            let id = inner.stack.listen(local, config).map_err(error::listen)?;
-            inner.acceptors(id);
-            inner.add_handle();
-            let local = inner.stack.listener_addr(id).unwrap_or(local);
-            Ok(TcpListener { shared: shared.clone(), id, local })
-        })
+        let shards = endpoint.shards();
+        let config = part_of(config, shards.count())?;
+        let (mut at, mut parts) = (local, Vec::new());
+        for shared in shards.iter() {
+            let part = shared.act(|inner| {
+                inner.check_driver()?;
+                let id = inner.stack.listen(at, config.clone()).map_err(error::listen)?;
+                inner.acceptors(id);
+                inner.add_handle();
+                at = inner.stack.listener_addr(id).unwrap_or(at);
+                io::Result::Ok(Part { shared: shared.clone(), id })
+            });
+            parts.push(part?);
+        }
+        Ok(TcpListener { parts, next: AtomicUsize::new(0), local: at })
+    }
+
+    /// A listener for each stack of the endpoint, in their order, which accepts the connections of that one: to be used by
+    /// those who run on the same core ([`Cores`](crate::Cores)).
+    pub fn split(self) -> Vec<TcpListener> {
+        let TcpListener { parts, next: _, local } = self;
+        let alone = |part| TcpListener { parts: vec![part], next: AtomicUsize::new(0), local };
+        parts.into_iter().map(alone).collect()
     }
 
     /// The next connection and the address of its peer. Cancel-safe.
@@ -62,8 +88,7 @@ impl TcpListener {
     /// # Errors
     /// If the endpoint's device has failed.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let leave = |waiter| self.shared.lock().acceptors(self.id).remove(waiter);
-        wait(|cx, waiter| self.poll_accept_as(waiter, cx), leave).await
+        wait(|cx, waiter| self.poll_accept_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
     /// As [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the latest is woken.
@@ -77,33 +102,49 @@ impl TcpListener {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let turn = ready!(poll_proceed(cx));
-        let mut inner = self.shared.lock();
-        if let Some((id, remote)) = inner.stack.accept(self.id) {
+        // A stack with many connections keeps nobody waiting at another.
+        let first = if self.parts.len() > 1 { self.next.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let in_turn =
+            || (0..self.parts.len()).map(|n| &self.parts[(first.wrapping_add(n)) % self.parts.len()]);
+        if self.parts.len() > 1
+            && let Some(accepted) = in_turn().find_map(Part::accept)
+        {
             turn.made_progress();
-            let connection = Connection::register(&self.shared, &mut inner, id, remote);
-            // Who finds something to read reads it now, and the driver has something to do then.
-            let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };
-            drop(inner);
-            if let Some(driver) = driver {
-                driver.wake();
-            }
-            return Poll::Ready(Ok((TcpStream::new(connection), remote)));
+            return Poll::Ready(Ok(accepted));
         }
-        inner.check_driver()?;
-        inner.acceptors(self.id).add(waiter, cx);
+        for part in in_turn() {
+            if let Poll::Ready(accepted) = part.poll_accept(waiter, cx) {
+                turn.made_progress();
+                if self.parts.len() > 1 {
+                    self.leave(waiter);
+                }
+                return Poll::Ready(accepted);
+            }
+        }
         Poll::Pending
+    }
+
+    fn leave(&self, waiter: Waiter) {
+        self.parts.iter().for_each(|part| part.shared.lock().acceptors(part.id).remove(waiter));
     }
 
     /// Installs keys for Fast Open at this listener alone. False if it does not use Fast Open.
     pub fn set_fast_open_keys(&self, keys: KeySource) -> bool {
-        self.shared.lock().stack.set_listener_fast_open_keys(self.id, keys)
+        let mut installed = true;
+        for part in &self.parts {
+            installed &= part.shared.lock().stack.set_listener_fast_open_keys(part.id, keys.clone());
+        }
+        installed
     }
 
     /// Connections that data of their SYN opened and that the client has not acknowledged yet, with those that a reset
     /// ended a short time ago.
     pub fn fast_open_pending(&self) -> usize {
-        let now = self.shared.clock.now();
-        self.shared.lock().stack.fast_open_pending(self.id, now)
+        let of = |part: &Part| {
+            let now = part.shared.clock.now();
+            part.shared.lock().stack.fast_open_pending(part.id, now)
+        };
+        self.parts.iter().map(of).sum()
     }
 
     /// The address and port that are listened on.
@@ -112,7 +153,36 @@ impl TcpListener {
     }
 }
 
-impl Drop for TcpListener {
+impl Part {
+    fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
+        let mut inner = self.shared.lock();
+        let (id, remote) = inner.stack.accept(self.id)?;
+        Some((self.hand_out(inner, id, remote), remote))
+    }
+
+    fn poll_accept(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let mut inner = self.shared.lock();
+        if let Some((id, remote)) = inner.stack.accept(self.id) {
+            return Poll::Ready(Ok((self.hand_out(inner, id, remote), remote)));
+        }
+        inner.check_driver()?;
+        inner.acceptors(self.id).add(waiter, cx);
+        Poll::Pending
+    }
+
+    fn hand_out(&self, mut inner: MutexGuard<'_, Inner>, id: ConnId, remote: SocketAddr) -> TcpStream {
+        let connection = Connection::register(&self.shared, &mut inner, id, remote);
+        // Who finds something to read reads it now, and the driver has something to do then.
+        let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };
+        drop(inner);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        TcpStream::new(connection)
+    }
+}
+
+impl Drop for Part {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
         self.shared.act(|inner| {
@@ -121,4 +191,23 @@ impl Drop for TcpListener {
             inner.drop_handle();
         });
     }
+}
+
+/// The limits of one of `count` stacks.
+fn part_of(config: ListenConfig, count: usize) -> io::Result<ListenConfig> {
+    if count == 1 {
+        return Ok(config);
+    }
+    let share = |limit: u16| limit.div_ceil(u16::try_from(count).unwrap_or(u16::MAX));
+    let fast_open = config.fast_open.map(|fast_open| FastOpenListen {
+        max_pending: share(fast_open.max_pending),
+        max_per_ip: share(fast_open.max_per_ip),
+        ..fast_open
+    });
+    if fast_open.as_ref().is_some_and(|fast_open| fast_open.one_time) {
+        let text = "one-time cookies need an endpoint with one stack: each of several would honour them once";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let max_half_open = config.max_half_open.div_ceil(count);
+    Ok(ListenConfig { backlog: config.backlog.div_ceil(count), max_half_open, fast_open, ..config })
 }

@@ -7,20 +7,24 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use brisk_packet_io::Counters;
 use brisk_tcp::error::CloseReason;
+use brisk_tcp::time::Instant;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 
 use crate::clock::Clock;
+use crate::shards::Exchange;
 use crate::waiters::{Waiter, Wakers};
 
 /// One stack, its clock and those who wait for it.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     inner: Mutex<Inner>,
+    /// The other stacks of the endpoint.
+    siblings: OnceLock<Vec<Weak<Shared>>>,
 }
 
 /// Behind the lock.
@@ -36,6 +40,8 @@ pub(crate) struct Inner {
     /// Endpoints, listeners and connections that the application holds.
     handles: usize,
     ended: Option<Ended>,
+    /// With the other stacks of the endpoint, if there are any.
+    exchange: Option<Exchange>,
 }
 
 /// Who waits for a connection, and what its events have told.
@@ -59,7 +65,7 @@ pub(crate) enum Ended {
 }
 
 impl Shared {
-    pub(crate) fn new(stack: Stack, clock: Clock) -> Shared {
+    pub(crate) fn new(stack: Stack, clock: Clock, exchange: Option<Exchange>) -> Shared {
         let inner = Inner {
             stack,
             device: Counters::default(),
@@ -70,8 +76,14 @@ impl Shared {
             driver_awake: false,
             handles: 0,
             ended: None,
+            exchange,
         };
-        Shared { clock, inner: Mutex::new(inner) }
+        Shared { clock, inner: Mutex::new(inner), siblings: OnceLock::new() }
+    }
+
+    /// The endpoint has these stacks beside this one. To be told once.
+    pub(crate) fn set_siblings(&self, siblings: Vec<Weak<Shared>>) {
+        let _ = self.siblings.set(siblings);
     }
 
     /// A panic under the lock can only come from a defect of the stack; the others then see what it left.
@@ -91,8 +103,18 @@ impl Shared {
         result
     }
 
-    /// The driver is gone: every waiting task hears of it.
+    /// The driver is gone: every waiting task hears of it. If that was not because nobody needs this stack any more, so do
+    /// those of its siblings: a host of which a part is deaf would fail some connections without a word.
     pub(crate) fn end(&self, ended: Ended) {
+        let is_needed = self.lock().has_handles();
+        self.end_alone(ended.clone());
+        if is_needed {
+            let siblings = self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade);
+            siblings.for_each(|sibling| sibling.end_alone(ended.clone()));
+        }
+    }
+
+    fn end_alone(&self, ended: Ended) {
         let mut woken = Vec::new();
         let mut inner = self.lock();
         inner.ended.get_or_insert(ended);
@@ -178,8 +200,16 @@ impl Inner {
         self.handles > 0
     }
 
+    /// The stack hears what the others of the endpoint have learnt.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        if let Some(exchange) = &self.exchange {
+            exchange.hear(&mut self.stack, now);
+        }
+    }
+
     /// The driver begins a round: from here on it wants to be woken by `waker`.
-    pub(crate) fn driver_runs(&mut self, waker: &Waker) {
+    pub(crate) fn driver_runs(&mut self, waker: &Waker, now: Instant) {
+        self.hear(now);
         self.driver_awake = false;
         if !self.driver.as_ref().is_some_and(|known| known.will_wake(waker)) {
             self.driver = Some(waker.clone());
@@ -196,7 +226,7 @@ impl Inner {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
     }
 
-    /// Hands the events of the stack to those who wait for them.
+    /// Hands the events of the stack to those who wait for them, and what it has learnt to the other stacks.
     pub(crate) fn take_events(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.stack.poll_event() {
             match event {
@@ -218,6 +248,9 @@ impl Inner {
                     waiting.writers.take_into(woken);
                 }),
             }
+        }
+        if let Some(exchange) = &self.exchange {
+            exchange.tell(&mut self.stack);
         }
     }
 

@@ -11,6 +11,7 @@ use super::Stack;
 use super::conn_id::{ConnId, ListenerId};
 use super::demux::{FourTuple, KeyedHash};
 use super::keys::{Chance, Purpose};
+use super::share::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::connection::{Connection, MAX_EARLY_BYTES, Serve};
 use crate::error::CloseReason;
@@ -96,6 +97,16 @@ impl FastOpen {
     /// The time of day, seconds since 1970, if anybody has told it.
     pub(super) fn unix(&self, now: Instant) -> Option<u64> {
         self.unix.map(|(secs, told)| secs.saturating_add(now.saturating_since(told).as_secs()))
+    }
+
+    /// The keys of listeners that have none of their own.
+    pub(super) fn keys(&self) -> &KeySource {
+        &self.keys
+    }
+
+    /// Another stack of the host has learnt this of a server.
+    pub(super) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+        self.cache.on_report(asker, report, now);
     }
 
     pub(super) fn flush(&mut self, partition: Option<u64>) {
@@ -354,6 +365,7 @@ impl Stack {
             for report in slot.connection.wake().take_fast_open_reports() {
                 let heard = if shared { report.doubted() } else { report };
                 self.fast_open.cache.on_report(&asker, &heard, now);
+                self.share.tell(|| Learnt::FastOpen(asker, heard));
                 self.count_report(&report, sent);
             }
         }

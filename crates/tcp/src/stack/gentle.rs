@@ -5,6 +5,7 @@ use super::Stack;
 use super::conn_id::ConnId;
 use super::demux::FourTuple;
 use super::path::ends;
+use super::share::Learnt;
 use crate::connection::Connection;
 use crate::mechanism::memory::{Destination, Turn};
 use crate::time::Instant;
@@ -45,10 +46,12 @@ impl Stack {
         let to = destination(&slot.connection.wake().tuple());
         if let Some(opened) = opened {
             self.gentle_memory.on_opened(to, &opened, now);
+            self.share.tell(|| Learnt::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);
         }
         if spoilt {
             self.gentle_memory.on_spoilt(to, now);
+            self.share.tell(|| Learnt::Spoilt(to));
         }
     }
 }

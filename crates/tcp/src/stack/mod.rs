@@ -22,6 +22,7 @@
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
 //! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
 //! | `events`, `stats` | what the application hears; what is counted |
+//! | `share` | the part of one stack among several of the same host |
 //! | `chunked` | where half-open connections and TIME-WAITs are kept |
 //! | `conn_id`, `keys` | handles; secrets and chance |
 
@@ -69,6 +70,7 @@ mod ports;
 mod repair_memory;
 mod reset;
 mod settle;
+mod share;
 mod spares;
 mod stats;
 mod syn_cookie;
@@ -76,6 +78,7 @@ mod time_wait;
 
 pub use conn_id::{ConnId, ListenerId};
 pub use demux::FourTuple;
+pub use share::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use allowance::Allowances;
@@ -94,6 +97,7 @@ use listener::Listener;
 use parking::{Idle, Look};
 use ports::Ports;
 use settle::{Phase, Slot};
+use share::Share;
 use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
@@ -177,6 +181,7 @@ pub struct Stack {
     fast_open: FastOpen,
     paths: PathMemory,
     gentle_memory: GentleMemory,
+    share: Share,
 }
 
 /// Life.
@@ -222,6 +227,7 @@ impl Stack {
             challenges: AnswerLimit::new(challenge_limit, seed, Purpose::ChallengeLimit),
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
             allowances: Allowances::default(),
+            share: Share::default(),
             config,
         })
     }

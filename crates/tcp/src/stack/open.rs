@@ -118,17 +118,20 @@ impl Stack {
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
         // The ports leave the stack for the search, which asks the rest of the stack about each.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
-        let Stack { ports, demux, slots, half_open, time_wait, listening, .. } = self;
+        let Stack { ports, demux, slots, half_open, time_wait, listening, share, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
         let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
+        let is_ours = |port| share.has(&tuple_of(port));
         let floor_of = |port| match owners.of(&tuple_of(port)) {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,
         };
         let port = ports
-            .choose_among(PREFER_FREE, ip, remote, free)
-            .or_else(|| ports.choose(ip, remote, |port| free(port) || floor_of(port).is_some()))
+            .choose_among(PREFER_FREE, ip, remote, |port| is_ours(port) && free(port))
+            .or_else(|| {
+                ports.choose(ip, remote, |port| is_ours(port) && (free(port) || floor_of(port).is_some()))
+            })
             .ok_or(ConnectError::NoPort(remote))?;
         Ok((tuple_of(port), floor_of(port)))
     }

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 
 use super::Stack;
 use super::conn_id::ConnId;
+use super::share::Learnt;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
 use crate::path::{Ends, PathFacts};
@@ -70,7 +71,9 @@ impl Stack {
     pub(super) fn settle_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(report) = slot.connection.wake().take_path_report(now) {
-            self.paths.on_report(ends(&slot.connection.wake().tuple()), &report, now);
+            let ends = ends(&slot.connection.wake().tuple());
+            self.paths.on_report(ends, &report, now);
+            self.share.tell(|| Learnt::Path(ends, report));
         }
     }
 }

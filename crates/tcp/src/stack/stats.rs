@@ -1,5 +1,7 @@
 //! Counters of the stack: what went through it, and what was refused and why.
 
+use core::ops::AddAssign;
+
 use brisk_wire::ParseError;
 
 /// Why a packet was not processed. Every packet that is handed in is either processed or counted under
@@ -254,6 +256,84 @@ impl StackStats {
     }
 }
 
+/// Adds every counter that is named; what stands behind the semicolon is added otherwise, so that none is forgotten.
+macro_rules! add_counters {
+    ($to:expr, $from:expr, $type:ident { $($counter:ident),* ; $($rest:ident),* }) => {
+        let $type { $($counter,)* $($rest: _,)* } = $from;
+        $($to.$counter += $counter;)*
+    };
+}
+
+/// Counters of several stacks together.
+impl AddAssign for StackStats {
+    fn add_assign(&mut self, other: StackStats) {
+        add_counters!(
+            self,
+            other,
+            StackStats {
+                packets_in,
+                packets_out,
+                active_opens,
+                passive_opens,
+                handshakes_completed,
+                handshakes_failed,
+                resets_sent,
+                resets_suppressed,
+                challenge_acks_sent,
+                challenge_acks_suppressed,
+                syn_cookies_sent,
+                syn_cookies_accepted,
+                time_waits,
+                time_waits_reused,
+                time_waits_evicted,
+                icmp_believed,
+                answers_dropped,
+                probes_dropped,
+                gentle_syn_drop,
+                gentle_withheld ; fast_open, refused
+            }
+        );
+        self.fast_open += other.fast_open;
+        for (count, more) in self.refused.iter_mut().zip(other.refused) {
+            *count += more;
+        }
+    }
+}
+
+impl AddAssign for FastOpenStats {
+    fn add_assign(&mut self, other: FastOpenStats) {
+        add_counters!(
+            self,
+            other,
+            FastOpenStats {
+                requests_sent,
+                data_sent,
+                accepted,
+                partial,
+                granted,
+                soft_reject,
+                soft_negative,
+                late_reject,
+                syn_drop,
+                req_drop,
+                disabled,
+                black_holes,
+                served,
+                served_backup_key,
+                requests,
+                cookie_invalid,
+                overflow,
+                per_ip_refused,
+                memory_refused,
+                rst_penalties,
+                replay_blocked,
+                replay_window_full,
+                one_time_reuse ;
+            }
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,5 +349,15 @@ mod tests {
         assert_eq!(stats.refused_total(), Refusal::ALL.len() as u64);
         let names: std::collections::BTreeSet<_> = Refusal::ALL.into_iter().map(Refusal::name).collect();
         assert_eq!(names.len(), Refusal::ALL.len());
+    }
+
+    #[test]
+    fn the_counters_of_two_stacks_add_up() {
+        let mut one = StackStats { packets_in: 3, ..StackStats::default() };
+        one.refuse(Refusal::NotOurs);
+        one.fast_open.served = 5;
+        let mut sum = one;
+        sum += one;
+        assert_eq!((sum.packets_in, sum.refused(Refusal::NotOurs), sum.fast_open.served), (6, 2, 10));
     }
 }

@@ -1,0 +1,120 @@
+//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that nothing of a connection crosses between them.
+//!
+//! A runtime with several threads moves tasks to whichever thread has nothing to do; for work of some microseconds a packet
+//! that costs more than it brings. Here a stack, those who serve its connections and their timers stay on one thread.
+
+use std::cell::Cell;
+use std::io;
+use std::num::NonZeroUsize;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
+use tokio::sync::watch;
+
+/// How long what blocks a thread (files, names) is waited for at the end.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Which core this thread is.
+    static CORE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Runtimes with one thread each: that of whoever made this, and as many more as it takes.
+///
+/// The threads end with the value, and with them every task on them.
+#[derive(Debug)]
+pub struct Cores {
+    handles: Vec<Handle>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Cores {
+    /// How many cores this process may use; 1 if the system does not tell.
+    pub fn available() -> NonZeroUsize {
+        std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+    }
+
+    /// The runtime that this is called in becomes the first core; for the others, threads are started.
+    ///
+    /// # Errors
+    /// If the system gives no threads.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(count: NonZeroUsize) -> io::Result<Cores> {
+        let first = Handle::current();
+        // On a runtime with several threads none of them is the core.
+        if first.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            CORE.set(Some(0));
+        }
+        let (stop, _) = watch::channel(false);
+        let mut cores = Cores { handles: vec![first], stop, threads: Vec::new() };
+        for index in 1..count.get() {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            cores.handles.push(runtime.handle().clone());
+            let mut stopped = cores.stop.subscribe();
+            let body = move || {
+                CORE.set(Some(index));
+                // An error means that the value is gone: the same order.
+                let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
+                runtime.shutdown_timeout(LAST_MOMENT);
+            };
+            let name = format!("brisk-core-{index}");
+            cores.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        }
+        Ok(cores)
+    }
+
+    /// How many there are, the first one included.
+    pub fn count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// The runtime of each, in order.
+    pub fn handles(&self) -> &[Handle] {
+        &self.handles
+    }
+
+    /// Where the thread that asks stands, if it is one of these.
+    pub(crate) fn current() -> Option<usize> {
+        CORE.get()
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+        if CORE.get() == Some(0) {
+            CORE.set(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_core_is_a_thread_of_its_own_and_knows_its_number() {
+        let cores = Cores::start(NonZeroUsize::new(3).unwrap()).unwrap();
+        assert_eq!((cores.count(), Cores::current()), (3, Some(0)));
+        let mut threads = vec![std::thread::current().id()];
+        for (index, handle) in cores.handles().iter().enumerate().skip(1) {
+            let task = async { (Cores::current(), std::thread::current().id()) };
+            let (core, thread) = handle.spawn(task).await.unwrap();
+            assert_eq!(core, Some(index));
+            assert!(!threads.contains(&thread));
+            threads.push(thread);
+        }
+        let endless = cores.handles()[1].spawn(std::future::pending::<()>());
+        drop(cores);
+        assert!(endless.await.unwrap_err().is_cancelled());
+        assert_eq!(Cores::current(), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! The stacks of an endpoint: one, or one for each queue of its device.
+//!
+//! Each has a lock, a driver and a share of all four-tuples of its own. What concerns all of them, such as keys and
+//! statistics, is done one after another; what a stack has learnt it tells the others by [`Exchange`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use brisk_packet_io::steering::Steering;
+use brisk_tcp::Stack;
+use brisk_tcp::stack::{FourTuple, Lesson};
+use brisk_tcp::time::Instant;
+
+use crate::cores::Cores;
+use crate::shared::{Inner, Shared};
+
+/// Lessons that wait for a stack; what comes when there are more is not learnt there.
+const LESSONS: usize = 1024;
+
+/// All stacks of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    all: Box<[Arc<Shared>]>,
+    /// `None` if there is only one stack.
+    steering: Option<Steering>,
+    /// Whose turn it is to open a connection for somebody who is on no core.
+    next: AtomicUsize,
+}
+
+impl Shards {
+    /// At least one.
+    pub(crate) fn new(all: Vec<Arc<Shared>>, steering: Option<Steering>) -> Shards {
+        Shards { all: all.into(), steering, next: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Shared>> {
+        self.all.iter()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// What all of them know: the first one, after it has heard the others.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Stack, Instant) -> T) -> T {
+        let first = &self.all[0];
+        let now = first.clock.now();
+        let mut inner = first.lock();
+        inner.hear(now);
+        question(&inner.stack, now)
+    }
+
+    /// Tells each stack.
+    pub(crate) fn tell(&self, mut action: impl FnMut(&mut Stack, Instant)) {
+        for shared in &self.all {
+            action(&mut shared.lock().stack, shared.clock.now());
+        }
+    }
+
+    /// As [`Shards::tell`], until one refuses.
+    pub(crate) fn try_tell<E>(
+        &self,
+        mut action: impl FnMut(&mut Stack, Instant) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.all.iter().try_for_each(|shared| action(&mut shared.lock().stack, shared.clock.now()))
+    }
+
+    /// What each answers, added up.
+    pub(crate) fn sum<T: Default + std::ops::AddAssign>(&self, of: impl Fn(&Inner) -> T) -> T {
+        let mut sum = T::default();
+        for shared in &self.all {
+            sum += of(&shared.lock());
+        }
+        sum
+    }
+
+    /// Who opens a connection: the stack whose share the port that was asked for falls into, else that of the core which
+    /// asks, else each in turn. `addresses` are those of the host.
+    pub(crate) fn opener(
+        &self,
+        wanted: Option<SocketAddr>,
+        remote: SocketAddr,
+        addresses: &[IpAddr],
+    ) -> &Arc<Shared> {
+        let index = match (&self.steering, wanted.filter(|wanted| wanted.port() != 0)) {
+            (None, _) => 0,
+            (Some(steering), Some(wanted)) => {
+                let FourTuple { local, remote } = FourTuple::new(wanted, remote);
+                let first = || addresses.iter().find(|own| own.is_ipv4() == remote.is_ipv4()).copied();
+                let ip = if local.ip().is_unspecified() { first() } else { None };
+                steering.queue_of(SocketAddr::new(ip.unwrap_or(local.ip()), local.port()), remote)
+            }
+            (Some(_), None) => Cores::current().unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed)),
+        };
+        &self.all[index % self.all.len()]
+    }
+}
+
+/// How one stack of several tells the others what it has learnt, and hears it from them. Nobody waits for anybody.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    to: Vec<SyncSender<Lesson>>,
+    from: Receiver<Lesson>,
+}
+
+impl Exchange {
+    /// One for each of `count` stacks.
+    pub(crate) fn between(count: usize) -> Vec<Exchange> {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
+        let others = |own: usize| {
+            let to = senders.iter().enumerate().filter(|(index, _)| *index != own);
+            to.map(|(_, sender)| sender.clone()).collect()
+        };
+        receivers.into_iter().enumerate().map(|(own, from)| Exchange { to: others(own), from }).collect()
+    }
+
+    /// Tells the others what `stack` has learnt.
+    pub(crate) fn tell(&self, stack: &mut Stack) {
+        while let Some(lesson) = stack.poll_lesson() {
+            for to in &self.to {
+                // Who has no room or is gone does not learn it.
+                let _ = to.try_send(lesson.clone());
+            }
+        }
+    }
+
+    /// Lets `stack` hear what the others have told.
+    pub(crate) fn hear(&self, stack: &mut Stack, now: Instant) {
+        for lesson in self.from.try_iter() {
+            stack.on_lesson(&lesson, now);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Endpoints with several stacks: each on a queue of its own of the same device, which brings packets to the wrong one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use brisk_packet_io::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
+use brisk_runtime::endpoint::Builder;
+use brisk_runtime::{
+    ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenOutcome, TcpListener, TcpSocket, TcpStream,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const CLIENT: &str = "10.0.0.1";
+const SERVER: &str = "10.0.0.2";
+const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
+/// Longer than any of this takes, also beside other work.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Where packets wait for one queue.
+#[derive(Default)]
+struct Waiting {
+    packets: VecDeque<(Vec<u8>, RxMeta)>,
+    reader: Option<Waker>,
+    broken: bool,
+}
+
+type Inbox = Arc<Mutex<Waiting>>;
+
+/// One queue of a device. What it sends goes to the queues of the other side in turn, whatever it is.
+struct Queue {
+    own: Inbox,
+    others: Vec<Inbox>,
+    next: Arc<AtomicUsize>,
+}
+
+/// The queues of two devices that are joined, and the inboxes of the second.
+fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
+    let inboxes = queues.map(|count| (0..count).map(|_| Inbox::default()).collect::<Vec<_>>());
+    let side = |own: usize| {
+        let next = Arc::new(AtomicUsize::new(0));
+        let queue = |inbox: &Inbox| Queue {
+            own: inbox.clone(),
+            others: inboxes[1 - own].clone(),
+            next: next.clone(),
+        };
+        inboxes[own].iter().map(queue).collect()
+    };
+    ([side(0), side(1)], inboxes[1].clone())
+}
+
+fn lock(inbox: &Inbox) -> MutexGuard<'_, Waiting> {
+    inbox.lock().unwrap()
+}
+
+/// From now on this queue answers an error.
+fn break_queue(inbox: &Inbox) {
+    lock(inbox).broken = true;
+    let reader = lock(inbox).reader.take();
+    reader.into_iter().for_each(Waker::wake);
+}
+
+impl Device for Queue {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut own = lock(&self.own);
+        if own.broken {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotFound, "somebody pulled the plug")));
+        }
+        if !own.packets.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        own.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        for count in 0..budget {
+            let Some((packet, meta)) = lock(&self.own).packets.pop_front() else { return Ok(count) };
+            sink(&packet, meta);
+        }
+        Ok(budget)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        let checksum = if tx.partial_checksum { ChecksumState::Trusted } else { ChecksumState::Verify };
+        let meta = RxMeta { checksum, segment_size: tx.segment_size };
+        let to = self.next.fetch_add(1, Ordering::Relaxed) % self.others.len();
+        let mut other = lock(&self.others[to]);
+        other.packets.push_back((packet.to_vec(), meta));
+        let reader = other.reader.take();
+        drop(other);
+        reader.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    fn poll_writable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { tso: true, checksum_offload: true, gather: false, max_super: 65_535 }
+    }
+}
+
+fn builder(queues: Vec<Queue>, address: &str, seed: u64) -> Builder {
+    let mut queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>);
+    let first = Endpoint::builder(queues.next().unwrap()).address(address.parse().unwrap()).seed(seed);
+    queues.fold(first, Builder::queue)
+}
+
+/// A client and a server with so many stacks, on these cores, and the inboxes of the server.
+fn hosts(stacks: [usize; 2], cores: &Cores) -> (Endpoint, Endpoint, Vec<Inbox>) {
+    let ([client, server], inboxes) = cable(stacks);
+    let client = builder(client, CLIENT, 1).cores(cores).build().unwrap();
+    let server = builder(server, SERVER, 2).cores(cores).build().unwrap();
+    assert_eq!([client.stacks(), server.stacks()], stacks);
+    (client, server, inboxes)
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// Answers each connection with what it has sent, until both are through.
+async fn echo(listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        connections.spawn(async move {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await?;
+            stream.write_all(&all).await?;
+            stream.shutdown().await
+        });
+    }
+}
+
+async fn ask(mut stream: TcpStream, what: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(what).await?;
+    stream.shutdown().await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 24) as u8).collect()
+}
+
+#[tokio::test]
+async fn every_byte_arrives_whichever_queue_brings_it() {
+    let cores = Cores::start(TWO).unwrap();
+    let (client, server, _) = hosts([2, 2], &cores);
+    let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
+    tokio::spawn(echo(listener));
+    let mut asking = JoinSet::new();
+    for salt in 0..16 {
+        let client = client.clone();
+        asking.spawn(async move {
+            let sent = pattern(300_000, salt);
+            let stream = client.connect(at("10.0.0.2:80")).await.unwrap();
+            assert!(ask(stream, &sent).await.unwrap() == sent);
+        });
+    }
+    timeout(LIMIT, asking.join_all()).await.unwrap();
+    for host in [&client, &server] {
+        let counters = host.device_counters();
+        assert!(counters.handed_over > 0, "{counters:?}");
+        assert_eq!(counters.hand_over_dropped, 0);
+    }
+    assert_eq!((client.stats().active_opens, server.stats().handshakes_completed), (16, 16));
+}
+
+#[tokio::test]
+async fn a_chosen_port_leads_to_the_stack_that_its_answers_reach() {
+    let cores = Cores::start(NonZeroUsize::MIN).unwrap();
+    let (client, server, _) = hosts([2, 2], &cores);
+    tokio::spawn(echo(TcpListener::bind(&server, at("10.0.0.2:80")).unwrap()));
+    for port in 50_000..50_020 {
+        for local in [format!("10.0.0.1:{port}"), format!("0.0.0.0:{}", port + 1000)] {
+            let mut socket = TcpSocket::new(&client);
+            socket.bind(at(&local));
+            let stream = timeout(LIMIT, socket.connect(at("10.0.0.2:80"))).await.unwrap().unwrap();
+            assert_eq!(stream.local_addr().port(), at(&local).port());
+            assert_eq!(timeout(LIMIT, ask(stream, b"hello")).await.unwrap().unwrap(), b"hello");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_connections_stand_on_two_stacks() {
+    const COUNT: usize = 10_000;
+    let cores = Cores::start(TWO).unwrap();
+    let (client, server, _) = hosts([1, 2], &cores);
+    let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
+    let accepted: Vec<_> = [(); 2].map(|()| Arc::new(AtomicUsize::new(0))).into();
+    for ((listener, core), accepted) in listener.split().into_iter().zip(cores.handles()).zip(&accepted) {
+        let accepted = accepted.clone();
+        core.spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                accepted.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    while let Ok(byte) = stream.read_u8().await {
+                        stream.write_u8(byte).await?;
+                    }
+                    io::Result::Ok(())
+                });
+            }
+        });
+    }
+    let mut asking = JoinSet::new();
+    for _ in 0..100 {
+        let client = client.clone();
+        asking.spawn(async move {
+            let mut streams = Vec::new();
+            for n in 0..COUNT / 100 {
+                let mut stream = client.connect(at("10.0.0.2:80")).await.unwrap();
+                stream.write_u8(n as u8).await.unwrap();
+                assert_eq!(stream.read_u8().await.unwrap(), n as u8);
+                streams.push(stream);
+            }
+            streams
+        });
+    }
+    let streams = timeout(LIMIT, asking.join_all()).await.unwrap();
+    assert_eq!(streams.iter().flatten().count(), COUNT);
+    assert_eq!((client.connections(), server.connections()), (COUNT, COUNT));
+    let accepted: Vec<_> = accepted.iter().map(|accepted| accepted.load(Ordering::Relaxed)).collect();
+    assert_eq!(accepted.iter().sum::<usize>(), COUNT);
+    assert!(accepted.iter().all(|&count| count > COUNT * 4 / 10), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn one_listener_accepts_from_every_stack_in_turn() {
+    let cores = Cores::start(NonZeroUsize::MIN).unwrap();
+    let (client, server, _) = hosts([1, 2], &cores);
+    let listener = TcpListener::bind(&server, at("10.0.0.2:0")).unwrap();
+    let to = listener.local_addr();
+    let mut connecting = JoinSet::new();
+    for _ in 0..100 {
+        let client = client.clone();
+        connecting.spawn(async move { client.connect(to).await.unwrap() });
+    }
+    let mut accepted = Vec::new();
+    while accepted.len() < 100 {
+        accepted.push(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
+    }
+    assert_eq!(timeout(LIMIT, connecting.join_all()).await.unwrap().len(), 100);
+    assert!(TcpListener::bind(&server, to).is_err(), "the port is taken in every stack");
+    drop(listener);
+    assert!(TcpListener::bind(&server, to).is_ok());
+}
+
+#[tokio::test]
+async fn what_one_stack_has_learnt_of_a_server_all_know() {
+    let cores = Cores::start(TWO).unwrap();
+    let (client, server, _) = hosts([2, 2], &cores);
+    let mut socket = TcpSocket::new(&server);
+    socket.bind(at("10.0.0.2:80"));
+    socket.fast_open(256);
+    tokio::spawn(echo(socket.listen(100).unwrap()));
+    let config = ConnectConfig {
+        fast_open: Some(FastOpenConnect { defer: false, ..FastOpenConnect::default() }),
+        ..ConnectConfig::default()
+    };
+    let open = async |client: &Endpoint| {
+        let (mut stream, taken) = client.connect_with_data(at("10.0.0.2:80"), b"hello", &config).unwrap();
+        assert_eq!(taken, 5);
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        timeout(LIMIT, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(answer, b"hello");
+        stream.stats().unwrap().fast_open
+    };
+    assert_ne!(open(&client).await, FastOpenOutcome::Used);
+    // From either core, and to either stack of the server.
+    for n in 0..20 {
+        let (client, config) = (client.clone(), config.clone());
+        let opening = async move {
+            let (mut stream, _) = client.connect_with_data(at("10.0.0.2:80"), b"hello", &config).unwrap();
+            stream.shutdown().await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            stream.stats().unwrap().fast_open
+        };
+        let outcome = timeout(LIMIT, cores.handles()[n % 2].spawn(opening)).await.unwrap().unwrap();
+        assert_eq!(outcome, FastOpenOutcome::Used, "{n}");
+    }
+    assert_eq!((server.stats().fast_open.served, server.stats().fast_open.cookie_invalid), (20, 0));
+    assert!(client.path("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()).rtt.is_some());
+    assert!(client.export_fast_open_cache().contains("10.0.0.2"));
+}
+
+#[tokio::test]
+async fn a_host_that_loses_one_queue_says_so_to_everybody() {
+    let cores = Cores::start(TWO).unwrap();
+    let (client, server, inboxes) = hosts([1, 2], &cores);
+    let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
+    let mut accepted = Vec::new();
+    for _ in 0..16 {
+        let (stream, incoming) = tokio::join!(client.connect(at("10.0.0.2:80")), listener.accept());
+        accepted.push((stream.unwrap(), incoming.unwrap().0));
+    }
+    let waiting = tokio::spawn(async move { listener.accept().await.map(drop) });
+    tokio::task::yield_now().await;
+    break_queue(&inboxes[1]);
+    let error = timeout(LIMIT, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
+    // On every stack: half of the connections would otherwise wait for ever.
+    for (_, mut stream) in accepted {
+        let error = timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
+    }
+    assert!(TcpListener::bind(&server, at("10.0.0.2:81")).is_err());
+    timeout(LIMIT, server.wait_idle()).await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_are_divided_among_the_stacks() {
+    let ([client, server], _) = cable([1, 2]);
+    let client = builder(client, CLIENT, 1).build().unwrap();
+    let server = builder(server, SERVER, 2).max_connections(20).build().unwrap();
+    let _listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
+    let mut connecting = JoinSet::new();
+    for _ in 0..60 {
+        let client = client.clone();
+        connecting.spawn(async move { client.connect(at("10.0.0.2:80")).await });
+    }
+    let mut streams = Vec::new();
+    while streams.len() < 20 {
+        streams.push(timeout(LIMIT, connecting.join_next()).await.unwrap().unwrap().unwrap().unwrap());
+    }
+    assert_eq!(server.connections(), 20);
+}
+
+#[tokio::test]
+async fn one_time_cookies_want_one_stack() {
+    let ([_, server], _) = cable([1, 2]);
+    let server = builder(server, SERVER, 2).build().unwrap();
+    let mut socket = TcpSocket::new(&server);
+    socket.bind(at("10.0.0.2:80"));
+    socket.set_fast_open_listen(Some(brisk_runtime::FastOpenListen { one_time: true, ..Default::default() }));
+    let error = socket.listen(8).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}

@@ -1,0 +1,102 @@
+//! One host, several stacks: the share that each has of the four-tuples, and what they tell each other.
+//!
+//! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and hands it the
+//! packets of its share alone. What a stack learns of servers and paths is for all of them: each tells it as [`Lesson`]s
+//! ([`Stack::poll_lesson`]), which the driver carries to the others ([`Stack::on_lesson`]). So every stack has the whole
+//! memory, and none waits for another. A stack without a share tells nothing and does nothing differently.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::fmt;
+
+use super::Stack;
+use super::demux::FourTuple;
+use crate::fast_open::KeySource;
+use crate::fast_open::client::{Asker, Report};
+use crate::mechanism::memory::{Destination, Opened};
+use crate::path::{Ends, PathReport};
+use crate::time::Instant;
+
+/// Lessons that wait for the driver; of more than that the oldest are forgotten, which costs nobody a packet.
+const LESSONS: usize = 1024;
+
+/// Which four-tuples are for a stack.
+type IsOurs = Box<dyn Fn(&FourTuple) -> bool + Send>;
+
+/// What a connection has taught one stack of several.
+#[derive(Clone, Debug)]
+pub struct Lesson(Learnt);
+
+/// Of what.
+#[derive(Clone, Debug)]
+pub(super) enum Learnt {
+    /// Of the path.
+    Path(Ends, PathReport),
+    /// Of the server's Fast Open.
+    FastOpen(Asker, Report),
+    /// Of what became of the option of Corrective and Proactive on a SYN.
+    Opened(Destination, Opened),
+    /// That the path spoils it.
+    Spoilt(Destination),
+}
+
+/// The part of one stack among several.
+#[derive(Default)]
+pub(super) struct Share {
+    is_ours: Option<IsOurs>,
+    lessons: VecDeque<Learnt>,
+}
+
+impl Share {
+    /// Whether connections over this four-tuple are for this stack.
+    pub(super) fn has(&self, tuple: &FourTuple) -> bool {
+        self.is_ours.as_ref().is_none_or(|is_ours| is_ours(tuple))
+    }
+
+    /// The others should hear of this.
+    pub(super) fn tell(&mut self, learnt: impl FnOnce() -> Learnt) {
+        if self.is_ours.is_none() {
+            return;
+        }
+        if self.lessons.len() >= LESSONS {
+            self.lessons.pop_front();
+        }
+        self.lessons.push_back(learnt());
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Share").field("lessons", &self.lessons.len()).finish_non_exhaustive()
+    }
+}
+
+/// One of several.
+impl Stack {
+    /// Makes this stack one of several with the same addresses: from now on it opens connections only over four-tuples for
+    /// which `is_ours` holds, as far as the choice of the port is its own, and tells what it learns.
+    pub fn set_share(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
+        self.share.is_ours = Some(Box::new(is_ours));
+    }
+
+    /// What the other stacks of the host should be told, `None` if nothing more. Always `None` without a share.
+    pub fn poll_lesson(&mut self) -> Option<Lesson> {
+        self.share.lessons.pop_front().map(Lesson)
+    }
+
+    /// Takes in what another stack of the host has learnt.
+    pub fn on_lesson(&mut self, Lesson(learnt): &Lesson, now: Instant) {
+        match learnt {
+            Learnt::Path(ends, report) => self.paths.on_report(*ends, report, now),
+            Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
+            Learnt::Opened(to, opened) => self.gentle_memory.on_opened(*to, opened, now),
+            Learnt::Spoilt(to) => self.gentle_memory.on_spoilt(*to, now),
+        }
+    }
+
+    /// The keys of listeners that have none of their own, for the other stacks of the host: a client that comes back
+    /// may come to any of them.
+    pub fn fast_open_keys(&self) -> &KeySource {
+        self.fast_open.keys()
+    }
+}
