@@ -10,6 +10,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::AddAssign;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
+
+/// Takes a packet, the buffer of it that may be kept if there is one, and what is known of it.
+pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
+
 /// A batch-oriented device for IP packets under a tokio runtime.
 ///
 /// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be
@@ -25,6 +30,12 @@ pub trait Device: Send {
     /// [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A device that reads several
     /// packets in one call may exceed the budget by what that call brought. An error means that the device is gone.
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize>;
+
+    /// As [`receive`](Device::receive); of long packets `sink` also gets the buffer, of which it may keep as much as it likes for
+    /// as long as it likes. That buffer is at most twice as long as the packet.
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
+        self.receive(budget, &mut |packet, meta| sink(packet, None, meta))
+    }
 
     /// Sends one IP packet, which may be a super-packet of up to [`Capabilities::max_super`] bytes.
     ///

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::buffers::Buffers;
+use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta};
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
 use crate::netns::Namespace;
@@ -59,7 +60,7 @@ pub struct TunDevice {
     mtu: usize,
     /// Whether packets carry a `virtio_net_hdr`.
     vnet: bool,
-    buffer: Vec<u8>,
+    buffers: Buffers,
     /// Segments of a super-packet that was cut in software and met a full queue half-way.
     backlog: VecDeque<Vec<u8>>,
     counters: Counters,
@@ -129,7 +130,7 @@ impl TunDevice {
             namespace: None,
             mtu,
             vnet,
-            buffer: vec![0; READ_BUFFER],
+            buffers: Buffers::of(READ_BUFFER),
             backlog: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -240,13 +241,17 @@ impl Device for TunDevice {
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.receive_shared(budget, &mut |packet, _, meta| sink(packet, meta))
+    }
+
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         let mut count = 0;
         while count < budget {
-            let read = || read_packet(self.fd.as_fd(), self.vnet, &mut self.buffer);
+            let read = || read_packet(self.fd.as_fd(), self.vnet, self.buffers.current());
             match self.reactor.read(read) {
                 Ok((len, meta)) => {
                     self.counters.on_received(len);
-                    sink(self.buffer.get(..len).unwrap_or_default(), meta);
+                    self.buffers.hand_over(len, |packet, shared| sink(packet, shared, meta));
                     count += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

@@ -348,12 +348,15 @@ fn receive(
 ) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
-        let count = device.receive(RECEIVE_STEP, &mut |packet, meta| {
+        let count = device.receive_shared(RECEIVE_STEP, &mut |packet, shared, meta| {
             bytes += packet.len();
             if stack.is_pressed_by(packet) {
                 outgoing.fill(stack, now);
             }
-            stack.on_packet(packet, rx(meta), now);
+            match shared {
+                Some(shared) => stack.on_packet_shared(shared, rx(meta), now),
+                None => stack.on_packet(packet, rx(meta), now),
+            }
         })?;
         packets += count;
         if count < RECEIVE_STEP {

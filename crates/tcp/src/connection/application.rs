@@ -3,6 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
 use crate::config::KeepaliveConfig;
 use crate::connection::Connection;
 use crate::connection::control::Control;
@@ -125,7 +127,12 @@ impl Connection {
     pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
         let (next, end) = (self.rx.rcv_nxt(), segment.end());
         let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
-        self.rx.queue.retained() + self.rx.queue.readable() + beyond <= self.rx.queue.memory()
+        self.rx.queue.has_storage_for(beyond)
+    }
+
+    /// Until the next call the receive buffer may keep payload where it is in `packet`.
+    pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
+        self.rx.queue.lend_packet(packet);
     }
 
     /// Bytes of storage that its receive buffer would like to be lent for what arrives next; 0 if it has some.

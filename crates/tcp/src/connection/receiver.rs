@@ -91,7 +91,11 @@ impl Receiver {
             let skip = arrival.store.start.since(range.start) as usize;
             let len = arrival.store.len() as usize;
             let bytes = payload.get(skip..skip + len).unwrap_or(&[]);
-            self.queue.write_at(arrival.store.start.since(self.read_next) as usize, bytes);
+            let offset = arrival.store.start.since(self.read_next) as usize;
+            if arrival.advanced as usize == bytes.len() && self.queue.keep(offset, bytes) {
+                return arrival;
+            }
+            self.queue.write_at(offset, bytes);
         }
         self.queue.advance(arrival.advanced as usize);
         arrival

@@ -11,6 +11,7 @@
 
 pub(crate) mod ack;
 pub(crate) mod assembler;
+mod packets;
 pub(crate) mod queue;
 pub(crate) mod sack;
 pub(crate) mod timestamps;

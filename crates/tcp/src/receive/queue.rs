@@ -9,6 +9,9 @@
 //! Bytes that were read may stay for a while before offset 0, as the history that Corrective repairs
 //! from ([`RecvQueue::retain`]); they take no room from the window.
 //!
+//! Long payload that arrives in order while the ring is empty stays in the [packets](super::packets) that brought it, if
+//! those are lent ([`RecvQueue::lend_packet`]); the ring then begins behind it. With a history everything is in the ring.
+//!
 //! Storage is allocated by the first byte and grows with what is held. When the last byte has been read and none is
 //! retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Who reads in bulk gets one back
 //! that was used before ([`RecvQueue::lend`]), since a fresh one costs more than the copies into it and out of it: the
@@ -16,6 +19,10 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::packets::Packets;
 
 /// Least storage that is allocated, bytes.
 const FIRST_STORAGE: usize = 2048;
@@ -28,7 +35,10 @@ const EXPECTED_MAX: usize = 256 << 10;
 pub(crate) struct RecvQueue {
     /// Most bytes that may be held, gaps included.
     capacity: usize,
-    /// The ring; empty until something is stored.
+    /// What can be read before the ring. Nothing while there is a history, nor when the connection is parked.
+    #[serde(skip)]
+    packets: Packets,
+    /// The ring; empty until something is stored. Offsets into it begin behind `packets`.
     storage: Vec<u8>,
     /// Index in `storage` of offset 0.
     head: usize,
@@ -51,6 +61,7 @@ impl RecvQueue {
     pub(crate) fn new(capacity: usize) -> Self {
         RecvQueue {
             capacity,
+            packets: Packets::default(),
             storage: Vec::new(),
             head: 0,
             readable: 0,
@@ -69,23 +80,31 @@ impl RecvQueue {
 
     /// Bytes that can be read.
     pub(crate) fn readable(&self) -> usize {
-        self.readable
+        self.packets.len() + self.readable
     }
 
     /// Bytes beyond the readable ones for which there is room: what may be offered as window.
     pub(crate) fn free(&self) -> usize {
-        self.capacity - self.readable
+        self.capacity - self.readable()
     }
 
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
-        self.storage.len()
+        self.storage.len() + self.packets.memory()
+    }
+
+    /// True if storage that is there already has room for `count` bytes behind the readable ones.
+    pub(crate) fn has_storage_for(&self, count: usize) -> bool {
+        self.retained + self.readable + count <= self.storage.len()
     }
 
     /// From now on the last `count` in-order bytes stay after they were read; 0 frees what is retained.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
+        if count > 0 && self.packets.len() > 0 {
+            self.unpack();
+        }
     }
 
     /// Frees what is retained; what is read from now on stays again.
@@ -102,8 +121,12 @@ impl RecvQueue {
     /// The `count` bytes from `offset` on, which may be negative, in at most two pieces: fewer if they
     /// reach beyond what is retained or was ever written. Bytes behind a gap must have been written.
     pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
-        let from = offset as isize + self.retained as isize;
-        let Ok(from) = usize::try_from(from) else { return (&[], &[]) };
+        let from = offset as isize + self.retained as isize - self.packets.len() as isize;
+        usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))
+    }
+
+    /// The `count` bytes of the ring that begin `from` bytes behind the oldest retained one, as far as there are any.
+    fn stored_in_ring(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
         let to = (from + count).min(self.retained + self.extent);
         if from >= to {
             return (&[], &[]);
@@ -118,11 +141,12 @@ impl RecvQueue {
     /// readable already are not overwritten; of those behind a gap the last copy counts.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.capacity.saturating_sub(offset));
-        let known = self.readable.saturating_sub(offset).min(fits);
-        let (start, fresh) = (offset + known, &bytes[known..fits]);
+        let known = self.readable().saturating_sub(offset).min(fits);
+        let fresh = &bytes[known..fits];
         if fresh.is_empty() {
             return fits;
         }
+        let start = offset + known - self.packets.len();
         let end = start + fresh.len();
         self.reserve(end);
         let at = self.index(start);
@@ -132,6 +156,21 @@ impl RecvQueue {
         self.extent = self.extent.max(end);
         self.peak = self.peak.max(end);
         fits
+    }
+
+    /// From now on [`keep`](Self::keep) may keep payload of `packet` where it is; `None` ends that.
+    pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
+        self.packets.lend(packet);
+    }
+
+    /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long part of the packet
+    /// that is lent and next in order. Else nothing happens: the caller writes them.
+    pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        let may = self.extent == 0
+            && self.retain == 0
+            && offset == self.packets.len()
+            && bytes.len() <= self.free();
+        may && self.packets.keep(bytes)
     }
 
     /// Makes the next `count` bytes readable; they must have been written.
@@ -149,23 +188,26 @@ impl RecvQueue {
 
     /// Copies readable bytes into `out` and leaves them where they are.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
+        let kept = self.packets.peek(out);
+        let out = &mut out[kept..];
         let (front, back) = self.slices();
         let first = front.len().min(out.len());
         out[..first].copy_from_slice(&front[..first]);
         let second = back.len().min(out.len() - first);
         out[first..first + second].copy_from_slice(&back[..second]);
-        first + second
+        kept + first + second
     }
 
-    /// The readable bytes, in at most two pieces.
-    pub(crate) fn slices(&self) -> (&[u8], &[u8]) {
+    /// The readable bytes of the ring, in at most two pieces.
+    fn slices(&self) -> (&[u8], &[u8]) {
         let first = self.readable.min(self.storage.len() - self.head);
         (&self.storage[self.head..self.head + first], &self.storage[..self.readable - first])
     }
 
     /// Removes up to `count` readable bytes unread (the urgent byte, for one) and returns how many.
     pub(crate) fn skip(&mut self, count: usize) -> usize {
-        let count = count.min(self.readable);
+        let kept = self.packets.skip(count);
+        let count = (count - kept).min(self.readable);
         if count > 0 {
             self.head = self.index(count);
             self.readable -= count;
@@ -173,7 +215,7 @@ impl RecvQueue {
             self.retained += count;
             self.trim();
         }
-        count
+        kept + count
     }
 
     /// True if there is storage with nothing in it.
@@ -205,6 +247,20 @@ impl RecvQueue {
         }
     }
 
+    /// Moves what lies in packets into the ring.
+    fn unpack(&mut self) {
+        let mut held = vec![0; self.packets.len() + self.extent];
+        let kept = self.packets.peek(&mut held);
+        let (first, second) = self.stored_in_ring(self.retained, self.extent);
+        held[kept..kept + first.len()].copy_from_slice(first);
+        held[kept + first.len()..].copy_from_slice(second);
+        self.packets.skip(kept);
+        self.readable += kept;
+        self.extent = held.len();
+        self.peak = self.peak.max(self.extent);
+        (self.storage, self.head) = (held, 0);
+    }
+
     /// Gives up what need not be retained.
     fn trim(&mut self) {
         self.retained = self.retained.min(self.retain.saturating_sub(self.readable));
@@ -233,7 +289,7 @@ impl RecvQueue {
         }
         let size = needed.max(self.storage.len() * 2).max(self.expected).min(most);
         let mut grown = vec![0; size];
-        let (first, second) = self.stored(-(self.retained as i32), self.retained + self.extent);
+        let (first, second) = self.stored_in_ring(0, self.retained + self.extent);
         grown[..first.len()].copy_from_slice(first);
         grown[first.len()..first.len() + second.len()].copy_from_slice(second);
         self.storage = grown;
@@ -243,6 +299,8 @@ impl RecvQueue {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// As the stack does it: what is not needed any more is taken away.
@@ -299,6 +357,143 @@ mod tests {
         queue.write_at(0, b"GET / HTTP/1.1");
         queue.advance(14);
         assert_eq!(queue.memory(), FIRST_STORAGE);
+    }
+
+    const LONG: usize = 20_000;
+
+    /// A packet with `LONG` bytes of payload behind 40 of headers, lent and kept.
+    fn keep_packet(queue: &mut RecvQueue, byte: u8) {
+        let packet = Bytes::from(vec![byte; 40 + LONG]);
+        queue.lend_packet(Some(packet.clone()));
+        assert!(queue.keep(queue.readable(), &packet[40..]));
+    }
+
+    #[test]
+    fn payload_stays_in_its_packet_only_if_it_is_next_and_the_ring_is_empty() {
+        let mut queue = RecvQueue::new(100_000);
+        let packet = Bytes::from(vec![1; 40 + LONG]);
+        queue.lend_packet(Some(packet.clone()));
+        assert!(!queue.keep(1, &packet[40..]), "behind a gap");
+        queue.write_at(5, b"later");
+        assert!(!queue.keep(0, &packet[40..]), "the ring holds what comes later");
+        let mut queue = RecvQueue::new(LONG - 1);
+        queue.lend_packet(Some(packet.clone()));
+        assert!(!queue.keep(0, &packet[40..]), "more than the window");
+        let mut queue = RecvQueue::new(100_000);
+        queue.retain(10);
+        queue.lend_packet(Some(packet.clone()));
+        assert!(!queue.keep(0, &packet[40..]), "there is a history");
+    }
+
+    #[test]
+    fn packets_and_ring_are_one_stream() {
+        let mut queue = RecvQueue::new(100_000);
+        keep_packet(&mut queue, 1);
+        keep_packet(&mut queue, 2);
+        assert_eq!((queue.readable(), queue.free()), (2 * LONG, 100_000 - 2 * LONG));
+        assert!(queue.memory() >= 2 * LONG && !queue.has_storage_for(1));
+        // One byte of it again, then five more, of which the first is missing.
+        assert_eq!(queue.write_at(2 * LONG + 1, b"uick"), 4);
+        assert_eq!(queue.write_at(2 * LONG - 1, b"?q"), 2);
+        queue.advance(5);
+        let grows = [3; 2 * FIRST_STORAGE];
+        queue.write_at(2 * LONG + 5, &grows);
+        queue.advance(grows.len());
+        let expected = [&[1; LONG][..], &[2; LONG], b"quick", &grows].concat();
+        let mut out = vec![0; expected.len() + 9];
+        assert_eq!((queue.peek(&mut out), &out[..expected.len()]), (expected.len(), &expected[..]));
+        assert_eq!(queue.skip(LONG + 3), LONG + 3);
+        assert_eq!(read_all(&mut queue), expected[LONG + 3..]);
+        assert_eq!((queue.memory(), queue.free()), (0, 100_000));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The next bytes, in a packet that is lent.
+        Lent(usize),
+        /// The next bytes, to be copied.
+        Copied(usize),
+        /// Bytes behind a gap, and then those of the gap.
+        Late {
+            gap: usize,
+            len: usize,
+        },
+        Read(usize),
+        Retain(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (10_000usize..30_000).prop_map(Step::Lent),
+            2 => (1usize..3000).prop_map(Step::Copied),
+            2 => (1usize..3000, 1usize..30_000).prop_map(|(gap, len)| Step::Late { gap, len }),
+            4 => (1usize..60_000).prop_map(Step::Read),
+            1 => prop_oneof![Just(0), 1usize..2000].prop_map(Step::Retain),
+        ]
+    }
+
+    /// The bytes of the stream from `from` on.
+    fn stream(from: usize, len: usize) -> Vec<u8> {
+        (from..from + len).map(|at| (at % 251) as u8).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_way_bytes_come_they_are_read_in_order(steps in prop::collection::vec(step(), 1..40)) {
+            let mut queue = RecvQueue::new(200_000);
+            let (mut arrived, mut read) = (0, 0);
+            for step in steps {
+                match step {
+                    Step::Lent(len) | Step::Copied(len) if len <= queue.free() => {
+                        let packet = Bytes::from(stream(arrived, len));
+                        queue.lend_packet(matches!(step, Step::Lent(_)).then(|| packet.clone()));
+                        if !queue.keep(queue.readable(), &packet) {
+                            queue.write_at(queue.readable(), &packet);
+                            queue.advance(len);
+                        }
+                        queue.lend_packet(None);
+                        arrived += len;
+                    }
+                    Step::Late { gap, len } if gap + len <= queue.free() => {
+                        let at = queue.readable();
+                        queue.write_at(at + gap, &stream(arrived + gap, len));
+                        prop_assert!(!queue.keep(at, &stream(arrived, gap)));
+                        queue.write_at(at, &stream(arrived, gap));
+                        queue.advance(gap + len);
+                        arrived += gap + len;
+                    }
+                    Step::Read(most) => {
+                        let mut out = vec![0; most];
+                        let count = queue.read(&mut out);
+                        prop_assert_eq!(count, most.min(arrived - read));
+                        prop_assert!(out[..count] == stream(read, count));
+                        read += count;
+                        queue.take_storage();
+                    }
+                    Step::Retain(count) => queue.retain(count),
+                    Step::Lent(_) | Step::Copied(_) | Step::Late { .. } => {}
+                }
+                prop_assert_eq!(queue.readable(), arrived - read);
+                let history = queue.retained();
+                let (first, second) = queue.stored(-(history as i32), history);
+                prop_assert!([first, second].concat() == stream(read - history, history));
+            }
+        }
+    }
+
+    #[test]
+    fn a_history_that_begins_moves_packets_into_the_ring() {
+        let mut queue = RecvQueue::new(100_000);
+        keep_packet(&mut queue, 1);
+        queue.write_at(LONG + 2, b"c");
+        queue.write_at(LONG, b"a");
+        queue.advance(1);
+        queue.skip(LONG - 3);
+        queue.retain(5);
+        queue.write_at(4, b"b");
+        queue.advance(2);
+        let (first, second) = queue.stored(0, 9);
+        assert_eq!([first, second].concat(), b"\x01\x01\x01abc");
     }
 
     #[test]

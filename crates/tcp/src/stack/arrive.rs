@@ -158,7 +158,11 @@ impl Stack {
         let connection = slot.connection.wake();
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
-        if takes_memory
+        let lent = self.lent.take().filter(|packet| 2 * packet.len() <= memory_left);
+        let is_lent = lent.is_some();
+        if is_lent {
+            connection.lend_packet(lent);
+        } else if takes_memory
             && !no_memory
             && let Some(storage) = self.spares.take(connection.wanted_storage())
         {
@@ -172,6 +176,9 @@ impl Stack {
             }
             connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             connection.on_segment(taken, now, env);
+            if is_lent {
+                connection.lend_packet(None);
+            }
         });
         self.note_pressure(id);
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }

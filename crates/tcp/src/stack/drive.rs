@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
 use super::conn_id::ConnId;
 use super::demux::Target;
 use super::settle::with_env;
@@ -18,6 +20,14 @@ impl Stack {
         if let Err(reason) = self.receive(packet, rx, now) {
             self.stats.refuse(reason);
         }
+    }
+
+    /// As [`Stack::on_packet`]; what a long packet brings in order may stay in it, which spares a copy. A packet that is kept counts with
+    /// twice its length in [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes): its buffer should not be longer.
+    pub fn on_packet_shared(&mut self, packet: &Bytes, rx: Rx, now: Instant) {
+        self.lent = Some(packet.clone());
+        self.on_packet(packet, rx, now);
+        self.lent = None;
     }
 
     /// Whether this packet belongs to a connection that should send before it is taken in: a batch of packets is not to be

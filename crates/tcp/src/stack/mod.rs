@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use brisk_wire::ChecksumCheck;
+use bytes::Bytes;
 use hashbrown::HashMap;
 
 use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig, TcpConfig};
@@ -166,6 +167,8 @@ pub struct Stack {
     /// Bytes that all buffers hold.
     memory: usize,
     spares: Spares,
+    /// The packet that is being processed, if it may be kept.
+    lent: Option<Bytes>,
     /// What connections keep to repair losses from, and since when nothing was freed of it.
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
@@ -217,6 +220,7 @@ impl Stack {
             probes: VecDeque::new(),
             memory: 0,
             spares: Spares::new(config.max_buffer_bytes),
+            lent: None,
             repair_memory: FecMemory::new(config.fec_mem_total),
             repair_memory_swept: None,
             memory_waiters: Vec::new(),

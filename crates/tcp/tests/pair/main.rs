@@ -12,5 +12,6 @@ mod mtu;
 mod parking;
 mod path;
 mod proactive;
+mod shared;
 mod silence;
 mod transfer;

@@ -1,0 +1,107 @@
+//! Buffers that packets are read into, and that whoever gets a packet may keep for a while.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+/// Buffers that were handed over and are watched until nobody has them any more; of more than these the oldest is left to
+/// whoever has it.
+const WATCHED: usize = 32;
+/// Watched buffers that are looked at before a new one is made.
+const LOOKS: usize = 4;
+
+/// Buffers of one size, used again and again.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    size: usize,
+    current: BytesMut,
+    /// Handed over, the oldest first.
+    watched: VecDeque<Bytes>,
+}
+
+impl Buffers {
+    /// Buffers of `size` bytes.
+    pub(crate) fn of(size: usize) -> Buffers {
+        Buffers { size, current: BytesMut::zeroed(size), watched: VecDeque::new() }
+    }
+
+    /// The buffer to read into, all of it.
+    pub(crate) fn current(&mut self) -> &mut [u8] {
+        &mut self.current
+    }
+
+    /// Hands the first `len` bytes of the buffer to `sink`, and the right to keep them if they are at least half of it.
+    pub(crate) fn hand_over(&mut self, len: usize, sink: impl FnOnce(&[u8], Option<&Bytes>)) {
+        if 2 * len < self.size {
+            return sink(self.current.get(..len).unwrap_or_default(), None);
+        }
+        let full = std::mem::take(&mut self.current).freeze();
+        let packet = full.slice(..len.min(self.size));
+        sink(&packet, Some(&packet));
+        drop(packet);
+        self.watched.push_back(full);
+        self.current = self.next();
+    }
+
+    /// A buffer that nobody has, used before if possible.
+    fn next(&mut self) -> BytesMut {
+        for _ in 0..LOOKS.min(self.watched.len()) {
+            match self.watched.pop_front().map(Bytes::try_into_mut) {
+                Some(Ok(buffer)) => return buffer,
+                Some(Err(in_use)) => self.watched.push_back(in_use),
+                None => break,
+            }
+        }
+        if self.watched.len() > WATCHED {
+            self.watched.pop_front();
+        }
+        BytesMut::zeroed(self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_packet_may_be_kept_and_its_buffer_comes_back() {
+        let mut buffers = Buffers::of(100);
+        let first = buffers.current().as_ptr();
+        buffers.current()[..3].copy_from_slice(b"abc");
+        let mut kept = None;
+        buffers.hand_over(60, |packet, shared| {
+            assert_eq!((packet.len(), &packet[..3]), (60, &b"abc"[..]));
+            kept = shared.map(|shared| shared.slice(..3));
+        });
+        assert_ne!(buffers.current().as_ptr(), first, "somebody has it");
+        buffers.current()[..3].copy_from_slice(b"xyz");
+        assert_eq!(kept.as_deref(), Some(&b"abc"[..]));
+        kept = None;
+        buffers.hand_over(60, |_, _| {});
+        assert_eq!((buffers.current().as_ptr(), buffers.current().len()), (first, 100));
+        assert!(kept.is_none());
+    }
+
+    #[test]
+    fn a_short_packet_is_only_shown() {
+        let mut buffers = Buffers::of(100);
+        let first = buffers.current().as_ptr();
+        buffers.hand_over(49, |packet, shared| assert!(packet.len() == 49 && shared.is_none()));
+        assert_eq!(buffers.current().as_ptr(), first);
+    }
+
+    #[test]
+    fn no_more_is_watched_than_may_be() {
+        let mut buffers = Buffers::of(100);
+        let mut kept = Vec::new();
+        for _ in 0..3 * WATCHED {
+            buffers.hand_over(100, |_, shared| kept.extend(shared.cloned()));
+        }
+        assert_eq!(kept.len(), 3 * WATCHED);
+        assert!(buffers.watched.len() <= WATCHED + 1);
+        kept.clear();
+        let before = buffers.watched.len();
+        buffers.hand_over(100, |_, _| {});
+        assert_eq!(buffers.watched.len(), before, "one came back for the one that was handed over");
+    }
+}

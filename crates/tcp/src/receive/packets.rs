@@ -1,0 +1,167 @@
+//! Long runs of payload that stay in the packets that brought them, so that the only copy is the one to the application.
+//!
+//! A driver that hands in packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared)) lends each of
+//! them for the time in which it is processed; what is in order and long enough is kept, as a slice of it.
+
+use alloc::collections::VecDeque;
+
+use bytes::{Buf, Bytes};
+
+/// Shorter payload is copied instead: a packet that is kept keeps its whole buffer, bytes.
+const LEAST: usize = 16 << 10;
+
+/// In-order payload in the packets that brought it, next to be read.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    kept: VecDeque<Kept>,
+    /// Bytes of payload in `kept`.
+    len: usize,
+    /// Bytes of memory that `kept` holds on to.
+    memory: usize,
+    /// The packet that is being processed.
+    lent: Option<Bytes>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// What has not been read yet.
+    payload: Bytes,
+    /// Bytes of memory that it holds on to.
+    memory: usize,
+}
+
+impl Packets {
+    /// Bytes of payload.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of memory in use. A driver may use buffers twice as long as a packet that it lends.
+    pub(super) fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// From now on payload may be kept as a part of `packet`; `None` ends that.
+    pub(super) fn lend(&mut self, packet: Option<Bytes>) {
+        self.lent = packet;
+    }
+
+    /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One short payload behind
+    /// a long one is kept as a copy: the end of what was written at once, with more to come.
+    pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
+        let is_long = |packet: &mut Bytes| payload.len() >= LEAST && contains(packet, payload);
+        let kept = match self.lent.take_if(is_long) {
+            Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },
+            None if self.kept.back().is_some_and(|last| last.memory > LEAST) && payload.len() < LEAST => {
+                Kept { payload: Bytes::copy_from_slice(payload), memory: payload.len() }
+            }
+            None => return false,
+        };
+        self.len += payload.len();
+        self.memory += kept.memory;
+        self.kept.push_back(kept);
+        true
+    }
+
+    /// Copies as much as there is into the beginning of `out`, leaves it, and answers how much that was.
+    pub(super) fn peek(&self, out: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for Kept { payload, .. } in &self.kept {
+            let count = payload.len().min(out.len() - copied);
+            if count == 0 {
+                break;
+            }
+            out[copied..copied + count].copy_from_slice(&payload[..count]);
+            copied += count;
+        }
+        copied
+    }
+
+    /// Removes up to `count` bytes and answers how many.
+    pub(super) fn skip(&mut self, count: usize) -> usize {
+        let mut left = count.min(self.len);
+        let skipped = left;
+        self.len -= skipped;
+        while left > 0
+            && let Some(first) = self.kept.front_mut()
+        {
+            let taken = left.min(first.payload.len());
+            first.payload.advance(taken);
+            left -= taken;
+            if first.payload.is_empty() {
+                self.memory -= first.memory;
+                self.kept.pop_front();
+            }
+        }
+        skipped
+    }
+}
+
+/// Whether `part` is a part of `whole`: not the same bytes, but the same place.
+fn contains(whole: &Bytes, part: &[u8]) -> bool {
+    let (whole, part) = (whole.as_ptr_range(), part.as_ptr_range());
+    whole.start <= part.start && part.end <= whole.end
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn packet(byte: u8) -> Bytes {
+        Bytes::from(vec![byte; LEAST + 40])
+    }
+
+    #[test]
+    fn a_long_payload_of_the_lent_packet_is_kept_and_no_other() {
+        let mut packets = Packets::default();
+        let (lent, other) = (packet(1), packet(1));
+        assert!(!packets.keep(&lent[40..]), "nothing is lent");
+        packets.lend(Some(lent.clone()));
+        assert!(!packets.keep(&other[40..]), "the same bytes elsewhere");
+        assert!(!packets.keep(&lent[41..]), "too short");
+        assert!(packets.keep(&lent[40..]));
+        assert!(!packets.keep(&lent[40..]), "lent for once");
+        packets.lend(Some(other.clone()));
+        packets.lend(None);
+        assert!(!packets.keep(&other[40..]), "the loan is over");
+        assert_eq!((packets.len(), packets.memory()), (LEAST, 2 * (LEAST + 40)));
+    }
+
+    #[test]
+    fn one_short_payload_behind_a_long_one_is_copied() {
+        let mut packets = Packets::default();
+        assert!(!packets.keep(b"short"), "alone");
+        let lent = packet(1);
+        packets.lend(Some(lent.clone()));
+        assert!(packets.keep(&lent[40..]) && packets.keep(b"short") && !packets.keep(b"again"));
+        assert_eq!((packets.len(), packets.memory()), (LEAST + 5, 2 * (LEAST + 40) + 5));
+        packets.lend(Some(lent.clone()));
+        assert!(packets.keep(&lent[40..]) && packets.keep(b"short"), "behind the next");
+        let mut out = [0; 7];
+        packets.skip(LEAST - 1);
+        assert_eq!((packets.peek(&mut out), &out), (7, b"\x01short\x01"));
+    }
+
+    #[test]
+    fn what_is_kept_is_read_in_order_and_let_go_packet_by_packet() {
+        let mut packets = Packets::default();
+        let mut expected: Vec<u8> = Vec::new();
+        for byte in 1..=3 {
+            let packet = packet(byte);
+            packets.lend(Some(packet.clone()));
+            assert!(packets.keep(&packet[40..]));
+            expected.extend_from_slice(&packet[40..]);
+        }
+        let one = packets.memory() / 3;
+        let mut out = vec![0; 2 * LEAST];
+        assert_eq!((packets.peek(&mut out), &out[..]), (2 * LEAST, &expected[..2 * LEAST]));
+        assert_eq!((packets.skip(LEAST - 1), packets.memory()), (LEAST - 1, 3 * one));
+        assert_eq!((packets.skip(1), packets.memory()), (1, 2 * one));
+        assert_eq!((packets.peek(&mut out[..7]), &out[..7]), (7, &expected[LEAST..LEAST + 7]));
+        assert_eq!((packets.skip(9 * LEAST), packets.len(), packets.memory()), (2 * LEAST, 0, 0));
+        assert_eq!((packets.peek(&mut out), packets.skip(1)), (0, 0));
+    }
+}

@@ -1,0 +1,57 @@
+//! Packets that may be kept: the same stream and the same answers, with a copy less.
+
+use brisk_tcp::StackConfig;
+use brisk_tcp::stack::Rx;
+use brisk_wire::ChecksumCheck;
+use bytes::Bytes;
+
+use crate::harness::{A, B, Pair, pattern, stack_config};
+
+/// What B answered to packets of up to 64 kB, which it may keep or not, and how many of them it kept.
+fn transfer(total: usize, most: usize, may_keep: bool) -> (Vec<Vec<u8>>, usize) {
+    let config =
+        |side| StackConfig { max_super_segment: 65_000, max_buffer_bytes: most, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, config(A), config(B));
+    let (at_a, at_b) = pair.established();
+    let data = pattern(total);
+    let (mut written, mut got, mut kept) = (0, Vec::new(), 0);
+    let mut answers = Vec::new();
+    while got.len() < total {
+        written += pair.write(A, at_a, &data[written..]).unwrap_or(0);
+        let mut packet = Vec::new();
+        while let Some(transmit) = pair.a.poll_transmit(pair.now, &mut packet) {
+            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: transmit.segment_size };
+            let packet = Bytes::copy_from_slice(&packet);
+            match may_keep {
+                true => pair.b.on_packet_shared(&packet, rx, pair.now),
+                false => pair.b.on_packet(&packet, rx, pair.now),
+            }
+            kept += usize::from(!packet.is_unique());
+        }
+        got.extend(pair.read(B, at_b).unwrap().unwrap());
+        while pair.b.poll_transmit(pair.now, &mut packet).is_some() {
+            answers.push(packet.clone());
+            pair.a.on_packet(&packet, Rx { checksum: ChecksumCheck::Trust, segment_size: None }, pair.now);
+        }
+        pair.now += std::time::Duration::from_millis(1);
+        pair.a.on_timeout(pair.now);
+        pair.b.on_timeout(pair.now);
+    }
+    assert!(got == data);
+    (answers, kept)
+}
+
+#[test]
+fn a_stream_whose_packets_are_kept_is_answered_as_one_whose_packets_are_copied() {
+    let (copied, none) = transfer(3 << 20, 1 << 30, false);
+    let (shared, kept) = transfer(3 << 20, 1 << 30, true);
+    assert_eq!(none, 0);
+    assert!(kept > 40, "{kept} of at least 48 packets were kept");
+    assert!(shared == copied);
+}
+
+#[test]
+fn no_packet_is_kept_that_the_memory_has_no_room_for() {
+    let (_, kept) = transfer(1 << 20, 32_000, true);
+    assert_eq!(kept, 0);
+}
