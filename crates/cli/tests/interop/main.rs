@@ -3,6 +3,7 @@
 //! | module | who talks to whom |
 //! |---|---|
 //! | `kernel` | curl to nginx, to prove that the stage itself works |
+//! | `bench` | `brisk bench`: both TCPs at both ends, in turns |
 //! | `serve` | kernel clients to `brisk serve` over a TUN |
 //! | `get` | `brisk get` and the library to nginx and to kernel sockets over a TUN |
 //! | `wire` | both roles over a recorded link, judged by tshark |
@@ -23,6 +24,7 @@
 #[macro_use]
 mod machine;
 
+mod bench;
 mod capture;
 mod farm;
 mod fast_open;

@@ -38,6 +38,9 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
+    /// What `cpu` would be if the server's own code took no time: only the way through the device and the other end. `None` where both ends
+    /// of the candidate are ours, of which only the server's is known.
+    pub limit: Option<f64>,
     /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
     pub time: Spread,
     /// What the ratio of processor times should at least or (`candidate/baseline`) at most be.
@@ -95,6 +98,9 @@ impl RowReport {
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
+        let limit = row.candidate.server_is_near().then(|| {
+            Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user)))).median
+        });
         let (goal, met) = match row.goal {
             Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
             Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),
@@ -112,6 +118,7 @@ impl RowReport {
             candidate: WayReport::new(row.candidate.name(), rounds.iter().map(|(_, new)| new)),
             ratio_of: if upside_down { "candidate/baseline" } else { "baseline/candidate" },
             cpu,
+            limit,
             time,
             goal,
             met,
@@ -138,7 +145,8 @@ impl BenchReport {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header([
-            "row", "against", "CPU", "of", "CPU", "server", "its own", "ratio", "range", "goal", "time",
+            "row", "against", "CPU", "of", "CPU", "server", "its own", "ratio", "range", "limit", "goal",
+            "time",
         ]);
         for row in &self.rows {
             let Cost { both, server, server_user, .. } = row.candidate.median;
@@ -152,11 +160,12 @@ impl BenchReport {
                 row.cost(server_user),
                 format!("{:.2}", row.cpu.median),
                 format!("{:.2}-{:.2}", row.cpu.min, row.cpu.max),
+                row.limit.map_or_else(String::new, |limit| format!("{limit:.2}")),
                 row.goal(),
                 format!("{:.2}", row.time.median),
             ]);
         }
-        for column in [2, 4, 5, 6, 7, 8, 9, 10] {
+        for column in [2, 4, 5, 6, 7, 8, 9, 10, 11] {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -167,7 +176,7 @@ impl BenchReport {
         let mut text = format!(
             "{rounds} rounds of {seconds} s in turns, both ends on {cores} core{}\n{table}\n\
              CPU: of both ends; server: of the measured side's server, its own: in its own code; \
-             time: the ratio by the clock on the wall\n",
+             limit: the ratio\nif that took no time; time: the ratio by the clock on the wall\n",
             if *cores == 1 { "" } else { "s, one each" }
         );
         if failed > 0 {
@@ -197,6 +206,8 @@ mod tests {
         assert_eq!((row.cpu.median, row.cpu.min, row.cpu.max), (2.0, 2.0, 2.5));
         assert_eq!((row.goal, row.met), (Some(1.6), Some(true)));
         assert_eq!(row.time.median, row.cpu.median);
+        // 1 ns of each is its own.
+        assert_eq!(row.limit, Some(100.0 / 49.0));
         assert_eq!(row.baseline.median.both, 200.0);
     }
 
@@ -205,6 +216,6 @@ mod tests {
         let row = report("proactive", &[(1.0, 2.5)]);
         assert_eq!((row.cpu.median, row.met, row.ratio_of), (2.5, Some(false), "candidate/baseline"));
         let text = BenchReport { rounds: 1, seconds: 1.0, cores: 1, rows: vec![row] }.to_text();
-        assert!(text.contains("2500 ms/GB") && text.contains("<= 2.00"), "{text}");
+        assert!(text.contains("2500 ms/GB") && !text.contains("inf") && text.contains("<= 2.00"), "{text}");
     }
 }

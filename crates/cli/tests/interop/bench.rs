@@ -1,0 +1,50 @@
+//! `brisk bench`: two ends in namespaces of their own, the kernel's TCP and ours in turns.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Short, for it is the machinery that is tested and not the speed.
+#[test]
+fn the_kernel_and_brisk_do_the_same_work_in_turns() {
+    require!("ip");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brisk"));
+    command.args([
+        "bench",
+        "-q",
+        "--rows",
+        "receive,rr1-tfo,udp",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.2",
+        "--json",
+    ]);
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["receive", "rr1-tfo", "udp"]);
+    for row in rows {
+        for way in ["baseline", "candidate"] {
+            let cost = &row[way]["median"];
+            assert!(cost["per_second"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(cost["both"].as_f64() > cost["server"].as_f64(), "both ends cost something: {row}");
+            assert_eq!(cost["failed"], 0, "{row}");
+        }
+        let number = |pointer| row.pointer(pointer).and_then(Value::as_f64);
+        let (least, most) = (number("/cpu/min").unwrap(), number("/cpu/max").unwrap());
+        assert!(0.0 < least && least <= most && most.is_finite(), "{row}");
+        // Of the candidate's time a part is its own: without it the ratio would be no worse.
+        assert_eq!(number("/limit").is_some(), row["name"] != "udp", "{row}");
+        assert!(number("/limit").is_none_or(|limit| limit >= least), "{row}");
+    }
+}
+
+#[test]
+fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
+    let out = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "rr2"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("rr2") && said.contains("rr64-tfo"), "{said}");
+}
