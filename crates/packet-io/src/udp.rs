@@ -23,7 +23,7 @@ use std::task::{Context, Poll};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
@@ -216,6 +216,10 @@ impl Device for UdpDevice {
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.receive_shared(budget, &mut |packet, _, meta| sink(packet, meta))
+    }
+
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         let mut count = 0;
         while count < budget {
             let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
@@ -245,27 +249,11 @@ impl Device for UdpDevice {
     }
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        self.transmit(MAX_WAITING - 1)?;
-        let outgoing = Outgoing::parse(packet).filter(|_| packet.len() <= MAX_SUPER);
-        let route = outgoing.and_then(|outgoing| self.route(outgoing.dst));
-        let (Some(outgoing), Some(route)) = (outgoing, route) else {
-            self.counters.send_refused += 1;
-            return Ok(());
-        };
-        self.urgent_cleared += u64::from(outgoing.is_urgent());
-        let max_datagrams = self.state.max_gso_segments();
-        for index in 0..outgoing.pieces(tx.segment_size) {
-            let len = outgoing.piece_len(tx.segment_size, index);
-            self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
-                outgoing.write_piece(tx.segment_size, index, out);
-            });
-        }
-        self.counters.on_sent(packet.len());
-        match self.transmit(SEND_AT) {
-            // What waits in a chain is taken.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            other => other,
-        }
+        self.send_datagrams(Outgoing::parse(packet), tx)
+    }
+
+    fn send_gathered(&mut self, head: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
+        self.send_datagrams(Outgoing::gather(head, payload), tx)
     }
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -281,7 +269,7 @@ impl Device for UdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: true, checksum_offload: true, gather: false, max_super: MAX_SUPER }
+        Capabilities { tso: true, checksum_offload: true, gather: true, max_super: MAX_SUPER }
     }
 
     fn counters(&self) -> Counters {
@@ -290,6 +278,31 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
+    /// Collects the datagrams of a packet, and sends chains of them if there are many; `None` is no packet that can be sent.
+    fn send_datagrams(&mut self, outgoing: Option<Outgoing<'_>>, tx: TxMeta) -> io::Result<()> {
+        self.transmit(MAX_WAITING - 1)?;
+        let outgoing = outgoing.filter(|outgoing| outgoing.packet_len() <= MAX_SUPER);
+        let route = outgoing.and_then(|outgoing| self.route(outgoing.dst));
+        let (Some(outgoing), Some(route)) = (outgoing, route) else {
+            self.counters.send_refused += 1;
+            return Ok(());
+        };
+        self.urgent_cleared += u64::from(outgoing.is_urgent());
+        let max_datagrams = self.state.max_gso_segments();
+        for index in 0..outgoing.pieces(tx.segment_size) {
+            let len = outgoing.piece_len(tx.segment_size, index);
+            self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
+                outgoing.write_piece(tx.segment_size, index, out);
+            });
+        }
+        self.counters.on_sent(outgoing.packet_len());
+        match self.transmit(SEND_AT) {
+            // What waits in a chain is taken.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
+    }
+
     /// One system call; `Ok` is how many chains it brought, and whether these were all.
     fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<(usize, bool)> {
         let mut chains = self.buffer.chunks_mut(CHAIN);
@@ -322,7 +335,7 @@ struct Arrival<'a> {
 
 impl Arrival<'_> {
     /// A chain of datagrams of one peer: puts runs of one TCP stream together, as the kernel's GRO does for TCP.
-    fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut dyn FnMut(&[u8], RxMeta)) {
+    fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut SharedSink<'_>) {
         let from = if self.unspecified { meta.dst_ip } else { None };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let mut run = false;
@@ -351,11 +364,13 @@ impl Arrival<'_> {
         }
     }
 
-    fn deliver(&mut self, sink: &mut dyn FnMut(&[u8], RxMeta)) {
-        let (packet, segment_size) = self.assembly.finish();
-        self.counters.on_received(packet.len());
+    fn deliver(&mut self, sink: &mut SharedSink<'_>) {
+        let Arrival { assembly, counters, .. } = self;
+        assembly.finish(|packet, shared, segment_size| {
+            counters.on_received(packet.len());
+            sink(packet, shared, RxMeta { checksum: ChecksumState::Trusted, segment_size });
+        });
         self.count += 1;
-        sink(packet, RxMeta { checksum: ChecksumState::Trusted, segment_size });
     }
 }
 

@@ -29,13 +29,20 @@
 //! and length are those of UDP. Of the IP header only the ECN bits travel, in the outer one.
 
 use std::net::Ipv6Addr;
+use std::ops::Range;
 
+use bytes::Bytes;
+
+use crate::buffers::Buffers;
+use crate::device::MAX_SUPER;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
 /// Bytes before the options.
 pub const HEADER_LEN: usize = 16;
 /// IPv6 and TCP header of the packet that the stack sees, without options.
 pub(super) const INNER_HEADERS: usize = 60;
+/// The longest packet that one datagram can make, and more than a run may: IP and TCP headers are longer than ours and UDP's.
+const LONGEST: usize = MAX_SUPER + 128;
 /// Where the flags are in that packet.
 const INNER_FLAGS: usize = 53;
 const SYN: u8 = 0x02;
@@ -46,7 +53,8 @@ const URG: u8 = 0x20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     tcp: &'a [u8],
-    payload: &'a [u8],
+    /// In two pieces, for it may lie in a ring.
+    payload: [&'a [u8]; 2],
     pub(super) dst: Ipv6Addr,
     /// ECN bits of the inner IP header.
     pub(super) ecn: u8,
@@ -55,11 +63,26 @@ pub(super) struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// `None` for what is not TCP over IPv6, which is all that the stack can say to a peer of this device.
     pub(super) fn parse(packet: &'a [u8]) -> Option<Outgoing<'a>> {
-        let headers = Headers::of(packet).filter(|headers| headers.v6)?;
-        let (_, tcp) = packet.split_at_checked(headers.ip_len)?;
-        let (tcp, payload) = tcp.split_at_checked(headers.tcp_len)?;
-        let dst: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-        Some(Outgoing { tcp, payload, dst: dst.into(), ecn: packet.get(1)? >> 4 & 3 })
+        let headers = Headers::of(packet)?;
+        let (head, payload) = packet.split_at_checked(headers.total())?;
+        Outgoing::gather(head, [payload, &[]])
+    }
+
+    /// As [`parse`](Outgoing::parse), with the payload elsewhere.
+    pub(super) fn gather(head: &'a [u8], payload: [&'a [u8]; 2]) -> Option<Outgoing<'a>> {
+        let headers = Headers::of(head).filter(|headers| headers.v6 && headers.total() == head.len())?;
+        let (_, tcp) = head.split_at_checked(headers.ip_len)?;
+        let dst: [u8; 16] = head.get(24..40)?.try_into().ok()?;
+        Some(Outgoing { tcp, payload, dst: dst.into(), ecn: head.get(1)? >> 4 & 3 })
+    }
+
+    fn payload_len(&self) -> usize {
+        self.payload[0].len() + self.payload[1].len()
+    }
+
+    /// Bytes of the packet, IP header included.
+    pub(super) fn packet_len(&self) -> usize {
+        40 + self.tcp.len() + self.payload_len()
     }
 
     pub(super) fn is_urgent(&self) -> bool {
@@ -68,7 +91,7 @@ impl<'a> Outgoing<'a> {
 
     /// How many datagrams it takes with `segment_size` bytes of payload in each.
     pub(super) fn pieces(&self, segment_size: Option<u16>) -> usize {
-        self.payload.len().div_ceil(self.step(segment_size)).max(1)
+        self.payload_len().div_ceil(self.step(segment_size)).max(1)
     }
 
     /// Length of datagram `index`.
@@ -90,16 +113,21 @@ impl<'a> Outgoing<'a> {
         let start = index * self.step(segment_size);
         let seq = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(start as u32);
         let [q0, q1, q2, q3] = seq.to_be_bytes();
-        out.extend([offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
-        out.extend(options);
-        out.extend(self.piece(segment_size, index));
+        out.extend_from_slice(&[offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
+        out.extend_from_slice(options);
+        let piece = self.piece(segment_size, index);
+        let [first, second] = self.payload;
+        let split = first.len();
+        out.extend_from_slice(first.get(piece.start.min(split)..piece.end.min(split)).unwrap_or_default());
+        let (start, end) = (piece.start.saturating_sub(split), piece.end.saturating_sub(split));
+        out.extend_from_slice(second.get(start..end).unwrap_or_default());
     }
 
-    fn piece(&self, segment_size: Option<u16>, index: usize) -> &'a [u8] {
-        let step = self.step(segment_size);
-        let start = index.saturating_mul(step).min(self.payload.len());
-        let end = start.saturating_add(step).min(self.payload.len());
-        self.payload.get(start..end).unwrap_or_default()
+    /// Where in the payload datagram `index` begins and ends.
+    fn piece(&self, segment_size: Option<u16>, index: usize) -> Range<usize> {
+        let (step, len) = (self.step(segment_size), self.payload_len());
+        let start = index.saturating_mul(step).min(len);
+        start..start.saturating_add(step).min(len)
     }
 
     fn step(&self, segment_size: Option<u16>) -> usize {
@@ -135,9 +163,11 @@ impl<'a> Incoming<'a> {
 
 /// The IPv6 packet that the stack gets: one datagram, or a run of datagrams that a sender with TSO would have
 /// sent as one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Assembly {
-    packet: Vec<u8>,
+    buffers: Buffers,
+    /// Bytes of the packet so far.
+    len: usize,
     /// Header of the first datagram of the run.
     first: [u8; HEADER_LEN],
     /// Payload bytes of the first datagram of the run.
@@ -148,21 +178,44 @@ pub(super) struct Assembly {
     closed: bool,
 }
 
+impl Default for Assembly {
+    fn default() -> Self {
+        Assembly {
+            buffers: Buffers::of(LONGEST),
+            len: 0,
+            first: [0; HEADER_LEN],
+            segment_size: 0,
+            next_seq: 0,
+            closed: true,
+        }
+    }
+}
+
 impl Assembly {
+    /// Appends bytes to the packet; false if there is no room for them.
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        let Some(room) = self.buffers.current().get_mut(self.len..self.len + bytes.len()) else {
+            return false;
+        };
+        room.copy_from_slice(bytes);
+        self.len += bytes.len();
+        true
+    }
+
     /// Starts a new run with this datagram.
     pub(super) fn start(&mut self, datagram: &Incoming<'_>, src: Ipv6Addr, dst: Ipv6Addr, ecn: u8) {
         let Incoming { header, options, payload } = datagram;
         let [offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = **header;
-        self.packet.clear();
+        self.len = 0;
         // Version, traffic class, flow label; the length follows at the end; next header TCP, hop limit 64.
-        self.packet.extend([0x60, ecn << 4, 0, 0, 0, 0, 6, 64]);
-        self.packet.extend(src.octets());
-        self.packet.extend(dst.octets());
-        self.packet.extend([s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
+        self.append(&[0x60, ecn << 4, 0, 0, 0, 0, 6, 64]);
+        self.append(&src.octets());
+        self.append(&dst.octets());
+        self.append(&[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
         // Checksum and urgent pointer: UDP has verified the datagram, and the device says so.
-        self.packet.extend([0; 4]);
-        self.packet.extend(*options);
-        self.packet.extend(*payload);
+        self.append(&[0; 4]);
+        self.append(options);
+        self.append(payload);
         self.first = **header;
         self.segment_size = payload.len();
         self.next_seq = datagram.seq().wrapping_add(payload.len() as u32);
@@ -174,7 +227,7 @@ impl Assembly {
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();
-        let fits = len > 0 && len <= self.segment_size && self.packet.len() + len <= crate::device::MAX_SUPER;
+        let fits = len > 0 && len <= self.segment_size && self.len + len <= MAX_SUPER;
         if self.closed || !fits || datagram.seq() != self.next_seq {
             return false;
         }
@@ -182,29 +235,31 @@ impl Assembly {
             && (header[1] ^ self.first[1]) & !(FIN | PSH | URG) == 0
             && header[2..4] == self.first[2..4]
             && header[8..] == self.first[8..]
-            && self.packet.get(INNER_HEADERS..INNER_HEADERS + options.len()) == Some(*options);
+            && self.buffers.current().get(INNER_HEADERS..INNER_HEADERS + options.len()) == Some(*options);
         if !same {
             return false;
         }
-        if let Some(flags) = self.packet.get_mut(INNER_FLAGS) {
+        if let Some(flags) = self.buffers.current().get_mut(INNER_FLAGS) {
             *flags |= datagram.flags() & (FIN | PSH);
         }
         self.closed = len < self.segment_size || datagram.flags() & (FIN | PSH) != 0;
         self.next_seq = self.next_seq.wrapping_add(len as u32);
-        self.packet.extend(*payload);
-        true
+        self.append(payload)
     }
 
-    /// The packet so far with its length written, and the segment size if it is a super-packet.
-    pub(super) fn finish(&mut self) -> (&[u8], Option<u16>) {
-        let len = self.packet.len().saturating_sub(40).min(usize::from(u16::MAX)) as u16;
-        if let Some(field) = self.packet.get_mut(4..6) {
+    /// Hands over the packet so far with its length written, its buffer if that may be kept, and the segment size if it
+    /// is a super-packet.
+    pub(super) fn finish(&mut self, sink: impl FnOnce(&[u8], Option<&Bytes>, Option<u16>)) {
+        let len = self.len.saturating_sub(40).min(usize::from(u16::MAX)) as u16;
+        if let Some(field) = self.buffers.current().get_mut(4..6) {
             field.copy_from_slice(&len.to_be_bytes());
         }
         let tcp_len = usize::from(self.first[0] >> 4) * 4;
-        let payload = self.packet.len().saturating_sub(40 + tcp_len);
+        let payload = self.len.saturating_sub(40 + tcp_len);
         let segment_size = (payload > self.segment_size).then_some(self.segment_size as u16);
-        (&self.packet, segment_size)
+        self.buffers.hand_over(self.len, |packet, shared| sink(packet, shared, segment_size));
+        self.len = 0;
+        self.closed = true;
     }
 }
 
@@ -273,10 +328,11 @@ mod tests {
         };
         let datagram = pieces(&tcp.packet(), None).concat();
         let mut assembly = received(&datagram, &tcp);
-        let (packet, segment_size) = assembly.finish();
-        assert_eq!(segment_size, None);
-        assert_eq!(format!("{:?}", Tcp::parse(packet)), format!("{tcp:?}"));
-        assert_eq!(packet.len(), tcp.packet().len());
+        assembly.finish(|packet, shared, segment_size| {
+            assert_eq!((segment_size, shared), (None, None));
+            assert_eq!(format!("{:?}", Tcp::parse(packet)), format!("{tcp:?}"));
+            assert_eq!(packet.len(), tcp.packet().len());
+        });
     }
 
     #[test]
@@ -298,11 +354,54 @@ mod tests {
         assert!(assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()));
         assert!(assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
         assert!(!assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
-        let (packet, segment_size) = assembly.finish();
-        assert_eq!(segment_size, Some(1000));
-        let whole = Tcp::parse(packet);
-        assert_eq!((whole.flags, whole.seq), (0x19, tcp.seq.wrapping_add(1000)));
-        assert!(whole.payload == tcp.payload[1000..]);
+        assembly.finish(|packet, _, segment_size| {
+            assert_eq!(segment_size, Some(1000));
+            let whole = Tcp::parse(packet);
+            assert_eq!((whole.flags, whole.seq), (0x19, tcp.seq.wrapping_add(1000)));
+            assert!(whole.payload == tcp.payload[1000..]);
+        });
+        assert!(!assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()), "the run has been handed over");
+    }
+
+    #[test]
+    fn payload_that_lies_elsewhere_gives_the_same_datagrams() {
+        let packet = Tcp { payload: pattern(3500), ..Tcp::v6() }.packet();
+        let (head, payload) = packet.split_at(packet.len() - 3500);
+        let whole = pieces(&packet, Some(1000));
+        for split in [0, 1, 999, 1000, 1001, 3499, 3500] {
+            let (first, second) = payload.split_at(split);
+            let outgoing = Outgoing::gather(head, [first, second]).unwrap();
+            assert_eq!((outgoing.pieces(Some(1000)), outgoing.packet_len()), (4, packet.len()));
+            for (index, expected) in whole.iter().enumerate() {
+                let mut piece = Vec::new();
+                outgoing.write_piece(Some(1000), index, &mut piece);
+                assert!(piece == *expected, "datagram {index} of a payload split at {split}");
+            }
+        }
+        assert!(Outgoing::gather(&packet, [&[], &[]]).is_none(), "payload behind the headers");
+    }
+
+    #[test]
+    fn the_longest_datagram_there_is_passes_whole() {
+        let tcp = Tcp { options: vec![1; 40], payload: pattern(65_507 - HEADER_LEN - 40), ..Tcp::v6() };
+        let mut assembly = received(&pieces(&tcp.packet(), None).concat(), &tcp);
+        assembly.finish(|packet, _, _| assert!(Tcp::parse(packet).payload == tcp.payload));
+    }
+
+    #[test]
+    fn a_long_run_may_be_kept() {
+        let tcp = Tcp { payload: pattern(40_000), ..Tcp::v6() };
+        let datagrams = pieces(&tcp.packet(), Some(1000));
+        let mut assembly = received(&datagrams[0], &tcp);
+        for datagram in &datagrams[1..] {
+            assert!(assembly.extend(&Incoming::parse(datagram).unwrap()));
+        }
+        let mut kept = None;
+        assembly.finish(|_, shared, _| kept = shared.cloned());
+        let other = Tcp { payload: vec![0; 100], ..tcp.clone() };
+        let (src, dst) = addresses(&tcp);
+        assembly.start(&Incoming::parse(&pieces(&other.packet(), None).concat()).unwrap(), src, dst, 0);
+        assert!(Tcp::parse(&kept.unwrap()).payload == tcp.payload, "whoever kept it has it still");
     }
 
     #[test]
