@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
-use crate::device::{Capabilities, Counters, Device, RxMeta, TxMeta, WayBack};
+use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta, WayBack};
 use mailbox::{Handed, Mailbox};
 
 /// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet.
@@ -125,7 +125,7 @@ impl SteeredDevice {
     }
 
     /// Hands at most `budget` packets to `sink` that others have read; returns how many.
-    fn take_mail(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> usize {
+    fn take_mail(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> usize {
         let mut count = 0;
         while count < budget {
             if self.taken == self.arrived.len() {
@@ -141,7 +141,7 @@ impl SteeredDevice {
             if let Some(way) = handed.way_back {
                 self.queue.learn_way_back(way);
             }
-            sink(&handed.packet, handed.meta);
+            sink(&handed.packet, None, handed.meta);
             count += 1;
             let packet = std::mem::take(&mut handed.packet);
             self.recycle(packet);
@@ -184,21 +184,26 @@ impl Device for SteeredDevice {
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.receive_shared(budget, &mut |packet, _, meta| sink(packet, meta))
+    }
+
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         let mailed = self.take_mail(budget, sink);
         if mailed >= budget {
             return Ok(mailed);
         }
         let SteeredDevice { queue, index, steering, astray, spare, .. } = self;
-        let received =
-            queue.receive(budget - mailed, &mut |packet, meta| match steering.queue_of_packet(packet) {
-                Some(to) if to != *index => {
-                    let mut copy = spare.pop().unwrap_or_default();
-                    copy.clear();
-                    copy.extend_from_slice(packet);
-                    astray.push((to, Handed { packet: copy, meta, way_back: None }));
-                }
-                Some(_) | None => sink(packet, meta),
-            });
+        let received = queue.receive_shared(budget - mailed, &mut |packet, shared, meta| match steering
+            .queue_of_packet(packet)
+        {
+            Some(to) if to != *index => {
+                let mut copy = spare.pop().unwrap_or_default();
+                copy.clear();
+                copy.extend_from_slice(packet);
+                astray.push((to, Handed { packet: copy, meta, way_back: None }));
+            }
+            Some(_) | None => sink(packet, shared, meta),
+        });
         if !self.astray.is_empty() {
             self.hand_over();
         }
