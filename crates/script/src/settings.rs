@@ -48,6 +48,7 @@ const KEYS: &[(&str, &str)] = &[
     ("receive_buffer", "BYTES or INITIAL..MAX"),
     ("timestamps", "on or off"),
     ("sack", "on or off"),
+    ("dsack", "on or off"),
     ("window_scaling", "on or off"),
     ("ecn", "on or off"),
     ("nodelay", "on or off"),
@@ -387,6 +388,7 @@ impl Settings {
             "receive_buffer" => tcp.receive_buffer = buffer(key, value)?,
             "timestamps" => tcp.timestamps = on_off(key, value)?,
             "sack" => tcp.sack = on_off(key, value)?,
+            "dsack" => tcp.dsack = on_off(key, value)?,
             "window_scaling" => tcp.window_scaling = on_off(key, value)?,
             "ecn" => tcp.ecn = on_off(key, value)?,
             "nodelay" => tcp.nodelay = on_off(key, value)?,
@@ -501,6 +503,7 @@ impl Settings {
         match key {
             "tcp_timestamps" => self.tcp.timestamps = value != "0",
             "tcp_sack" => self.tcp.sack = value != "0",
+            "tcp_dsack" => self.tcp.dsack = value != "0",
             "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
             "tcp_ecn" => {
                 self.tcp.ecn = value == "1";
@@ -548,6 +551,20 @@ impl Settings {
 
 /// What Linux does for a thin stream when asked to: timeouts that do not double, six at most.
 pub const LINEAR_TIMEOUTS: ThinStreamConfig = ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
+
+/// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as often as
+/// both numbers say together, but not for longer than `retries` doubled timeouts would take.
+pub fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
+    let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
+    let mut passed = 0;
+    for sent in 0..retries + linear {
+        passed += if sent < linear { 1 } else { 1u64 << (sent - linear).min(40) };
+        if passed >= most(retries) {
+            return sent;
+        }
+    }
+    retries + linear
+}
 
 fn sysctl_mtu_probing(value: &str) -> MtuProbing {
     match value {

@@ -295,6 +295,8 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018). Default on.
     pub sack: bool,
+    /// Report duplicates to a peer with SACK (RFC 2883). Default on.
+    pub dsack: bool,
     /// Offer window scaling (RFC 7323). Default on.
     pub window_scaling: bool,
     /// Offer classic ECN (RFC 3168). Default off.
@@ -363,6 +365,7 @@ impl Default for TcpConfig {
             receive_buffer: BufferConfig { initial: 128 << 10, max: 6 << 20 },
             timestamps: true,
             sack: true,
+            dsack: true,
             window_scaling: true,
             ecn: false,
             nodelay: false,

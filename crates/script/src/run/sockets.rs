@@ -18,7 +18,7 @@ use super::flow::Flows;
 use super::host::Host;
 use super::stream;
 use crate::ast::Call;
-use crate::settings::Settings;
+use crate::settings::{Settings, linux_syn_retries};
 
 /// What a call answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +62,6 @@ struct Socket {
     fast_open_queue: Option<u16>,
     /// TCP_FASTOPEN_CONNECT: the SYN waits for the first write.
     fast_open_connect: bool,
-    /// MSG_MORE of the last write is still in force.
-    more: bool,
     keepalive: KeepaliveConfig,
     /// Connections that wait at a listener, as far as events tell.
     waiting: u32,
@@ -87,7 +85,6 @@ impl Socket {
             told: false,
             fast_open_queue: None,
             fast_open_connect: false,
-            more: false,
             keepalive: tcp.keepalive.unwrap_or_default(),
             waiting: 0,
             written: 0,
@@ -396,18 +393,14 @@ impl Sockets {
         }
         let left = len.saturating_sub(progress.written) as usize;
         let data = stream::bytes(socket.written, left);
-        let more = flags.contains(&"MSG_MORE");
-        if more && !socket.more {
-            host.stack.set_cork(id, true);
-        }
+        host.stack.set_more(id, flags.contains(&"MSG_MORE"));
         let written = match flags.contains(&"MSG_OOB") {
             true => host.stack.write_urgent(id, &data, host.now),
             false => host.stack.write(id, &data, host.now),
         };
-        if socket.more && !more {
-            host.stack.set_cork(id, false);
+        if flags.contains(&"MSG_EOR") && written == Ok(left) {
+            host.stack.end_record(id);
         }
-        socket.more = more;
         let blocks = !(socket.nonblocking || flags.contains(&"MSG_DONTWAIT"));
         match written {
             Ok(count) => {
@@ -435,6 +428,9 @@ impl Sockets {
         socket.read_closed |= how.contains(&"SHUT_RD") || how.contains(&"SHUT_RDWR");
         if how.contains(&"SHUT_RD") {
             return Ok(Return::Value(0));
+        }
+        if how.contains(&"SHUT_RDWR") {
+            host.stack.shutdown_reading(id);
         }
         Ok(match host.stack.shutdown(id, host.now) {
             Ok(()) => Return::Value(0),
@@ -558,10 +554,16 @@ impl Socket {
         let fast_open = asked || self.fast_open_connect || settings.fast_open_always;
         let defer = self.fast_open_connect;
         ConnectConfig {
-            tcp: self.tcp.clone(),
+            tcp: self.connect_tcp(),
             local: self.local,
             fast_open: fast_open.then_some(FastOpenConnect { defer, ..settings.fast_open_connect }),
         }
+    }
+
+    /// Linux counts the linear timeouts of a SYN beside the retries.
+    fn connect_tcp(&self) -> TcpConfig {
+        let retries = linux_syn_retries(self.tcp.syn_retries, self.tcp.syn_linear_retries);
+        TcpConfig { syn_retries: retries, ..self.tcp.clone() }
     }
 
     fn set_congestion(&mut self, found: CongestionAlgorithm) -> Return {

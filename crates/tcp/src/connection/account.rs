@@ -140,7 +140,13 @@ impl Connection {
                 self.counters.retransmits += segments;
                 self.counters.retransmitted_bytes += u64::from(len);
             }
-            Origin::TailLossProbe => self.counters.probes += 1,
+            Origin::TailLossProbe => {
+                self.counters.probes += 1;
+                // Called before the scoreboard knows of it: what lies below SND.NXT was sent before.
+                if data.range.start.lt(self.tx.scoreboard.nxt()) {
+                    self.counters.probe_bytes_again += u64::from(len);
+                }
+            }
             Origin::Ack | Origin::Duplicate | Origin::Parity => {}
         }
     }

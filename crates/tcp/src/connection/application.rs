@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::config::KeepaliveConfig;
+use crate::config::{KeepaliveConfig, RtoConfig};
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::Keepalive;
@@ -177,15 +177,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection with a reset.
+    /// Ends the connection, with a reset where the peer may still send. RFC 9293 section 3.10.5 sends none in
+    /// CLOSING, LAST-ACK and TIME-WAIT.
     pub(crate) fn abort(&mut self) {
         if self.closed.is_some() {
             return;
         }
-        if self.state != State::SynSent {
+        let silent = matches!(self.state, State::SynSent | State::Closing | State::LastAck | State::TimeWait);
+        if !silent {
             self.outbox.push(Control::Abort);
         }
         self.end(CloseReason::Aborted);
+    }
+
+    /// The application reads what has arrived and nothing more. Data that arrives after our FIN is answered by a
+    /// reset, as in Linux after shutdown(SHUT_RDWR): nobody would take it.
+    pub(crate) fn shutdown_reading(&mut self) {
+        self.rx.refuses = true;
     }
 
     /// The application lets go. Unread data is answered by a reset, as RFC 9293 section 3.6.1 asks;
@@ -207,10 +215,13 @@ impl Connection {
         }
     }
 
-    /// The listener that this connection waits at was closed.
+    /// The listener that this connection waits at was closed. A handshake that is under way is forgotten: whoever
+    /// goes on with it finds no connection and is told so.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
-            self.outbox.push(Control::Abort);
+            if self.established.is_some() || self.is_opened_by_syn() {
+                self.outbox.push(Control::Abort);
+            }
             self.end(CloseReason::ListenerClosed);
         }
     }
@@ -220,16 +231,28 @@ impl Connection {
         Arc::make_mut(&mut self.config).dscp = dscp & 63;
     }
 
-    /// Switches Nagle's algorithm off (`true`) or on.
+    /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux: the same).
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
         self.tx.hold.nodelay = nodelay;
+        self.tx.hold.overridden |= nodelay && self.tx.unsent() > 0;
     }
 
-    /// Holds back partial segments (`true`), or lets them go.
+    /// Holds back partial segments (`true`), or leaves them to Nagle's algorithm.
     pub(crate) fn set_cork(&mut self, cork: bool) {
         self.tx.hold.cork = cork;
         self.tx.hold.cork_until = None;
-        self.tx.hold.overridden |= !cork && self.tx.unsent() > 0;
+    }
+
+    /// The last byte written ends a record.
+    pub(crate) fn end_record(&mut self) {
+        self.tx.queue.end_record();
+    }
+
+    /// More is about to be written: a partial segment waits for it, but no longer than until something is
+    /// acknowledged (Linux: MSG_MORE).
+    pub(crate) fn set_more(&mut self, more: bool) {
+        self.tx.hold.more = more;
+        self.tx.hold.cork_until = None;
     }
 
     /// Switches keepalive on or off. Before the handshake is complete there is nothing to keep alive:
@@ -243,6 +266,19 @@ impl Connection {
     /// Sets how long FIN-WAIT-2 lasts.
     pub(crate) fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
         Arc::make_mut(&mut self.config).fin_wait_2_timeout = timeout;
+    }
+
+    /// Changes the bounds of the retransmission timeout; what runs keeps its deadline.
+    pub(crate) fn set_rto(&mut self, rto: RtoConfig) {
+        Arc::make_mut(&mut self.config).rto = rto;
+        self.tx.rtt.set_bounds(&rto);
+        self.tx.rto.set_max(rto.max);
+    }
+
+    /// Sets the longest delay of an acknowledgement.
+    pub(crate) fn set_delack_max(&mut self, longest: Duration) {
+        Arc::make_mut(&mut self.config).delack_max = longest;
+        self.rx.ack.set_delack_max(longest);
     }
 
     /// Sets the user timeout.

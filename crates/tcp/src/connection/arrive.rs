@@ -149,8 +149,7 @@ impl Connection {
     /// RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment should be sent
     /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data.
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
-        let old = SeqRange::new(range.start, range.end.min(self.rx.rcv_nxt()));
+        let old = SeqRange::new(segment.seq, (segment.seq + segment.len()).min(self.rx.rcv_nxt()));
         // What rode on a SYN is no data that was sent twice: it gets a plain challenge.
         if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
             self.rx.sack.on_duplicate(old);
@@ -601,6 +600,7 @@ impl Connection {
         self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
         self.urgent.on_acked(una);
         self.tx.timeouts_in_row = 0;
+        self.tx.hold.on_acked();
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
@@ -674,7 +674,9 @@ impl Connection {
             self.rx.ack.force();
             return;
         }
-        if self.rx.closed && segment.end().gt(self.rx.rcv_nxt()) && !segment.payload.is_empty() {
+        let after_our_fin = matches!(self.state, State::FinWait1 | State::FinWait2);
+        let refused = self.rx.closed || (self.rx.refuses && after_our_fin);
+        if refused && segment.end().gt(self.rx.rcv_nxt()) && !segment.payload.is_empty() {
             // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset. It has
             // the form of every answer to a segment with ACK (section 3.5.2), as Linux sends it.
             self.counters.discarded_bytes += segment.payload.len() as u64;

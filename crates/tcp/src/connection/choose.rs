@@ -114,7 +114,7 @@ impl Connection {
 
     /// The first range that is declared lost.
     fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
-        let range = self.tx.scoreboard.next_lost(self.payload_limit())?;
+        let range = self.tx.queue.within_record(self.tx.scoreboard.next_lost(self.payload_limit())?);
         let room = self.tx.room(now);
         if let Some(retest) = self.choose_retest(&room) {
             return Some(retest);
@@ -167,7 +167,8 @@ impl Connection {
     fn choose_probe(&mut self, room: &Room) -> Option<Choice> {
         let nxt = self.tx.scoreboard.nxt();
         let segment_size = self.probe_limit();
-        let len = self.tx.unsent().min(segment_size).min(room.peer);
+        let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
+        let len = self.tx.unsent().min(segment_size).min(room.peer).min(record);
         if len > 0 {
             let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < room.peer;
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
@@ -257,7 +258,9 @@ impl Connection {
     }
 
     fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {
-        let unsent = self.tx.unsent();
+        let nxt = self.tx.scoreboard.nxt();
+        let record = self.tx.queue.record_end(nxt);
+        let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
         let offered = unsent.min(room.peer);
         let by_cwnd = match room.pipe {
             0 => room.cwnd.max(mss),
@@ -269,9 +272,11 @@ impl Connection {
             self.tx.paced = whole == 0 && room.paced < mss;
             return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
         }
-        let fin = self.tx.fin_unsent() && offered == unsent && offered < room.peer;
+        let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < room.peer;
         let partial = offered % mss;
-        if partial == 0 || self.may_send_partial(offered, unsent, fin, room, now) {
+        // The end of a record with something behind it does not wait for more (Linux: only the last segment does).
+        let ends_record = record.is_some() && offered == unsent;
+        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, room, now) {
             return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };
         }
         let whole = offered - partial;
@@ -286,7 +291,10 @@ impl Connection {
                 || (room.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
         }
         let una = self.tx.scoreboard.una();
-        self.tx.hold.permits_partial(una, fin, now)
+        // Urgent data does not wait for Nagle's algorithm (Linux: the same).
+        let urgent = self.urgent.pointer(una).is_some();
+        let rto = self.tx.rtt.rto_base();
+        urgent || self.tx.hold.permits_partial(una, fin, rto, now)
     }
 
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
@@ -297,6 +305,9 @@ impl Connection {
         }
         let size = self.tx.next_mtu_probe(now)?;
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
+        if self.tx.queue.within_record(range) != range {
+            return None;
+        }
         room.permits(Origin::New, size).then_some(Choice::Data(Data {
             range,
             segment_size: size,
@@ -321,6 +332,7 @@ impl Connection {
         let blocks = self.rx.sack.count(self.sack_room()) as u32;
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
-        self.tx.mss().saturating_sub(options).min(self.planned_segment(self.tx.scoreboard.nxt())).max(1)
+        let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
+        most.min(self.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }
 }

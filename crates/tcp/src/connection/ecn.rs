@@ -20,12 +20,19 @@ pub(crate) struct EcnState {
     echo: bool,
     /// We reduced and must say so.
     reduced: bool,
+    /// A packet with an ECN codepoint has arrived, agreed or not.
+    seen: bool,
 }
 
 impl EcnState {
     /// ECN as configured, before the handshake.
     pub(crate) fn new(offered: bool) -> Self {
         EcnState { offered, ..EcnState::default() }
+    }
+
+    /// True once data with an ECN codepoint has arrived, whether ECN was agreed on or not.
+    pub(crate) fn has_seen_codepoint(&self) -> bool {
+        self.seen
     }
 
     /// Flags to add to our SYN ("ECN-setup SYN": ECE and CWR).
@@ -56,6 +63,7 @@ impl EcnState {
     /// A data segment arrived. Returns true if it must be acknowledged at once because the echo
     /// begins.
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
+        self.seen |= ecn != Ecn::NotEct;
         if !self.active {
             return false;
         }

@@ -209,6 +209,10 @@ impl Connection {
             first_end: syn.seq + 1,
             in_parts: false,
         })));
+        if serve.accepted {
+            // Data may flow before any other window is heard of.
+            self.tx.window.count_offer();
+        }
         if serve.accepted && !syn.payload.is_empty() {
             let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
             self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);

@@ -140,6 +140,7 @@ impl Connection {
         self.tx.on_handshake(self.peer_mss.unwrap_or(default), self.negotiated.timestamps);
         self.agree_on_gentle(syn);
         self.adopt_mss();
+        self.rx.ack.on_peer_mss(self.tx.mss());
         self.start_window(now);
     }
 

@@ -27,11 +27,21 @@ pub struct ConnInfo {
     pub lost: u32,
     /// Of these, sent again.
     pub retransmitted: u32,
+    /// Acknowledgements that told of a segment overtaken by one sent later.
+    pub reorderings: u32,
+    /// How far a segment was overtaken at most, segments; 0 if none was.
+    pub reordering_degree: u32,
+    /// A packet with an ECN codepoint has arrived.
+    pub ecn_seen: bool,
+    /// An urgent byte has arrived and was not read.
+    pub urgent: bool,
+    /// Bytes that can be read in front of the peer's urgent mark; `None` if none is ahead.
+    pub before_mark: Option<u32>,
     /// Retransmission timeouts in a row, those of the handshake included.
     pub timeouts_in_row: u32,
-    /// How often the retransmission timeout is doubled.
+    /// How often the retransmission timeout, or the time between two window probes, is doubled.
     pub backoffs: u32,
-    /// Window probes without an answer.
+    /// Window or keepalive probes without an answer.
     pub unanswered_probes: u32,
     /// Estimate of the payload of the peer's segments, bytes.
     pub rcv_mss: u32,
@@ -76,13 +86,27 @@ impl Connection {
             unacked: board.segments(),
             sacked: board.sacked_segments(),
             lost: count(|record| record.lost || (record.origin == Origin::Retransmit && !record.sacked)),
-            retransmitted: count(|record| record.transmissions > 1 && !record.lost && !record.sacked),
+            retransmitted: count(|record| {
+                record.transmissions > 1
+                    && !record.lost
+                    && !record.sacked
+                    && record.origin != Origin::TailLossProbe
+            }),
+            reorderings: self.tx.rack.reordering().events,
+            reordering_degree: self.tx.rack.reordering().span.div_ceil(self.tx.mss()),
+            ecn_seen: self.ecn.has_seen_codepoint(),
+            urgent: self.urgent.is_waiting(self.rx.rcv_nxt()),
+            before_mark: self.urgent.distance(self.rx.read_next),
             timeouts_in_row: match self.established {
                 Some(_) => self.tx.timeouts_in_row,
                 None => self.tx.handshake.timeouts,
             },
-            backoffs: self.tx.rto.backoffs(),
-            unanswered_probes: self.tx.window.unanswered_probes(),
+            backoffs: self.tx.rto.backoffs().max(self.tx.window.persist_backoffs()),
+            unanswered_probes: self
+                .tx
+                .window
+                .unanswered_probes()
+                .max(self.keepalive.map_or(0, |keepalive| keepalive.unanswered())),
             rcv_mss: self.rx.ack.rcv_mss(),
             advertised_mss: u32::from(self.tx.advertised_mss()),
             path_mtu: self.tx.mtu.mtu(),

@@ -44,6 +44,11 @@ impl Keepalive {
         self.deadline = now + self.config.idle;
     }
 
+    /// Probes that were not answered.
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
     /// When the next probe is due.
     pub(crate) fn next_timeout(&self) -> Instant {
         self.deadline

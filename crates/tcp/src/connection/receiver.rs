@@ -31,16 +31,20 @@ pub(crate) struct Receiver {
     pub(crate) duplicates_owed: u32,
     /// The application has no reader any more.
     pub(crate) closed: bool,
+    /// The application wants nothing more than what has arrived.
+    pub(crate) refuses: bool,
 }
 
 impl Receiver {
     /// A receiver that told the peer to send at most `mss` bytes a segment.
     pub(crate) fn new(config: &TcpConfig, ts_offset: u32, mss: u32) -> Self {
         let window = RecvWindow::new(config.receive_buffer, mss);
+        let mut sack = SackReporter::new();
+        sack.set_reports_duplicates(config.dsack);
         Receiver {
             queue: RecvQueue::new(config.receive_buffer.initial),
             assembler: Assembler::new(SeqNum(0)),
-            sack: SackReporter::new(),
+            sack,
             ack: AckPolicy::new(config.delack_max, mss, u32::from(window.syn_window())),
             window,
             timestamps: Timestamps::new(ts_offset),
@@ -48,6 +52,7 @@ impl Receiver {
             last_out_of_window_ack: None,
             duplicates_owed: 0,
             closed: false,
+            refuses: false,
         }
     }
 

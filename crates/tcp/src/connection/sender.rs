@@ -28,8 +28,9 @@ use crate::time::{Duration, Instant};
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
 const CLOCKED_WINDOW: u32 = 64;
 
-/// How long a corked partial segment is held at most (the limit that Linux documents for TCP_CORK).
-const CORK_MAX: Duration = Duration::from_millis(200);
+/// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by the
+/// timer of its window probes).
+const CORK_MIN: Duration = Duration::from_millis(200);
 
 /// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
 /// A peer that names one byte would have a record and a packet made for every byte of the buffer.
@@ -113,6 +114,8 @@ pub(crate) struct Hold {
     pub(crate) nodelay: bool,
     /// Only full segments.
     pub(crate) cork: bool,
+    /// Only full segments until something is acknowledged.
+    pub(crate) more: bool,
     /// Until when a corked partial segment is held.
     pub(crate) cork_until: Option<Instant>,
     /// Send the partial segment now whatever holds it (cork expired, persist timer fired).
@@ -127,15 +130,23 @@ impl Hold {
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
     /// unacknowledged *partial* segment.
-    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, now: Instant) -> bool {
+    /// `rto` is the retransmission timeout: a cork does not hold for longer.
+    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, rto: Duration, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
-        if self.cork {
-            let until = *self.cork_until.get_or_insert(now + CORK_MAX);
+        if self.cork || self.more {
+            let until = *self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
             return until <= now;
         }
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
+    }
+
+    /// Something was acknowledged: what waited for more waits no longer.
+    pub(crate) fn on_acked(&mut self) {
+        if core::mem::take(&mut self.more) && !self.cork {
+            self.cork_until = None;
+        }
     }
 
     /// A data segment left.
@@ -421,6 +432,8 @@ mod tests {
     use super::*;
     use crate::config::MtuProbing;
 
+    const RTO: Duration = Duration::from_millis(200);
+
     #[test]
     fn initial_window_is_ten_segments_within_the_byte_limit() {
         assert_eq!(initial_window(10, 1460), 14_600);
@@ -463,19 +476,19 @@ mod tests {
     #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
         let mut hold = Hold::default();
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
         hold.on_sent(SeqNum(101), true);
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
-        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), true, RTO, Instant::ZERO), "a FIN goes at once");
+        assert!(hold.permits_partial(SeqNum(101), false, RTO, Instant::ZERO));
     }
 
     #[test]
     fn a_cork_is_drawn_after_200_ms() {
         let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(199)));
+        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(200)));
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Counters {
     pub data_after_syn: u64,
     /// Tail loss probes.
     pub probes: u64,
+    /// Payload bytes that probes sent again.
+    pub probe_bytes_again: u64,
     /// Of these, probes that carried new data.
     pub probes_of_new_data: u64,
     /// Of these, probes that the peer reported as a duplicate: nothing had been lost.

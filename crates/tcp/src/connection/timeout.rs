@@ -22,6 +22,7 @@ impl Connection {
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
             self.tx.hold.cork_until,
+            self.user_limit(),
             self.keepalive.map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
@@ -38,6 +39,11 @@ impl Connection {
     /// [`Connection::poll_transmit`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if due(self.user_limit()) {
+            let opening = matches!(self.state, State::SynSent | State::SynReceived);
+            let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
+            return self.give_up(reason);
+        }
         self.on_proactive_timeout(now);
         self.on_gentle_timeout(now);
         if due(self.tx.reordering_timeout()) {
@@ -158,6 +164,18 @@ impl Connection {
         self.judge_size_at_timeout(full_sized, now);
         self.probe(Probe::Timeout { rto: self.tx.rto.current(self.tx.rtt.rto_base()) });
         self.report_recovery();
+    }
+
+    /// When the user timeout (RFC 5482) gives the peer up, once a timer has fired in vain: what waits longest counts,
+    /// in the handshake the SYN.
+    fn user_limit(&self) -> Option<Instant> {
+        let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
+        let since = match self.state {
+            State::SynSent => Some(self.opened).filter(|_| self.tx.handshake.timeouts > 0),
+            State::SynReceived => None,
+            _ => self.tx.waiting_since.filter(|_| self.tx.timeouts_in_row > 0),
+        };
+        since.map(|since| since + limit)
     }
 
     /// R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482.

@@ -72,6 +72,19 @@ impl Urgent {
         }
     }
 
+    /// True while an urgent byte waits: out of band until it is taken, inline until the application reads past it.
+    pub(crate) fn is_waiting(&self, rcv_nxt: SeqNum) -> bool {
+        match self.policy {
+            UrgentPolicy::OutOfBand => self.byte.is_some(),
+            UrgentPolicy::Inline => self.mark.is_some_and(|mark| mark.lt(rcv_nxt)),
+        }
+    }
+
+    /// Bytes from `read_next` to the mark, if one is ahead of the application.
+    pub(crate) fn distance(&self, read_next: SeqNum) -> Option<u32> {
+        self.mark.filter(|mark| mark.ge(read_next)).map(|mark| mark.since(read_next))
+    }
+
     /// Takes the urgent byte, if one has arrived.
     pub(crate) fn take(&mut self) -> Option<u8> {
         self.byte.take()

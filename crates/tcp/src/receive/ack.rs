@@ -126,6 +126,17 @@ impl AckPolicy {
         self.rcv_mss
     }
 
+    /// Sets the longest delay.
+    pub(crate) fn set_delack_max(&mut self, longest: Duration) {
+        self.delack_max = longest;
+    }
+
+    /// The handshake told the peer's MSS: its segments are taken for no larger until they are seen (Linux:
+    /// tcp_initialize_rcv_mss).
+    pub(crate) fn on_peer_mss(&mut self, mss: u32) {
+        self.rcv_mss = self.rcv_mss.min(mss.max(MSS_MIN));
+    }
+
     /// RCV.NXT in the last segment that left: Last.ACK.sent of RFC 7323.
     pub(crate) fn last_ack_sent(&self) -> SeqNum {
         self.last_ack_sent
@@ -163,7 +174,10 @@ impl AckPolicy {
         self.unanswered += u32::from(arrival.kind != ArrivalKind::Empty);
         match arrival.kind {
             ArrivalKind::Empty => return,
-            ArrivalKind::OutOfOrder => return self.force(),
+            ArrivalKind::OutOfOrder => {
+                self.measure_rcv_mss(segment);
+                return self.force();
+            }
             ArrivalKind::Duplicate => {
                 self.quicken(QUICK_MAX, segment.rcv_wnd);
                 return self.force();
@@ -187,8 +201,10 @@ impl AckPolicy {
             }
         }
         // RFC 5681 section 4.2: "an ACK SHOULD be generated for at least every second full-sized
-        // segment".
-        let second_segment = segment.rcv_nxt.since(self.last_ack_sent) > self.rcv_mss;
+        // segment". The number of a FIN makes no second one.
+        let unacknowledged =
+            segment.rcv_nxt.since(self.last_ack_sent).saturating_sub(u32::from(arrival.fin_reached));
+        let second_segment = unacknowledged > self.rcv_mss;
         if at_once || second_segment || self.in_quick_mode() {
             self.force();
         } else {

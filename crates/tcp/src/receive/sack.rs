@@ -18,6 +18,8 @@ const BLOCKS: usize = 4;
 pub(crate) struct SackReporter {
     /// A duplicate that has not been reported yet.
     dsack: Option<SeqRange>,
+    /// Duplicates are reported.
+    reports_duplicates: bool,
     /// Blocks above RCV.NXT, the most recently changed first.
     recent: ArrayVec<SeqRange, BLOCKS>,
 }
@@ -25,12 +27,17 @@ pub(crate) struct SackReporter {
 impl SackReporter {
     /// A reporter with nothing to report.
     pub(crate) fn new() -> Self {
-        SackReporter::default()
+        SackReporter { reports_duplicates: true, ..SackReporter::default() }
+    }
+
+    /// Whether duplicates are reported (RFC 2883).
+    pub(crate) fn set_reports_duplicates(&mut self, reports: bool) {
+        self.reports_duplicates = reports;
     }
 
     /// Notes what a segment changed; `rcv_nxt` is RCV.NXT after it.
     pub(crate) fn on_arrival(&mut self, arrival: &Arrival, rcv_nxt: SeqNum) {
-        if arrival.duplicate.is_some() {
+        if arrival.duplicate.is_some() && self.reports_duplicates {
             self.dsack = arrival.duplicate;
         }
         self.recent.retain(|known| known.start.gt(rcv_nxt));
@@ -45,7 +52,7 @@ impl SackReporter {
 
     /// A segment was a duplicate, though the assembler did not see it (it lay outside the window).
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
-        self.dsack = Some(range);
+        self.dsack = Some(range).filter(|_| self.reports_duplicates);
     }
 
     /// How many [`SackReporter::blocks`] with this `room` are.

@@ -24,6 +24,8 @@ pub(crate) struct SendQueue {
     limit: usize,
     max: usize,
     fin: bool,
+    /// One past the last byte of each record, ascending: no segment crosses it.
+    records: VecDeque<SeqNum>,
     /// One past the last byte of what was pushed, ascending.
     pushes: VecDeque<SeqNum>,
     /// The mark of the last write, while nothing was written behind it.
@@ -44,6 +46,7 @@ impl SendQueue {
             limit: config.initial,
             max: config.max.max(config.initial),
             fin: false,
+            records: VecDeque::new(),
             pushes: VecDeque::new(),
             tail_push: None,
             pushed: SeqNum(0),
@@ -55,8 +58,8 @@ impl SendQueue {
     /// Sets the sequence number of the first byte: ISS + 1. Bytes that are queued already move along.
     pub(crate) fn set_start(&mut self, seq: SeqNum) {
         let shift = seq.since(self.start);
-        for push in &mut self.pushes {
-            *push += shift;
+        for mark in self.pushes.iter_mut().chain(&mut self.records) {
+            *mark += shift;
         }
         if let Some(push) = &mut self.tail_push {
             *push += shift;
@@ -128,6 +131,27 @@ impl SendQueue {
         self.add_push(self.end());
     }
 
+    /// The last byte written so far ends a record: what is written later shares no segment with it.
+    pub(crate) fn end_record(&mut self) {
+        if !self.bytes.is_empty() && self.records.back() != Some(&self.end()) {
+            self.records.push_back(self.end());
+            // What follows does not join it: its push stays.
+            self.tail_push = None;
+        }
+    }
+
+    /// Where the record that `seq` belongs to ends, if something is queued behind it.
+    pub(crate) fn record_end(&self, seq: SeqNum) -> Option<SeqNum> {
+        let index = self.records.partition_point(|end| end.le(seq));
+        self.records.get(index).copied().filter(|end| end.lt(self.end()))
+    }
+
+    /// As much of `range` as belongs to one record.
+    pub(crate) fn within_record(&self, range: SeqRange) -> SeqRange {
+        let end = self.record_end(range.start).unwrap_or(range.end);
+        SeqRange::new(range.start, range.end.min(end))
+    }
+
     /// True if the segment with this payload carries PSH: it reaches the end of what was pushed, or
     /// it empties the queue.
     pub(crate) fn push_at(&self, range: SeqRange) -> bool {
@@ -181,6 +205,9 @@ impl SendQueue {
         self.pushed = self.pushed.max(to);
         while self.pushes.front().is_some_and(|push| push.le(to)) {
             self.pushes.pop_front();
+        }
+        while self.records.front().is_some_and(|end| end.le(to)) {
+            self.records.pop_front();
         }
         if self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES {
             self.bytes = VecDeque::new();

@@ -41,6 +41,7 @@ pub(crate) struct Rack {
     rtt: Duration,
     fack: Option<SeqNum>,
     reordering_seen: bool,
+    reordering: Reordering,
     reo_wnd_mult: u32,
     reo_wnd_persist: u32,
     dsack_round: Option<SeqNum>,
@@ -51,6 +52,15 @@ pub(crate) struct Rack {
     deadline: Option<Instant>,
     #[serde(skip)]
     holds: Holds,
+}
+
+/// Reordering as Linux's TCP_INFO counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Reordering {
+    /// Acknowledgements that told of a segment overtaken by one sent later.
+    pub(crate) events: u32,
+    /// How far a segment was overtaken at most, bytes.
+    pub(crate) span: u32,
 }
 
 /// Segments that redundancy may still repair: they are not declared lost before its answer could have
@@ -84,6 +94,7 @@ impl Rack {
             rtt: Duration::ZERO,
             fack: None,
             reordering_seen: false,
+            reordering: Reordering::default(),
             reo_wnd_mult: 1,
             reo_wnd_persist: REO_WND_PERSIST,
             dsack_round: None,
@@ -115,14 +126,20 @@ impl Rack {
         self.in_recovery = in_recovery;
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
+        let mut overtaken = 0;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
             // reports above a hole it says nothing.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
             self.take_delivery(segment, echoed, ack.repaired, now);
             if !ack.reports_repair {
-                self.detect_reordering(segment);
+                overtaken = overtaken.max(self.detect_reordering(segment));
             }
+        }
+        if overtaken > 0 {
+            self.reordering_seen = true;
+            self.reordering.events += 1;
+            self.reordering.span = self.reordering.span.max(overtaken);
         }
         self.take_dsack(ack, una, nxt);
     }
@@ -154,12 +171,16 @@ impl Rack {
         }
     }
 
-    /// Step 3: "Detect data segment reordering".
-    fn detect_reordering(&mut self, segment: &Delivered) {
+    /// Step 3: "Detect data segment reordering". Answers by how many bytes the segment was overtaken.
+    fn detect_reordering(&mut self, segment: &Delivered) -> u32 {
         let end = segment.range.end;
         match self.fack {
-            Some(fack) if end.lt(fack) => self.reordering_seen |= !segment.retransmitted,
-            Some(_) | None => self.fack = Some(end),
+            Some(fack) if end.lt(fack) && segment.retransmitted => 0,
+            Some(fack) if end.lt(fack) => fack.since(segment.range.start),
+            Some(_) | None => {
+                self.fack = Some(end);
+                0
+            }
         }
     }
 
@@ -267,6 +288,11 @@ impl Rack {
     /// True once a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
+    }
+
+    /// The same, counted.
+    pub(crate) fn reordering(&self) -> Reordering {
+        self.reordering
     }
 
     /// RACK.rtt: the round trip of the most recent delivery.

@@ -36,8 +36,10 @@ pub(crate) struct Recovery {
     first_retransmit: Option<(Instant, SeqRange)>,
     /// Both ends use SACK.
     sack: bool,
-    /// A first timeout is being judged by F-RTO.
+    /// A timeout is being judged by F-RTO.
     frto: bool,
+    /// It is the first in a row: new data may tell.
+    first_timeout: bool,
     /// SND.UNA moved since the last timeout.
     progressed: bool,
     /// What may be undone is a fast recovery rather than a timeout.
@@ -59,6 +61,7 @@ impl Recovery {
             undo_retrans: 0,
             first_retransmit: None,
             frto: false,
+            first_timeout: false,
             progressed: false,
             fast: false,
         }
@@ -170,7 +173,7 @@ impl Recovery {
     /// transmit up to two new (previously unsent) segments": what is still marked lost waits, so that the
     /// next acknowledgement tells whether the originals are arriving.
     pub(crate) fn prefers_new_data(&self) -> bool {
-        self.frto && self.progressed
+        self.frto && self.first_timeout && self.progressed
     }
 
     /// The reduction was a mistake: the state is as if it had not been. A later undo of the same
@@ -245,7 +248,9 @@ impl Recovery {
             self.start_undo();
             self.fast = false;
         }
-        self.frto = first && self.sack;
+        // What was sent once and is delivered after several timeouts shows the same (Linux: FLAG_ORIG_SACK_ACKED).
+        self.frto = self.sack;
+        self.first_timeout = first;
         self.progressed = false;
         self.state = CongestionState::Loss;
         self.set_points(nxt);

@@ -82,6 +82,11 @@ impl Rto {
         base.saturating_mul(factor).min(self.max)
     }
 
+    /// Sets the largest timeout.
+    pub(crate) fn set_max(&mut self, max: Duration) {
+        self.max = max;
+    }
+
     /// Timeouts in a row without progress.
     pub(crate) fn backoffs(&self) -> u32 {
         self.backoffs

@@ -127,6 +127,15 @@ impl RttEstimator {
         self.rto_base
     }
 
+    /// Changes the bounds: the timeout follows at once.
+    pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
+        self.config = *config;
+        self.rto_base = match self.srtt() {
+            Some(srtt) => self.timeout(srtt, Duration::from_micros(self.rttvar4)),
+            None => self.rto_base.min(config.max),
+        };
+    }
+
     /// `four_rttvar`: K*RTTVAR of RFC 6298.
     fn timeout(&self, srtt: Duration, four_rttvar: Duration) -> Duration {
         let variance = four_rttvar.max(self.granularity).max(self.config.var_floor);

@@ -8,6 +8,11 @@ use crate::time::{Duration, Instant};
 /// Longest time between two zero-window probes.
 const PERSIST_MAX: Duration = Duration::from_secs(120);
 
+/// The default MSS (RFC 9293 section 3.7.1).
+const DEFAULT_SEGMENT: u32 = 536;
+/// No window makes segments smaller than this (Linux: 68 bytes with the headers of IPv4 and TCP).
+const LEAST_SEGMENT: u32 = 28;
+
 /// What a segment did to the send window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Changed {
@@ -66,7 +71,22 @@ impl SendWindow {
     pub(crate) fn start(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) {
         (self.snd_wl1, self.snd_wl2) = (seq, ack);
         self.snd_wnd = u32::from(wnd_raw);
+    }
+
+    /// The window of the SYN counts as one that the peer has offered for data. Otherwise the first one that does comes
+    /// with its acknowledgement (Linux: the same).
+    pub(crate) fn count_offer(&mut self) {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
+    }
+
+    /// The largest segment that makes sense with windows as small as the peer's: half of the largest, or all of one that
+    /// is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
+    pub(crate) fn segment_bound(&self) -> u32 {
+        match self.max_snd_wnd {
+            0 => u32::MAX,
+            largest if largest > DEFAULT_SEGMENT => largest / 2,
+            largest => largest.max(LEAST_SEGMENT),
+        }
     }
 
     /// Sets Snd.Wind.Shift once both ends agreed to scale. RFC 7323 2.3: a larger shift than 14
@@ -113,6 +133,11 @@ impl SendWindow {
             (before, after) if after > before => Changed::Grew,
             (_, _) => Changed::Shrank,
         }
+    }
+
+    /// How often the time between two probes is doubled.
+    pub(crate) fn persist_backoffs(&self) -> u32 {
+        self.persist_backoffs
     }
 
     /// A window field of the peer, bytes.

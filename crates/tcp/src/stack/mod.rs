@@ -35,7 +35,7 @@ use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig, TcpConfig};
+use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, RtoConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::Probe;
@@ -375,6 +375,31 @@ impl Stack {
         closed
     }
 
+    /// The application reads what has arrived and nothing more: data that arrives after our FIN is answered by a reset,
+    /// as in Linux after shutdown(SHUT_RDWR).
+    pub fn shutdown_reading(&mut self, id: ConnId) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().shutdown_reading();
+        }
+    }
+
+    /// The last byte written ends a record: what is written later shares no segment with it, retransmitted or not
+    /// (Linux: MSG_EOR).
+    pub fn end_record(&mut self, id: ConnId) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().end_record();
+        }
+    }
+
+    /// More is about to be written: a partial segment waits for it, but no longer than until something is acknowledged
+    /// (Linux: MSG_MORE).
+    pub fn set_more(&mut self, id: ConnId, more: bool) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_more(more);
+            self.settle(id, self.clock);
+        }
+    }
+
     /// Ends the connection at once with a reset. The handle stays valid until [`Stack::release`].
     pub fn abort(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
@@ -439,6 +464,20 @@ impl Stack {
     pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.wake().set_fin_wait_2_timeout(timeout);
+        }
+    }
+
+    /// Changes the bounds of the retransmission timeout. A timer that runs keeps its deadline.
+    pub fn set_rto(&mut self, id: ConnId, rto: RtoConfig) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_rto(rto);
+        }
+    }
+
+    /// Sets the longest delay of an acknowledgement.
+    pub fn set_delack_max(&mut self, id: ConnId, longest: Duration) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_delack_max(longest);
         }
     }
 

@@ -54,6 +54,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("seed" | "remote_isn" | "profile" | "mtu" | "max_connections", _) => Ok(Vec::new()),
         ("timestamps", _) => one("tcp_timestamps", flag()),
         ("sack", _) => one("tcp_sack", flag()),
+        ("dsack", _) => one("tcp_dsack", flag()),
         ("window_scaling", _) => one("tcp_window_scaling", flag()),
         ("ecn", _) => one("tcp_ecn", flag()),
         ("slow_start_after_idle", _) => one("tcp_slow_start_after_idle", flag()),
