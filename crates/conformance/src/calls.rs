@@ -12,8 +12,12 @@ use crate::ready::epoll::{self, Control as EpollControl, Epoll};
 use crate::socket::{Closing, Control, Family, Received, Sending};
 use crate::world::World;
 
+/// Where the type stands in the second argument of socket() (linux/net.h).
+const SOCK_TYPE_MASK: i32 = 15;
 /// `SIOCOUTQNSD` of linux/sockios.h: bytes that were never sent.
 const SIOCOUTQNSD: u64 = 0x894B;
+/// `SIOCATMARK` of asm/sockios.h: whether the next byte is the urgent one.
+const SIOCATMARK: u64 = 0x8905;
 /// What fcntl(F_GETFL) says of a socket: O_RDWR.
 const READ_WRITE: i32 = libc::O_RDWR;
 
@@ -28,7 +32,10 @@ pub(crate) fn socket(world: &impl World, domain: i32, kind: i32, protocol: i32) 
         libc::AF_INET6 => Family::V6,
         _ => return Err(Errno(libc::EAFNOSUPPORT)),
     };
-    match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+    if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC | SOCK_TYPE_MASK) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    match (kind & SOCK_TYPE_MASK, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {}
         (libc::SOCK_STREAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
         _ => return Err(Errno(libc::ESOCKTNOSUPPORT)),
@@ -79,6 +86,16 @@ pub(crate) fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer
     }
 }
 
+/// connect() with `AF_UNSPEC`: ends the connection, or the attempt, or the listening.
+pub(crate) fn disconnect(world: &impl World, fd: i32) -> Answer<()> {
+    world.call(|host| {
+        let now = host.now;
+        let (socket, stack, _) = host.parts(fd)?;
+        socket.disconnect(stack, now);
+        Ok(())
+    })
+}
+
 /// Waits for the end of the handshake, unless the program does not want to.
 fn finish_connect(world: &impl World, fd: i32, flags: i32) -> Answer<()> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
@@ -108,6 +125,10 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
 pub(crate) fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Receive))?;
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
+    let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
+    let target = if wants_all { len } else { low_water.min(len).max(1) };
+    // A single look takes what there is.
+    let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
     let received = world.wait(limit, |host| {
         let had = so_far.as_ref().map_or(0, |received| received.count);
@@ -116,7 +137,7 @@ pub(crate) fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> An
             Some(more) => {
                 let ended = more.count == 0;
                 let all = merge(&mut so_far, more);
-                Ok((!wants_all || ended || all.count >= len).then_some(all))
+                Ok((!waits || ended || all.count >= target).then_some(all))
             }
         }
     });
@@ -248,7 +269,13 @@ pub(crate) fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) ->
             return Err(Errno(libc::EBADF));
         }
         match command {
-            libc::F_GETFD | libc::F_SETFD => Ok(0),
+            libc::F_GETFD => Ok(i32::from(host.socket(fd).is_ok_and(|socket| socket.closes_on_exec))),
+            libc::F_SETFD => {
+                if let Ok(socket) = host.socket(fd) {
+                    socket.closes_on_exec = argument as i32 & libc::FD_CLOEXEC != 0;
+                }
+                Ok(0)
+            }
             libc::F_GETFL => {
                 let nonblocking = host.socket(fd)?.nonblocking;
                 Ok(READ_WRITE | if nonblocking { libc::O_NONBLOCK } else { 0 })
@@ -269,6 +296,10 @@ pub(crate) fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
         let id = socket.conn();
         match request {
             libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {}
+            SIOCATMARK => {
+                let mark = id.and_then(|id| stack.conn_info(id)?.before_mark);
+                return Ok(i32::from(mark == Some(0)));
+            }
             _ => return Err(Errno(libc::ENOTTY)),
         }
         // Linux refuses the question to a listener and knows nothing of a fresh socket.
@@ -277,7 +308,11 @@ pub(crate) fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
         }
         let Some(id) = id else { return Ok(0) };
         Ok(match request {
-            libc::FIONREAD => stack.readable(id) as i32,
+            // Up to the urgent mark.
+            libc::FIONREAD => {
+                let before_mark = stack.conn_info(id).and_then(|info| info.before_mark);
+                stack.readable(id).min(before_mark.map_or(usize::MAX, |bytes| bytes as usize)) as i32
+            }
             libc::TIOCOUTQ => stack.conn_stats(id).map_or(0, |stats| {
                 // A FIN has a number, and so it counts until it is acknowledged.
                 let fin = matches!(stats.state, State::FinWait1 | State::LastAck | State::Closing);
@@ -326,6 +361,10 @@ pub(crate) fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollCo
         }
         if epfd == fd {
             return Err(Errno(libc::EINVAL));
+        }
+        // Those that watch each other in a ring would wake each other for ever.
+        if matches!(control, EpollControl::Add { .. }) && epoll::reaches(host, fd, epfd) {
+            return Err(Errno(libc::ELOOP));
         }
         host.epoll(epfd)?.control(fd, control)
     })

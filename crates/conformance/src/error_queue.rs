@@ -14,6 +14,8 @@ const SOFTWARE: u32 = 1 << 4;
 const OPT_ID: u32 = 1 << 7;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
+/// Without the packet.
+const OPT_TSONLY: u32 = 1 << 11;
 /// Keys count from what was written, not from what is acknowledged.
 const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux knows.
@@ -34,6 +36,8 @@ pub(crate) struct ExtendedError {
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
+    /// Linux hands back the packet as well, which a program that gives no room for it is told of.
+    pub(crate) has_payload: bool,
 }
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
@@ -73,6 +77,8 @@ pub(crate) struct ErrorQueue {
     zerocopy: VecDeque<u64>,
     first_zerocopy: u32,
     entries: VecDeque<Entry>,
+    /// Entries that there ever were, and completions that joined one.
+    count: u64,
 }
 
 impl ErrorQueue {
@@ -107,7 +113,7 @@ impl ErrorQueue {
     pub(crate) fn on_write(&mut self, end: u64, asked: Option<u32>, zerocopy: bool) {
         let record = TX_SOFTWARE | TX_SCHED | TX_ACK;
         let flags = asked.map_or(self.flags, |asked| (self.flags & !record) | asked & record);
-        if flags & record != 0 && flags & SOFTWARE != 0 && end > 0 {
+        if flags & record != 0 && end > 0 {
             let key = if flags & OPT_ID != 0 { (end - 1).wrapping_sub(self.base) as u32 } else { 0 };
             self.watched.push_back(Watched { last: end - 1, key, flags, sent: false });
         }
@@ -122,14 +128,16 @@ impl ErrorQueue {
             watched.sent = true;
             for (flag, which) in [(TX_SCHED, STAMP_SCHED), (TX_SOFTWARE, STAMP_SND)] {
                 if watched.flags & flag != 0 {
-                    self.entries.push_back(stamp(which, watched.key, now));
+                    self.entries.push_back(watched.stamp(which, now));
+                    self.count += 1;
                 }
             }
         }
         while let Some(done) = self.watched.front().copied().filter(|watched| watched.last < acknowledged) {
             self.watched.pop_front();
             if done.flags & TX_ACK != 0 {
-                self.entries.push_back(stamp(STAMP_ACK, done.key, now));
+                self.entries.push_back(done.stamp(STAMP_ACK, now));
+                self.count += 1;
             }
         }
         while self.zerocopy.front().is_some_and(|end| *end <= acknowledged) {
@@ -142,6 +150,7 @@ impl ErrorQueue {
     fn complete_zerocopy(&mut self) {
         let number = self.first_zerocopy;
         self.first_zerocopy = number.wrapping_add(1);
+        self.count += 1;
         if let Some(last) = self.entries.back_mut()
             && last.error.origin == ORIGIN_ZEROCOPY
             && last.error.data.wrapping_add(1) == number
@@ -157,7 +166,19 @@ impl ErrorQueue {
             info: number,
             data: number,
         };
-        self.entries.push_back(Entry { error, stamp: None });
+        self.entries.push_back(Entry { error, stamp: None, has_payload: false });
+    }
+
+    /// How often there was something new.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The connection is over: what was handed over by zero-copy writes is the program's again.
+    pub(crate) fn on_end(&mut self) {
+        while self.zerocopy.pop_front().is_some() {
+            self.complete_zerocopy();
+        }
     }
 
     /// True if there is something to read: POLLERR.
@@ -171,15 +192,19 @@ impl ErrorQueue {
     }
 }
 
-fn stamp(which: u32, key: u32, now: Duration) -> Entry {
-    let error = ExtendedError {
-        errno: libc::ENOMSG as u32,
-        origin: ORIGIN_TIMESTAMPING,
-        code: 0,
-        info: which,
-        data: key,
-    };
-    Entry { error, stamp: Some(now) }
+impl Watched {
+    /// The time is told only to who asks for it.
+    fn stamp(&self, which: u32, now: Duration) -> Entry {
+        let error = ExtendedError {
+            errno: libc::ENOMSG as u32,
+            origin: ORIGIN_TIMESTAMPING,
+            code: 0,
+            info: which,
+            data: self.key,
+        };
+        let told = self.flags & SOFTWARE != 0;
+        Entry { error, stamp: told.then_some(now), has_payload: self.flags & OPT_TSONLY == 0 }
+    }
 }
 
 #[cfg(test)]

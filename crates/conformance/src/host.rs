@@ -8,7 +8,7 @@ use std::time::Duration;
 use brisk_script::Settings;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
-use brisk_wire::{Instant, Packet, parse};
+use brisk_wire::{ChecksumCheck, Instant, Packet, parse};
 
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
@@ -60,8 +60,10 @@ pub(crate) struct Host {
     /// Packets that left, each with its time.
     out: VecDeque<(Instant, Vec<u8>)>,
     table: BTreeMap<i32, Descriptor>,
-    /// The error number of the last ICMP error of each kind that the stack reports as one.
+    /// The error number of the last ICMP error: the stack tells only that a host cannot be reached, Linux why.
     unreachable: Option<Errno>,
+    /// That of the packet which is being taken in.
+    refused: Option<Errno>,
 }
 
 /// Life, and time.
@@ -78,6 +80,7 @@ impl Host {
             out: VecDeque::new(),
             table: BTreeMap::new(),
             unreachable: None,
+            refused: None,
         }
     }
 
@@ -154,11 +157,39 @@ impl Host {
 impl Host {
     /// Takes a packet from outside.
     pub(crate) fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
-        self.note_icmp(packet);
+        let told = icmp_errno(packet).map(Errno);
+        self.unreachable = told.or(self.unreachable);
+        self.refused = told;
         let now = self.now;
-        self.stack()?.on_packet(packet, rx, now);
+        let stack = self.stack()?;
+        let believed = stack.stats().icmp_believed;
+        stack.on_packet(packet, rx, now);
+        if let Some(errno) = told.filter(|_| stack.stats().icmp_believed > believed) {
+            self.on_soft_error(packet, errno);
+        }
         self.drain();
+        self.refused = None;
         Ok(())
+    }
+
+    /// An error that ends no connection is kept for SO_ERROR; with IP_RECVERR it counts like any other.
+    fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
+        let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
+        let ends = |stack: &Stack, id| Some((stack.local_addr(id)?, stack.remote_addr(id)?));
+        let Some(stack) = &self.stack else { return };
+        let hit = self.table.values_mut().find_map(|descriptor| match descriptor {
+            Descriptor::Socket(socket) => {
+                let id = socket.conn()?;
+                (ends(stack, id) == Some((error.src, error.dst))).then_some(socket)
+            }
+            Descriptor::Epoll(_) => None,
+        });
+        if let Some(socket) = hit.filter(|socket| socket.connected && !socket.over) {
+            match socket.asks_for_errors() {
+                true => socket.error = Some(errno),
+                false => socket.soft_error = Some(errno),
+            }
+        }
     }
 
     /// The next packet that left, with its time.
@@ -168,13 +199,6 @@ impl Host {
 
     pub(crate) fn has_packet(&self) -> bool {
         !self.out.is_empty()
-    }
-
-    /// The stack tells only that a host cannot be reached; Linux tells apart why.
-    fn note_icmp(&mut self, packet: &[u8]) {
-        if let Some(errno) = icmp_errno(packet) {
-            self.unreachable = Some(Errno(errno));
-        }
     }
 
     /// Takes what the stack wants to send and tell now, and what follows from it.
@@ -193,9 +217,7 @@ impl Host {
                 }
                 None => {
                     self.take_events();
-                    if !self.update_sockets() {
-                        return;
-                    }
+                    return self.update_sockets();
                 }
             }
         }
@@ -203,16 +225,19 @@ impl Host {
 
     fn take_events(&mut self) {
         while let Some(event) = self.stack.as_mut().and_then(Stack::poll_event) {
-            let unreachable = self.unreachable;
+            let (unreachable, refused) = (self.unreachable, self.refused);
             match event {
                 Event::Connected(id) => self.on_conn(id, |socket| socket.connected = true),
                 Event::Closed(id, reason) => self.on_conn(id, |socket| {
-                    let closing = socket.usage.peer_closed();
+                    let closing = socket.usage.waits_for_close();
                     let errno = of_close(reason, closing);
-                    let told = |known: Errno| {
-                        if known.0 == libc::EHOSTUNREACH { unreachable.unwrap_or(known) } else { known }
+                    let told = |known: Errno| match known.0 {
+                        libc::EHOSTUNREACH => unreachable.unwrap_or(known),
+                        libc::ECONNREFUSED => refused.unwrap_or(known),
+                        _ => known,
                     };
                     socket.over = true;
+                    socket.errors.on_end();
                     socket.error = errno.map(told);
                 }),
                 Event::Incoming(listener) => {
@@ -225,19 +250,16 @@ impl Host {
         }
     }
 
-    /// Brings what the sockets note of their connections up to date; true if that made the stack do
-    /// something more.
-    fn update_sockets(&mut self) -> bool {
+    /// Brings what the sockets note of their connections up to date.
+    fn update_sockets(&mut self) {
         let now = self.now;
         let stamp = Duration::from_micros(self.time_of_day(now));
-        let Some(stack) = &mut self.stack else { return false };
-        let mut again = false;
+        let Some(stack) = &self.stack else { return };
         for descriptor in self.table.values_mut() {
             if let Descriptor::Socket(socket) = descriptor {
-                again |= socket.update(stack, now, stamp);
+                socket.update(stack, now, stamp);
             }
         }
-        again
     }
 }
 
@@ -373,6 +395,7 @@ fn icmp_errno(packet: &[u8]) -> Option<i32> {
         (4, 3, 2) => Some(libc::ENOPROTOOPT),
         (4, 3, 3) | (6, 1, 4) => Some(libc::ECONNREFUSED),
         (4, 3, 9 | 11) => Some(libc::ENETUNREACH),
+        (4, 3, 7) => Some(libc::EHOSTDOWN),
         (4, 3, 8) => Some(libc::ENONET),
         (6, 1, 1 | 5 | 6) => Some(libc::EACCES),
         (4, 3, 5) => Some(libc::EOPNOTSUPP),

@@ -25,10 +25,14 @@ const TCP_RTO_MIN_US: i32 = 45;
 const TCP_DELACK_MAX_US: i32 = 46;
 const TCP_CC_INFO: i32 = 26;
 const TCP_SAVE_SYN: i32 = 27;
+const TCP_SAVED_SYN: i32 = 28;
 const TCP_NOTSENT_LOWAT: i32 = 25;
 const TCP_TIMESTAMP: i32 = 24;
 const SO_ZEROCOPY: i32 = 60;
+/// `SOF_TIMESTAMPING_BIND_PHC`: a clock of the network card, of which there is none.
+const BIND_PHC: u32 = 1 << 15;
 const SO_MEMINFO: i32 = 55;
+const SO_COOKIE: i32 = 57;
 const SO_TIMESTAMPING_NEW: i32 = 65;
 
 /// setsockopt().
@@ -36,7 +40,10 @@ pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8])
     let now = host.now;
     let (socket, stack, settings) = host.parts(fd)?;
     match level {
-        libc::SOL_SOCKET => set_socket(socket, stack, name, value)?,
+        libc::SOL_SOCKET => {
+            int(value)?;
+            set_socket(socket, stack, name, value)?;
+        }
         libc::SOL_TCP => set_tcp(socket, stack, settings, name, value)?,
         libc::SOL_IP => set_ip(socket, stack, name, value)?,
         libc::SOL_IPV6 if socket.family == Family::V6 => set_ipv6(socket, stack, name, value)?,
@@ -72,14 +79,17 @@ fn send_buffer(value: i32) -> BufferConfig {
 }
 
 fn receive_buffer(value: i32) -> BufferConfig {
-    let bytes = (value as u32 as usize).clamp(2304, (1 << 30) - 1);
+    let bytes = (value as u32 as usize).clamp(1152, (1 << 30) - 1);
     BufferConfig { initial: bytes, max: bytes }
 }
 
 fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
     match name {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => socket.tcp.send_buffer = send_buffer(int(value)?),
-        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => socket.tcp.receive_buffer = receive_buffer(int(value)?),
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+            socket.tcp.receive_buffer = receive_buffer(int(value)?);
+            socket.options.receive_buffer_set = true;
+        }
         libc::SO_KEEPALIVE => {
             let on = int(value)? != 0;
             socket.tcp.keepalive = on.then_some(socket.options.keepalive);
@@ -116,14 +126,19 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
             return Err(Errno(libc::ENOPROTOOPT));
         }
         // Linux keeps one bit of them.
-        libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_DONTROUTE | libc::SO_BROADCAST => {
+        libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_DONTROUTE
+        | libc::SO_BROADCAST
+        | libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS => {
             keep(socket, libc::SOL_SOCKET, name, &i32::from(int(value)? != 0).to_ne_bytes());
         }
+        // A structure of eight bytes.
+        libc::SO_TXTIME if value.len() != 8 => return Err(Errno(libc::EINVAL)),
         libc::SO_BUSY_POLL if int(value)? < 0 => return Err(Errno(libc::EINVAL)),
         libc::SO_MARK
         | libc::SO_PRIORITY
-        | libc::SO_TIMESTAMP
-        | libc::SO_TIMESTAMPNS
         | libc::SO_BUSY_POLL
         | libc::SO_MAX_PACING_RATE
         | libc::SO_INCOMING_CPU
@@ -137,6 +152,9 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
 }
 
 fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
+    if flags & BIND_PHC != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
     let offsets = Offsets { acknowledged: socket.acknowledged, written: socket.written };
     if !socket.errors.set_flags(flags, socket.conn().map(|_| offsets)) {
         return Err(Errno(libc::EINVAL));
@@ -209,10 +227,13 @@ fn without_effect(name: i32, number: i32) -> Answer<i32> {
         // Linux's window is never less than half of its least receive buffer.
         libc::TCP_WINDOW_CLAMP if number != 0 => number.max(1152),
         libc::TCP_WINDOW_CLAMP => 0,
+        // Only a connection that is being restored may set it.
+        TCP_TIMESTAMP => return Err(Errno(libc::EPERM)),
+        libc::TCP_ULP => return Err(Errno(libc::ENOENT)),
         libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
         TCP_SAVE_SYN => within(number, 0..=2)?,
-        TCP_TX_DELAY => within(number, 0..=i32::MAX)?,
-        libc::TCP_DEFER_ACCEPT | TCP_TIMESTAMP => number,
+        TCP_TX_DELAY => within(number, 0..=(1 << 28) - 1)?,
+        libc::TCP_DEFER_ACCEPT => number,
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
 }
@@ -255,13 +276,16 @@ fn set_tcp_limits(
         libc::TCP_KEEPCNT => socket.options.keepalive.count = within(number, 1..=127)? as u32,
         TCP_RTO_MAX_MS => {
             socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
+            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
         }
         TCP_RTO_MIN_US => {
             let least = Duration::from_micros(within(number, 1..=200_000)? as u64);
             (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
+            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
         }
         TCP_DELACK_MAX_US => {
             socket.tcp.delack_max = Duration::from_micros(within(number, 1..=200_000)? as u64);
+            conn.into_iter().for_each(|id| stack.set_delack_max(id, socket.tcp.delack_max));
         }
         _ => return Ok(false),
     }
@@ -334,32 +358,34 @@ fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
     }
 }
 
+/// A value of `SOL_IP`: Linux takes a byte as well as an int, and nothing for zero.
+fn int_or_byte(value: &[u8]) -> i32 {
+    int(value).unwrap_or_else(|_| value.first().map_or(0, |byte| i32::from(*byte)))
+}
+
 fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
-    match name {
+    let value = int_or_byte(value);
+    let given_back = match name {
         libc::IP_TOS => {
-            // Linux takes a byte as well as an int.
-            let class =
-                int(value).or_else(|error| value.first().map(|byte| i32::from(*byte)).ok_or(error))?;
-            set_traffic_class(socket, stack, class);
+            set_traffic_class(socket, stack, value);
+            value
         }
-        libc::IP_TTL => match int(value)? {
-            -1 => socket.tcp.hop_limit = 64,
-            ttl => socket.tcp.hop_limit = within(ttl, 1..=255)? as u8,
-        },
-        libc::IP_MTU_DISCOVER => {
-            within(int(value)?, 0..=5)?;
+        libc::IP_TTL => {
+            socket.tcp.hop_limit = if value == -1 { 64 } else { within(value, 1..=255)? as u8 };
+            value
         }
+        libc::IP_MTU_DISCOVER => within(value, 0..=5)?,
+        libc::IP_MINTTL => within(value, 0..=255)?,
         libc::IP_FREEBIND
         | libc::IP_TRANSPARENT
         | libc::IP_RECVERR
         | libc::IP_BIND_ADDRESS_NO_PORT
         | libc::IP_RECVTOS
         | libc::IP_RECVTTL
-        | libc::IP_MINTTL
-        | libc::IP_PKTINFO => {}
+        | libc::IP_PKTINFO => i32::from(value != 0),
         _ => return Err(Errno(libc::ENOPROTOOPT)),
-    }
-    keep(socket, libc::SOL_IP, name, value);
+    };
+    keep(socket, libc::SOL_IP, name, &given_back.to_ne_bytes());
     Ok(())
 }
 
@@ -398,6 +424,10 @@ pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -
         libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
+    // Linux gives a small number of `SOL_IP` to who has room for a byte.
+    if level == libc::SOL_IP && (1..4).contains(&len) && value[1..].iter().all(|byte| *byte == 0) {
+        value.truncate(1);
+    }
     value.truncate(len);
     Ok(value)
 }
@@ -420,7 +450,10 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         bytes
     };
     Ok(match name {
-        libc::SO_ERROR => number(socket.error.take().map_or(0, |error| error.0)),
+        libc::SO_ERROR => {
+            let error = socket.error.take().or_else(|| socket.soft_error.take());
+            number(error.map_or(0, |error| error.0))
+        }
         libc::SO_TYPE => number(libc::SOCK_STREAM),
         libc::SO_PROTOCOL => number(libc::IPPROTO_TCP),
         libc::SO_DOMAIN => number(match socket.family {
@@ -429,7 +462,11 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         }),
         libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
         libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
-        libc::SO_RCVBUF => number(2 * socket.tcp.receive_buffer.initial as i64),
+        // What the system gives is told as it is, what a program asked for doubled.
+        libc::SO_RCVBUF => {
+            let factor = if socket.options.receive_buffer_set { 2 } else { 1 };
+            number(factor * socket.tcp.receive_buffer.initial as i64)
+        }
         libc::SO_KEEPALIVE => number(socket.tcp.keepalive.is_some()),
         libc::SO_OOBINLINE => number(socket.tcp.urgent == UrgentPolicy::Inline),
         libc::SO_RCVLOWAT => number(socket.options.receive_low_water as i64),
@@ -444,6 +481,10 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         SO_ZEROCOPY => number(socket.options.zerocopy),
         libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => number(i64::from(socket.errors.flags())),
         SO_MEMINFO => memory_info(socket, stack),
+        SO_COOKIE => return Err(Errno(libc::EINVAL)),
+        libc::SO_MAX_PACING_RATE | libc::SO_INCOMING_CPU => {
+            kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(-1))
+        }
         _ => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
     })
 }
@@ -497,6 +538,10 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_FASTOPEN_KEY => kept(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY).unwrap_or_default(),
         TCP_INQ => number(socket.options.inq),
         TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
+        TCP_RTO_MIN_US => number(socket.tcp.rto.var_floor.as_micros() as i64),
+        TCP_DELACK_MAX_US => number(socket.tcp.delack_max.as_micros() as i64),
+        // No SYN was kept, no upper protocol is there.
+        TCP_SAVED_SYN | libc::TCP_ULP => Vec::new(),
         libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
         libc::TCP_DEFER_ACCEPT
         | libc::TCP_WINDOW_CLAMP
@@ -510,7 +555,9 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
 }
 
 fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u8>> {
-    let class = i64::from(socket.tcp.dscp) << 2;
+    let ecn = socket.conn().and_then(|id| stack.conn_info(id)).is_some_and(|info| info.ecn);
+    // ECT(0) of a connection with ECN stands beside the class.
+    let class = i64::from(socket.tcp.dscp) << 2 | if ecn { 2 } else { 0 };
     Ok(match (level, name) {
         (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => number(class),
         (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
@@ -521,6 +568,8 @@ fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u
             let info = socket.conn().and_then(|id| stack.conn_info(id));
             number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
         }
+        // Whoever says nothing wants the path MTU to be found (IP_PMTUDISC_WANT).
+        (libc::SOL_IP, libc::IP_MTU_DISCOVER) => kept(socket, level, name).unwrap_or_else(|| number(1)),
         _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
     })
 }

@@ -11,6 +11,7 @@ use brisk_script::Settings;
 const NAMES: &[&str] = &[
     "ip_default_ttl",
     "tcp_congestion_control",
+    "tcp_dsack",
     "tcp_early_retrans",
     "tcp_ecn",
     "tcp_fastopen",

@@ -12,8 +12,12 @@ use crate::socket::{Role, Socket};
 
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
-/// Reordering that Linux assumes before it has seen any (`tcp_reordering`).
-const REORDERING: u32 = 3;
+/// Reordering that Linux assumes before it has seen any (`tcp_reordering`), and the most that it believes
+/// (`tcp_max_reordering`).
+const REORDERING: std::ops::RangeInclusive<u32> = 3..=300;
+/// `TCPI_OPT_ECN_SEEN` and `TCPI_OPT_TFO_CHILD`.
+const ECN_SEEN: u8 = 16;
+const TFO_CHILD: u8 = 128;
 /// The state of a socket that has no connection (`TCP_CLOSE`) or listens.
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
@@ -73,7 +77,7 @@ fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Insta
     write_state(&mut fields, stats, info, socket, now);
     write_paths(&mut fields, stats, info);
     write_counters(&mut fields, stats, info, socket);
-    write_totals(&mut fields, stats, socket);
+    write_totals(&mut fields, stats, info, socket);
     fields.0
 }
 
@@ -90,7 +94,9 @@ fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(saturated(info.timeouts_in_row));
     fields.u8(saturated(info.unanswered_probes));
     fields.u8(saturated(info.backoffs));
-    fields.u8(tcp_info_options(stats, info));
+    let ecn_seen = if info.ecn_seen { ECN_SEEN } else { 0 };
+    let child = if stats.syn_data_taken { TFO_CHILD } else { 0 };
+    fields.u8(tcp_info_options(stats, info) | ecn_seen | child);
     let (theirs, ours) = info.scales.unwrap_or((0, 0));
     fields.u8(theirs & 15 | ours << 4);
     // tcpi_fastopen_client_fail: 1 cookie unavailable, 2 data not acknowledged, 3 SYN retransmitted.
@@ -108,11 +114,13 @@ fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     let since = |at: Option<Instant>| at.map_or(0, |at| now.saturating_since(at).as_millis() as u32);
     let (sacked, lost) = (info.sacked, info.lost);
     fields.all([micros(stats.rto), 40_000, stats.mss, info.rcv_mss]);
-    fields.all([info.unacked, sacked, lost, info.retransmitted, 0]);
+    // A SYN-ACK is not the connection's own segment.
+    let unacked = info.unacked - u32::from(stats.state == State::SynReceived && info.unacked > 0);
+    fields.all([unacked, sacked, lost, info.retransmitted, 0]);
     let usage = &socket.usage;
-    let opened = Some(stats.opened);
+    let opened = stats.established.or(Some(stats.opened));
     fields.all([
-        since(Some(info.last_sent)),
+        since(Some(info.last_sent).max(opened)),
         0,
         since(usage.last_data.or(opened)),
         since(usage.last_segment.or(opened)),
@@ -123,10 +131,12 @@ fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
 fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     let segments = |bytes: u32| bytes / stats.mss.max(1);
     let ssthresh = if stats.ssthresh == u32::MAX { INFINITE_SSTHRESH } else { segments(stats.ssthresh) };
-    let retransmits =
-        stats.counters.retransmits + stats.counters.probes + stats.counters.handshake_retransmits;
+    let counters = &stats.counters;
+    let probes_again = counters.probes.saturating_sub(counters.probes_of_new_data);
+    let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits;
+    let reordering = info.reordering_degree.clamp(*REORDERING.start(), *REORDERING.end());
     fields.all([info.path_mtu, stats.rcv_wnd, stats.srtt.map_or(0, micros), micros(stats.rttvar)]);
-    fields.all([ssthresh, segments(stats.cwnd), info.advertised_mss, REORDERING]);
+    fields.all([ssthresh, segments(stats.cwnd), info.advertised_mss, reordering]);
     fields.all([0, stats.rcv_wnd, retransmits as u32]);
 }
 
@@ -135,10 +145,17 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
     let (counters, usage) = (&stats.counters, &socket.usage);
     fields.u64(info.pacing_rate.unwrap_or(u64::MAX));
     fields.u64(u64::MAX);
-    // Linux counts the SYN among the bytes that were acknowledged.
-    fields.u64(counters.payload_bytes_acked + u64::from(stats.established.is_some()));
-    fields.u64(counters.payload_bytes_received);
-    fields.all([counters.segments_out as u32, counters.segments_in as u32, info.unsent]);
+    // Linux counts the SYN of an active open and the FIN among the bytes that were acknowledged, the peer's FIN among
+    // those that were received. What a passive open sends before it is accepted is not the connection's.
+    let active = socket.opens_actively();
+    let fin_acked = matches!(stats.state, State::FinWait2 | State::TimeWait);
+    let syn_acked = active && stats.established.is_some();
+    fields.u64(counters.payload_bytes_acked + u64::from(syn_acked) + u64::from(fin_acked));
+    fields.u64(counters.payload_bytes_received + u64::from(usage.peer_closed()));
+    let passive_syn = u64::from(!active && stats.established.is_some());
+    let segments_out = counters.segments_out.saturating_sub(passive_syn + counters.handshake_retransmits);
+    let segments_out = if active { counters.segments_out } else { segments_out };
+    fields.all([segments_out as u32, counters.segments_in as u32, info.unsent]);
     fields.all([stats.min_rtt.map_or(u32::MAX, micros), usage.data_segments_in, usage.data_segments_out]);
     fields.u64(delivery_rate(stats));
     for span in [usage.busy, usage.window_limited, usage.buffer_limited] {
@@ -148,11 +165,11 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
 }
 
 /// `tcpi_bytes_sent` to the end.
-fn write_totals(fields: &mut Fields, stats: &ConnStats, socket: &Socket) {
+fn write_totals(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let counters = &stats.counters;
     fields.u64(socket.usage.bytes_sent);
-    fields.u64(counters.retransmitted_bytes);
-    fields.all([counters.dsacks as u32, u32::from(stats.reordering_seen), counters.out_of_order as u32]);
+    fields.u64(counters.retransmitted_bytes + counters.probe_bytes_again);
+    fields.all([counters.dsacks as u32, info.reorderings, counters.out_of_order as u32]);
     fields.all([stats.snd_wnd, stats.rcv_wnd, 0]);
     fields.u16(counters.timeouts.min(u64::from(u16::MAX)) as u16);
     fields.u16(0);

@@ -96,4 +96,9 @@ impl Usage {
     pub(crate) fn peer_closed(&self) -> bool {
         matches!(self.state, Some(State::CloseWait | State::LastAck | State::Closing | State::TimeWait))
     }
+
+    /// The peer had closed its side and the program had not, when the connection was last looked at.
+    pub(crate) fn waits_for_close(&self) -> bool {
+        self.state == Some(State::CloseWait)
+    }
 }

@@ -3,7 +3,7 @@
 
 mod driver;
 
-use driver::{ACK, Driver, FIN, PSH, SYN, Segment};
+use driver::{ACK, Driver, FIN, PSH, RST, SYN, Segment};
 
 /// Linux's numbers of what the C library's headers lack.
 const SO_ZEROCOPY: i32 = 60;
@@ -479,6 +479,95 @@ fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
         driver.set_int(fd, libc::SOL_SOCKET, name, -1);
         assert!(driver.get_int(fd, libc::SOL_SOCKET, name) >= least, "option {name}");
     }
+}
+
+#[test]
+fn a_read_waits_for_the_low_water_mark_and_a_look_does_not() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 60]);
+    assert_eq!(driver.poll(fd, libc::POLLIN), 0);
+    assert_eq!(driver.recv(fd, 100, libc::MSG_DONTWAIT), 60, "who does not wait takes what there is");
+    assert_eq!(driver.recv(fd, 0, libc::MSG_DONTWAIT), -1);
+    assert_eq!(driver.errno(), libc::EAGAIN);
+}
+
+#[test]
+fn shutdown_of_a_socket_without_connection_is_refused_and_noted() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    let wanted = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+    assert_eq!(driver.poll(fd, wanted), libc::POLLOUT | libc::POLLHUP);
+    assert_eq!(driver.recv(fd, 10, 0), -1);
+    assert_eq!(driver.errno(), libc::ENOTCONN);
+    assert_eq!((driver.try_shutdown(fd, libc::SHUT_RD), driver.errno()), (-1, libc::ENOTCONN));
+    assert_eq!(driver.poll(fd, wanted), wanted | libc::POLLHUP);
+    assert_eq!(driver.recv(fd, 10, 0), 0);
+}
+
+#[test]
+fn an_attempt_that_failed_may_be_made_again() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    assert_eq!(driver.connect(fd), -1);
+    driver.follow(&driver.receive().expect("a SYN"));
+    driver.arrive(Segment { seq: 0, ack: 1, flags: ACK | RST, ..Segment::default() }, &[]);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), libc::ECONNREFUSED);
+    assert_eq!((driver.connect(fd), driver.errno()), (-1, libc::EINPROGRESS));
+    assert_eq!(driver.receive().expect("another SYN").flags, SYN);
+}
+
+#[test]
+fn shutdown_in_syn_sent_gives_the_attempt_up() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    driver.connect(fd);
+    driver.shutdown(fd, libc::SHUT_WR);
+    let wanted = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+    assert_eq!(driver.poll(fd, wanted), libc::POLLOUT | libc::POLLERR | libc::POLLHUP);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), libc::ECONNRESET);
+    assert_eq!((driver.recv(fd, 10, 0), driver.errno()), (-1, libc::ENOTCONN));
+}
+
+#[test]
+fn a_reset_after_our_own_fin_is_no_broken_pipe() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.shutdown(fd, libc::SHUT_WR);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | FIN, ..Segment::default() }, &[]);
+    driver.arrive(Segment { seq: 2, ack: 1, flags: ACK | RST, ..Segment::default() }, &[]);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), libc::ECONNRESET);
+}
+
+#[test]
+fn an_edge_for_writing_does_not_come_with_what_arrives() {
+    let (driver, fd, _) = established("sysctls=off");
+    let epfd = driver.watch(fd, libc::EPOLLOUT | libc::EPOLLET);
+    assert_eq!(driver.epoll_wait(epfd).len(), 1);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 60]);
+    assert_eq!(driver.epoll_wait(epfd), []);
+    driver.shutdown(fd, libc::SHUT_RD);
+    assert_eq!(driver.epoll_wait(epfd).len(), 1, "the closing of a direction is news to everybody");
+}
+
+#[test]
+fn a_reset_completes_zero_copy_writes() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
+    assert_eq!(driver.send(fd, &[0; 1000], MSG_ZEROCOPY), 1000);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | RST, ..Segment::default() }, &[]);
+    assert_eq!(error_queue(&driver, fd), [(5, 1, 0, 0)]);
+}
+
+#[test]
+fn stamps_without_time_and_without_packet_are_told_apart() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, TX_ACK | OPT_ID);
+    assert_eq!(driver.send(fd, &[0; 500], 0), 500);
+    driver.drain_payload(500);
+    driver.arrive(Segment { seq: 1, ack: 501, flags: ACK, ..Segment::default() }, &[]);
+    let (count, control, flags) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE);
+    assert_eq!((count, control.len()), (0, 1), "no time was asked for");
+    assert_eq!(flags, libc::MSG_ERRQUEUE | libc::MSG_TRUNC, "the packet had no room");
 }
 
 #[test]

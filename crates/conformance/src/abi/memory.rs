@@ -40,6 +40,16 @@ pub(super) unsafe fn address(addr: *const libc::sockaddr, len: libc::socklen_t) 
     parse_address(unsafe { bytes(addr.cast(), len as usize) })
 }
 
+/// True for an address of the family `AF_UNSPEC`.
+///
+/// # Safety
+/// As for [`address`].
+pub(super) unsafe fn is_unspecified(addr: *const libc::sockaddr, len: libc::socklen_t) -> bool {
+    // SAFETY: the caller's contract.
+    let family = unsafe { bytes(addr.cast(), len as usize) }.first_chunk::<2>();
+    family.is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNSPEC)
+}
+
 fn parse_address(bytes: &[u8]) -> Answer<SocketAddr> {
     let short = Errno(libc::EINVAL);
     let family = bytes.first_chunk::<2>().map(|family| u16::from_ne_bytes(*family)).ok_or(short)?;

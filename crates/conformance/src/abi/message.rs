@@ -39,7 +39,15 @@ fn parse_control(mut rest: &[u8]) -> Answer<Vec<Control>> {
 fn write_control(control: &[Control], room: usize) -> (Vec<u8>, i32) {
     let mut bytes = Vec::new();
     for one in control {
-        if bytes.len() + HEADER + one.data.len() > room {
+        let left = room - bytes.len();
+        if HEADER + one.data.len() > left {
+            // Of the last one as much as fits, header and all (Linux: put_cmsg).
+            if let Some(fits) = left.checked_sub(HEADER) {
+                bytes.extend(left.to_ne_bytes());
+                bytes.extend(one.level.to_ne_bytes());
+                bytes.extend(one.kind.to_ne_bytes());
+                bytes.extend(&one.data[..fits]);
+            }
             return (bytes, libc::MSG_CTRUNC);
         }
         let end = (bytes.len() + space(one.data.len())).min(room);
@@ -81,8 +89,11 @@ mod tests {
         let (bytes, flags) = write_control(&[one.clone(), two.clone()], 256);
         assert_eq!((bytes.len(), flags), (24 + 64, 0));
         assert_eq!(parse_control(&bytes), Ok(vec![one.clone(), two.clone()]));
-        let (bytes, flags) = write_control(&[one.clone(), two], 60);
-        assert_eq!((parse_control(&bytes), flags), (Ok(vec![one]), libc::MSG_CTRUNC));
+        let (bytes, flags) = write_control(&[one.clone(), two.clone()], 60);
+        let part = Control { data: vec![7; 20], ..two.clone() };
+        assert_eq!((parse_control(&bytes), flags), (Ok(vec![one.clone(), part]), libc::MSG_CTRUNC));
+        let (bytes, flags) = write_control(&[one.clone(), two], 30);
+        assert_eq!((parse_control(&bytes), flags), (Ok(vec![one]), libc::MSG_CTRUNC), "no room for a header");
     }
 
     #[test]

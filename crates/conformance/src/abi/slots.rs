@@ -98,7 +98,10 @@ pub(super) unsafe extern "C" fn connect(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: see the module.
-    run_unit(user, |world| calls::connect(world, fd, unsafe { memory::address(addr, len)? }))
+    run_unit(user, |world| match unsafe { memory::is_unspecified(addr, len) } {
+        true => calls::disconnect(world, fd),
+        false => calls::connect(world, fd, unsafe { memory::address(addr, len)? }),
+    })
 }
 
 /// recv() into one buffer.
@@ -122,6 +125,10 @@ pub(super) unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len
     if !is_ours(fd) {
         // SAFETY: see the module.
         return unsafe { libc::read(fd, to, len) };
+    }
+    // Of read() and readv() the kernel asks nobody for nothing.
+    if len == 0 {
+        return 0;
     }
     // SAFETY: see the module.
     run(user, |world| unsafe { receive(world, fd, to, len, 0) })
@@ -481,7 +488,7 @@ pub(super) unsafe extern "C" fn splice(
 ) -> c_int {
     run(user, |world| match (is_ours(from), is_ours(to)) {
         (true, false) => splice_out(world, from, to, len, flags),
-        (false, true) => splice_in(world, from, to, len),
+        (false, true) => splice_in(world, from, to, len, flags),
         (true, true) => Err(Errno(libc::EINVAL)),
         (false, false) => {
             // packetdrill hands in pointers to zero where it means no offset.
@@ -508,9 +515,17 @@ fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c
     Ok(written)
 }
 
-fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize) -> Answer<isize> {
+fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        let mut entry = pollfd { fd: from, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry of ours.
+        if unsafe { libc::poll(&mut entry, 1, 0) } == 0 {
+            return Err(Errno(libc::EAGAIN));
+        }
+    }
     let mut buffer = vec![0u8; len.min(SPLICE_STEP)];
     // SAFETY: the buffer is ours.
     let read = raw::answer(unsafe { libc::read(from, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long)?;
-    send_bytes(world, to, &buffer[..read as usize], 0)
+    let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
+    send_bytes(world, to, &buffer[..read as usize], more)
 }

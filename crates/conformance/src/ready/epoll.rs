@@ -15,13 +15,26 @@ const WITH_EXCLUSIVE: Flags =
         | ET
         | EXCLUSIVE;
 
+/// What has happened at a descriptor so far, counted: an edge is told again when more of it happens, though what is
+/// ready stays the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Happened {
+    /// What wakes those that read.
+    arrivals: u64,
+    /// What wakes everybody: errors, and the closing of a direction.
+    changes: u64,
+}
+
+/// What arrivals are news for.
+const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
+
 /// A descriptor that is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Watch {
     events: Flags,
     data: u64,
-    /// What was ready when it was told last, and how much had arrived: an edge is a change.
-    told: Option<(Flags, u64)>,
+    /// What was ready when it was told last, and what had happened: an edge is a change.
+    told: Option<(Flags, Happened)>,
     /// EPOLLONESHOT: told once, silent until it is changed.
     spent: bool,
 }
@@ -47,6 +60,7 @@ impl Epoll {
         let watch = |events, data| Watch { events, data, told: None, spent: false };
         match (control, known) {
             (Control::Add { .. }, Some(_)) => Err(Errno(libc::EEXIST)),
+            (Control::Change { events, .. }, _) if events & EXCLUSIVE != 0 => Err(Errno(libc::EINVAL)),
             (Control::Change { .. } | Control::Remove, None) => Err(Errno(libc::ENOENT)),
             (Control::Add { events, .. }, None)
                 if events & EXCLUSIVE != 0 && events & !WITH_EXCLUSIVE != 0 =>
@@ -67,6 +81,11 @@ impl Epoll {
         }
     }
 
+    /// The descriptors that are watched.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = i32> + '_ {
+        self.watches.keys().copied()
+    }
+
     /// A descriptor was closed.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watches.remove(&fd);
@@ -74,20 +93,34 @@ impl Epoll {
 }
 
 /// What is to be told of a watch.
-fn news(watch: &Watch, ready: Flags, arrivals: u64) -> Option<Flags> {
+fn news(watch: &Watch, ready: Flags, happened: Happened) -> Option<Flags> {
     let found = ready & (watch.events | ALWAYS);
     if found == 0 || watch.spent {
         return None;
     }
     let edge = match watch.told {
         None => true,
-        Some((before, arrived)) => found & !before != 0 || arrivals > arrived,
+        Some((before, then)) => {
+            let more_to_read = watch.events & READS != 0 && happened.arrivals > then.arrivals;
+            found & !before != 0 || happened.changes > then.changes || more_to_read
+        }
     };
     (watch.events & ET == 0 || edge).then_some(found)
 }
 
-fn arrivals(host: &mut Host, fd: i32) -> u64 {
-    host.socket(fd).map_or(0, |socket| socket.usage.arrivals() + u64::from(socket.waiting))
+fn happened(host: &mut Host, fd: i32) -> Happened {
+    host.socket(fd).map_or(Happened::default(), |socket| Happened {
+        arrivals: socket.usage.arrivals() + u64::from(socket.waiting),
+        changes: socket.changes(),
+    })
+}
+
+/// True if `from` is an epoll descriptor that watches `to`, at first hand or through others.
+pub(crate) fn reaches(host: &mut Host, from: i32, to: i32) -> bool {
+    let Ok(watched) = host.epoll(from).map(|epoll| epoll.watched().collect::<Vec<i32>>()) else {
+        return false;
+    };
+    watched.into_iter().any(|fd| fd == to || reaches(host, fd, to))
 }
 
 /// One pass of epoll_wait(): at most `most` pairs of events and data.
@@ -96,16 +129,16 @@ pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags
     let mut told = Vec::new();
     for (fd, mut watch) in watches {
         let ready = of(host, fd);
-        let arrived = arrivals(host, fd);
-        match news(&watch, ready, arrived) {
+        let now = happened(host, fd);
+        match news(&watch, ready, now) {
             Some(found) if told.len() < most => {
                 told.push((found, watch.data));
-                watch.told = Some((found, arrived));
+                watch.told = Some((found, now));
                 watch.spent = watch.events & ONESHOT != 0;
             }
             Some(_) => continue,
             // What is no longer ready makes an edge when it is ready again.
-            None => watch.told = watch.told.map(|(before, arrived)| (before & ready, arrived)),
+            None => watch.told = watch.told.map(|(before, then)| (before & ready, then)),
         }
         host.epoll(epfd)?.watches.insert(fd, watch);
     }
@@ -118,8 +151,8 @@ pub(crate) fn any(host: &mut Host, epfd: i32) -> bool {
     watches.into_iter().any(|(fd, watch)| {
         fd != epfd && {
             let ready = of(host, fd);
-            let arrived = arrivals(host, fd);
-            news(&watch, ready, arrived).is_some()
+            let now = happened(host, fd);
+            news(&watch, ready, now).is_some()
         }
     })
 }
@@ -129,6 +162,7 @@ mod tests {
     use super::*;
 
     const IN: Flags = libc::EPOLLIN as Flags;
+    const OUT: Flags = libc::EPOLLOUT as Flags;
 
     fn watch(events: Flags) -> Watch {
         Watch { events, data: 7, told: None, spent: false }
@@ -136,11 +170,14 @@ mod tests {
 
     #[test]
     fn level_tells_as_long_as_it_holds_and_edge_tells_a_change() {
-        assert_eq!(news(&watch(IN), IN, 1), Some(IN));
-        let told = |events| Watch { told: Some((IN, 1)), ..watch(events) };
-        assert_eq!(news(&told(IN), IN, 1), Some(IN));
-        assert_eq!(news(&told(IN | ET), IN, 1), None);
-        assert_eq!(news(&told(IN | ET), IN, 2), Some(IN), "more has arrived");
+        let at = |arrivals, changes| Happened { arrivals, changes };
+        assert_eq!(news(&watch(IN), IN, at(1, 0)), Some(IN));
+        let told = |events| Watch { told: Some((IN | OUT, at(1, 0))), ..watch(events) };
+        assert_eq!(news(&told(IN), IN, at(1, 0)), Some(IN));
+        assert_eq!(news(&told(IN | ET), IN, at(1, 0)), None);
+        assert_eq!(news(&told(IN | ET), IN, at(2, 0)), Some(IN), "more has arrived");
+        assert_eq!(news(&told(OUT | ET), OUT, at(2, 0)), None, "what arrives is nothing to who writes");
+        assert_eq!(news(&told(OUT | ET), OUT, at(2, 1)), Some(OUT), "an error is news to everybody");
     }
 
     #[test]
@@ -148,9 +185,9 @@ mod tests {
         let mut epoll = Epoll::default();
         epoll.control(9, Control::Add { events: IN | ONESHOT, data: 1 }).unwrap();
         let spent = Watch { spent: true, ..epoll.watches[&9] };
-        assert_eq!(news(&spent, IN, 1), None);
+        assert_eq!(news(&spent, IN, Happened::default()), None);
         epoll.control(9, Control::Change { events: IN | ONESHOT, data: 1 }).unwrap();
-        assert_eq!(news(&epoll.watches[&9], IN, 1), Some(IN));
+        assert_eq!(news(&epoll.watches[&9], IN, Happened::default()), Some(IN));
     }
 
     #[test]

@@ -36,9 +36,16 @@ pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
     NVAL
 }
 
+/// A socket without a connection: closed in both directions, whatever was shut.
+fn of_fresh(socket: &Socket) -> Flags {
+    let shut = if socket.read_shut { IN | RDNORM | RDHUP } else { 0 };
+    let failed = if socket.error.is_some() { ERR } else { 0 };
+    OUT | WRNORM | HUP | shut | failed
+}
+
 fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     let id = match &socket.role {
-        Role::Fresh => return OUT | WRNORM | HUP,
+        Role::Fresh => return of_fresh(socket),
         Role::Listening(_) => return if socket.waiting > 0 { IN | RDNORM } else { 0 },
         Role::Connection(id) => *id,
     };
@@ -55,7 +62,7 @@ fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     set(RDHUP, ended);
     let open = socket.connected || socket.deferred;
     set(OUT | WRNORM, (open && (socket.write_shut || socket.is_writable(stack))) || socket.over);
-    set(PRI, false);
+    set(PRI, stack.conn_info(id).is_some_and(|info| info.urgent));
     flags
 }
 

@@ -24,35 +24,59 @@ impl Socket {
         if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
             return Err(Errno(libc::EINVAL));
         }
+        let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
         let id = match &self.role {
-            Role::Fresh => return Err(Errno(libc::ENOTCONN)),
             Role::Listening(ids) => {
                 // Linux: reading is what a listener does; it stops listening and the socket is fresh again.
-                if how != libc::SHUT_WR {
+                if read {
                     ids.iter().for_each(|id| stack.close_listener(*id, now));
-                    self.role = Role::Fresh;
+                    self.become_fresh();
                 }
                 return Ok(());
             }
-            Role::Connection(id) => *id,
+            Role::Connection(id) if !self.over => *id,
+            // Linux notes it all the same.
+            Role::Fresh | Role::Connection(_) => {
+                self.read_shut |= read;
+                self.write_shut |= write;
+                return Err(Errno(libc::ENOTCONN));
+            }
         };
-        if self.over {
-            return Err(Errno(libc::ENOTCONN));
-        }
-        if how != libc::SHUT_WR {
-            self.read_shut = true;
-        }
-        if how == libc::SHUT_RD {
-            return Ok(());
-        }
-        self.write_shut = true;
         if stack.state(id) == Some(State::SynSent) {
-            // Nothing was agreed on yet: Linux forgets the attempt.
-            stack.abort(id, now);
+            // Nothing was agreed on yet: Linux gives the attempt up.
+            self.disconnect(stack, now);
             return Ok(());
         }
-        self.flush_held(stack, now);
+        self.shutdowns += 1;
+        self.read_shut |= read;
+        self.write_shut |= write;
+        if self.read_shut {
+            stack.shutdown_reading(id);
+        }
+        if !write {
+            return Ok(());
+        }
         stack.shutdown(id, now).map_err(|_| Errno(libc::ENOTCONN))
+    }
+
+    /// connect() to nowhere: the connection is reset where there is one, and the socket may be used anew.
+    pub(crate) fn disconnect(&mut self, stack: &mut Stack, now: Instant) {
+        match std::mem::replace(&mut self.role, Role::Fresh) {
+            Role::Fresh => {}
+            Role::Listening(ids) => ids.into_iter().for_each(|id| stack.close_listener(id, now)),
+            Role::Connection(id) => {
+                let silent = matches!(
+                    stack.state(id),
+                    None | Some(State::Closing | State::LastAck | State::TimeWait | State::Closed)
+                );
+                if !silent {
+                    self.error = Some(Errno(libc::ECONNRESET));
+                }
+                stack.abort(id, now);
+                stack.release(id, now);
+            }
+        }
+        self.become_fresh();
     }
 
     /// The first half of close(): everything that happens at once.
@@ -66,7 +90,6 @@ impl Socket {
             Some(limit)
                 if !self.over && stack.readable(id) == 0 && stack.state(id) != Some(State::SynSent) =>
             {
-                self.flush_held(stack, now);
                 let _ = stack.shutdown(id, now);
                 self.write_shut = true;
                 Closing::Linger(limit)
@@ -85,21 +108,11 @@ impl Socket {
     }
 
     /// The second half: the descriptor is gone.
-    pub(crate) fn finish_close(mut self, stack: &mut Stack, now: Instant) {
-        self.flush_held(stack, now);
+    pub(crate) fn finish_close(self, stack: &mut Stack, now: Instant) {
         match self.role {
             Role::Fresh => {}
             Role::Listening(ids) => ids.into_iter().for_each(|id| stack.close_listener(id, now)),
             Role::Connection(id) => stack.release(id, now),
-        }
-    }
-
-    /// What waited for a record boundary goes into the stream: nothing may follow it.
-    fn flush_held(&mut self, stack: &mut Stack, now: Instant) {
-        if let Some(id) = self.conn() {
-            for held in std::mem::take(&mut self.held) {
-                let _ = stack.write(id, &held.bytes, now);
-            }
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What a socket is: the settings that a program makes, the connection behind it, and what is noted of
 //! it while the clock runs.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -51,6 +50,8 @@ pub(crate) struct Socket {
     pub(crate) tcp: TcpConfig,
     /// Where it is bound.
     pub(crate) local: Option<SocketAddr>,
+    /// bind() named the address; otherwise the connection did.
+    bound: bool,
     pub(crate) nonblocking: bool,
     /// The handshake is complete, or data may flow already.
     pub(crate) connected: bool,
@@ -70,23 +71,19 @@ pub(crate) struct Socket {
     pub(crate) options: SocketOptions,
     /// Bytes that the program has written, and the stack has taken.
     pub(crate) written: u64,
-    /// Writes behind a record boundary: they follow when everything before them was sent.
-    held: VecDeque<Held>,
-    /// MSG_MORE of the last write is in force.
-    more: bool,
+    /// How often shutdown() closed a direction.
+    shutdowns: u64,
+    /// FD_CLOEXEC: kept, nothing is executed here.
+    pub(crate) closes_on_exec: bool,
+    /// It opened its connection itself.
+    active: bool,
+    /// What an ICMP error said of a connection that goes on: SO_ERROR tells it once (Linux: sk_err_soft).
+    pub(crate) soft_error: Option<Errno>,
     pub(crate) usage: Usage,
     pub(crate) errors: ErrorQueue,
     /// Stream offsets that were sent and acknowledged, beyond 32 bits.
     sent: u64,
     pub(crate) acknowledged: u64,
-}
-
-/// A write that waits for a record boundary.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Held {
-    bytes: Vec<u8>,
-    /// It ends a record of its own.
-    ends: bool,
 }
 
 /// Options that are more than a value to give back.
@@ -108,6 +105,8 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_low_water: usize,
+    /// SO_RCVBUF was set.
+    pub(crate) receive_buffer_set: bool,
     /// Everything else that was set, as bytes: level, name, value.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
 }
@@ -129,6 +128,7 @@ impl Socket {
             receive_timeout: None,
             send_timeout: None,
             receive_low_water: 1,
+            receive_buffer_set: false,
             kept: Vec::new(),
         };
         Socket::fresh(family, settings.tcp.clone(), options)
@@ -141,6 +141,7 @@ impl Socket {
             role: Role::Fresh,
             tcp,
             local: None,
+            bound: false,
             nonblocking: false,
             connected: false,
             connecting: false,
@@ -153,8 +154,10 @@ impl Socket {
             backlog: 0,
             options,
             written: 0,
-            held: VecDeque::new(),
-            more: false,
+            shutdowns: 0,
+            closes_on_exec: false,
+            active: false,
+            soft_error: None,
             usage: Usage::default(),
             errors: ErrorQueue::default(),
             sent: 0,
@@ -202,29 +205,43 @@ impl Socket {
         }
     }
 
-    /// Brings what is noted of the connection up to date, and lets a write go that waited for a record
-    /// boundary. True if it did.
-    pub(crate) fn update(&mut self, stack: &mut Stack, now: Instant, time_of_day: Duration) -> bool {
-        let Some(id) = self.conn() else { return false };
-        let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return false };
+    /// Brings what is noted of the connection up to date.
+    pub(crate) fn update(&mut self, stack: &Stack, now: Instant, time_of_day: Duration) {
+        let Some(id) = self.conn() else { return };
+        let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return };
         self.usage.on_look(&stats, &info, now);
         self.sent = advanced(self.sent, info.nxt_offset);
         self.acknowledged = advanced(self.acknowledged, info.una_offset);
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);
-        if info.unsent > 0 || self.over || self.held.is_empty() {
-            return false;
-        }
-        while let Some(next) = self.held.pop_front() {
-            let taken = stack.write(id, &next.bytes, now).unwrap_or(0);
-            if taken < next.bytes.len() {
-                self.held.push_front(Held { bytes: next.bytes[taken..].to_vec(), ends: next.ends });
-                return taken > 0;
-            }
-            if next.ends {
-                break;
-            }
-        }
-        true
+    }
+
+    /// IP_RECVERR, or its like in IPv6, is set.
+    pub(crate) fn asks_for_errors(&self) -> bool {
+        let asks = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
+        let set = |value: &[u8]| value.iter().any(|byte| *byte != 0);
+        self.options.kept.iter().any(|(level, name, value)| asks.contains(&(*level, *name)) && set(value))
+    }
+
+    /// What everybody who watches the socket hears of, counted.
+    pub(crate) fn changes(&self) -> u64 {
+        self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
+    }
+
+    /// True if it opened its connection itself.
+    pub(crate) fn opens_actively(&self) -> bool {
+        self.active
+    }
+
+    /// The socket has no connection any more and may be used anew: what was set stays, an error that was not told
+    /// waits.
+    pub(crate) fn become_fresh(&mut self) {
+        *self = Socket {
+            local: self.local.filter(|_| self.bound),
+            bound: self.bound,
+            nonblocking: self.nonblocking,
+            error: self.error,
+            ..Socket::fresh(self.family, self.tcp.clone(), self.options.clone())
+        };
     }
 }
 

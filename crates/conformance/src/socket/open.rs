@@ -18,6 +18,9 @@ pub(crate) const MOST_WAITING: i32 = 4096;
 impl Socket {
     /// bind().
     pub(crate) fn bind(&mut self, addr: SocketAddr) -> Answer<()> {
+        if self.over && !self.bound {
+            self.become_fresh();
+        }
         if self.local.is_some() || self.role != Role::Fresh {
             return Err(Errno(libc::EINVAL));
         }
@@ -25,6 +28,7 @@ impl Socket {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
         self.local = Some(addr);
+        self.bound = true;
         Ok(())
     }
 
@@ -128,6 +132,7 @@ impl Socket {
         match &self.role {
             Role::Fresh => {}
             Role::Listening(_) => return Err(Errno(libc::EISCONN)),
+            Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
             Role::Connection(_) => return self.connect_again(),
         }
         let id = self.open(remote, self.options.fast_open_connect, stack, settings, now)?;
@@ -140,8 +145,20 @@ impl Socket {
         Ok(None)
     }
 
+    /// An attempt to connect has failed: Linux lets the program try again on the same socket.
+    fn is_forgotten(&self) -> bool {
+        self.over && !self.connected
+    }
+
+    /// Tells the error of the attempt that failed, if it was not told; after that the socket is fresh.
+    pub(crate) fn restart(&mut self, stack: &mut Stack, now: Instant) -> Answer<()> {
+        let told = self.take_error();
+        self.disconnect(stack, now);
+        self.error = None;
+        told
+    }
+
     fn connect_again(&mut self) -> Answer<Option<()>> {
-        self.take_error()?;
         if self.connecting && self.connected {
             self.connecting = false;
             return Ok(Some(()));
@@ -176,6 +193,12 @@ impl Socket {
     ) -> Answer<usize> {
         match &self.role {
             Role::Fresh => {}
+            Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
+            // The handshake that an earlier connect() began is complete: the data follows it.
+            Role::Connection(_) if self.connected && self.connecting => {
+                self.connecting = false;
+                return Ok(0);
+            }
             Role::Connection(_) if self.connected => return Err(Errno(libc::EISCONN)),
             Role::Connection(_) => return Err(Errno(libc::EALREADY)),
             Role::Listening(_) => return Err(Errno(libc::EISCONN)),
@@ -223,9 +246,13 @@ impl Socket {
             no_cookie: settings.fast_open_connect.no_cookie || self.options.fast_open_no_cookie,
             ..settings.fast_open_connect
         });
-        let config = ConnectConfig { tcp: self.tcp.clone(), local, fast_open };
+        let mut tcp = self.tcp.clone();
+        tcp.syn_retries = brisk_script::linux_syn_retries(tcp.syn_retries, tcp.syn_linear_retries);
+        let config = ConnectConfig { tcp, local, fast_open };
         let id = stack.connect(remote, &config, now)?;
         self.role = Role::Connection(id);
+        self.active = true;
+        self.error = None;
         Ok(id)
     }
 }

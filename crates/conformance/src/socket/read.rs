@@ -52,7 +52,13 @@ impl Socket {
         }
         let id = match self.role {
             Role::Connection(id) => id,
-            Role::Fresh | Role::Listening(_) => return Err(Errno(libc::ENOTCONN)),
+            Role::Fresh if flags & libc::MSG_OOB != 0 => return Err(Errno(libc::EINVAL)),
+            Role::Fresh => {
+                self.take_error()?;
+                let nothing = Some(Received::default()).filter(|_| self.read_shut);
+                return nothing.map(Some).ok_or(Errno(libc::ENOTCONN));
+            }
+            Role::Listening(_) => return Err(Errno(libc::ENOTCONN)),
         };
         if flags & libc::MSG_OOB != 0 {
             let byte = stack.read_urgent(id).map_err(|_| Errno(libc::EINVAL))?;
@@ -99,9 +105,9 @@ impl Socket {
         if self.options.inq
             && let Some(id) = self.conn()
         {
-            // At the end of the stream there is always something to read: the end.
+            // The peer's FIN has a number too: at the end of the stream there is still something to read.
             let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
-            let left = (stack.readable(id) as i32).max(i32::from(at_end));
+            let left = stack.readable(id) as i32 + i32::from(at_end || self.usage.peer_closed());
             control.push(Control {
                 level: libc::SOL_TCP,
                 kind: TCP_CM_INQ,
@@ -118,7 +124,8 @@ impl Socket {
             Family::V6 => (libc::SOL_IPV6, libc::IPV6_RECVERR),
         };
         control.push(Control { level, kind, data: extended_error(&entry.error, self.family) });
-        Received { control, flags: libc::MSG_ERRQUEUE, ..Received::default() }
+        let truncated = if entry.has_payload { libc::MSG_TRUNC } else { 0 };
+        Received { control, flags: libc::MSG_ERRQUEUE | truncated, ..Received::default() }
     }
 
     /// The connection has not reached the point where data can flow.

@@ -4,7 +4,7 @@ use brisk_tcp::Stack;
 use brisk_tcp::error::WriteError;
 use brisk_wire::Instant;
 
-use super::{Held, Socket};
+use super::{Role, Socket};
 use crate::errno::{Answer, Errno};
 
 /// Bytes that Linux puts into one buffer before it asks again whether too much is unsent.
@@ -29,10 +29,10 @@ impl Socket {
         stack: &mut Stack,
         now: Instant,
     ) -> Answer<bool> {
-        if self.conn().is_none() {
-            return Err(Errno(libc::EPIPE));
+        if sending.done == 0 {
+            self.take_error()?;
         }
-        self.take_error()?;
+        let Role::Connection(id) = self.role else { return Err(Errno(libc::EPIPE)) };
         if self.write_shut || self.over {
             return Err(Errno(libc::EPIPE));
         }
@@ -41,9 +41,10 @@ impl Socket {
             self.connecting = true;
         }
         if self.in_handshake(stack) {
-            return Ok(sending.done == sending.data.len());
+            // Even nothing waits for the handshake.
+            return Ok(sending.done == sending.data.len() && !sending.data.is_empty());
         }
-        self.set_more(sending.flags & libc::MSG_MORE != 0, stack, true);
+        stack.set_more(id, sending.flags & libc::MSG_MORE != 0);
         while sending.done < sending.data.len() && self.has_room(stack) {
             let rest = &sending.data[sending.done..];
             let taken = self.push(rest, sending.flags, stack, now)?;
@@ -53,7 +54,6 @@ impl Socket {
             sending.done += taken;
             self.written += taken as u64;
         }
-        self.set_more(sending.flags & libc::MSG_MORE != 0, stack, false);
         let all = sending.done == sending.data.len();
         self.usage.refused = !all;
         Ok(all)
@@ -71,41 +71,20 @@ impl Socket {
         let part =
             if self.unsent_limit().is_some() { data.get(..MOST_AT_ONCE).unwrap_or(data) } else { data };
         let ends_record = flags & libc::MSG_EOR != 0;
-        if !self.held.is_empty() {
-            self.held.push_back(Held { bytes: part.to_vec(), ends: ends_record && part.len() == data.len() });
-            return Ok(part.len());
-        }
         let written = match flags & libc::MSG_OOB != 0 {
             true => stack.write_urgent(id, part, now),
             false => stack.write(id, part, now),
         };
         match written {
             Ok(taken) => {
-                // A record ends here: what follows must not share a segment with it.
                 if ends_record && taken == data.len() {
-                    self.held.push_back(Held::default());
+                    stack.end_record(id);
                 }
                 Ok(taken)
             }
             Err(WriteError::WouldBlock) => Ok(0),
             Err(WriteError::NoConnection) => Err(Errno(libc::EBADF)),
-            Err(WriteError::AfterClose | WriteError::Closed(_)) => {
-                self.take_error()?;
-                Err(Errno(libc::EPIPE))
-            }
-        }
-    }
-
-    /// MSG_MORE holds back what is not a full segment until a write comes without it.
-    fn set_more(&mut self, more: bool, stack: &mut Stack, before: bool) {
-        let Some(id) = self.conn() else { return };
-        if before && more && !self.more && !self.options.cork {
-            stack.set_cork(id, true);
-            self.more = true;
-        }
-        if !before && !more && self.more {
-            self.more = false;
-            stack.set_cork(id, self.options.cork);
+            Err(WriteError::AfterClose | WriteError::Closed(_)) => Err(Errno(libc::EPIPE)),
         }
     }
 

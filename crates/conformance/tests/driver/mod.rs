@@ -12,6 +12,7 @@ use brisk_wire::{
 
 pub(crate) const FIN: u8 = 1;
 pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 16;
 
@@ -307,8 +308,12 @@ impl Driver {
         }
     }
 
+    pub(crate) fn try_shutdown(&self, fd: i32, how: i32) -> i32 {
+        call!(self, 20, (i32, i32) -> i32, fd, how)
+    }
+
     pub(crate) fn shutdown(&self, fd: i32, how: i32) {
-        assert_eq!(call!(self, 20, (i32, i32) -> i32, fd, how), 0);
+        assert_eq!(self.try_shutdown(fd, how), 0);
     }
 
     /// An epoll descriptor that watches `fd` for `events` under its own number.
