@@ -209,7 +209,7 @@ fn compare(seeds: core::ops::Range<u64>) {
 }
 
 #[test]
-fn a_listener_that_closes_resets_all_of_its_half_open_connections() {
+fn a_listener_that_closes_forgets_all_of_its_half_open_connections() {
     let mut scene = Scene::new(1, 2);
     for port in 1_000..1_020 {
         let syn = TcpHeader { options: Options::default(), ..scene.new_syn(port) };
@@ -221,8 +221,8 @@ fn a_listener_that_closes_resets_all_of_its_half_open_connections() {
     scene.trace = Trace::default();
     scene.drain();
     assert_eq!(scene.server.connections(), 0);
-    let resets = scene.trace.packets.values().flatten().count();
-    assert_eq!(resets, 20);
+    // Who goes on with the handshake is answered by a reset then (Linux: the same).
+    assert_eq!(scene.trace.packets.values().flatten().count(), 0);
     let again = scene.server.listen(B.addr(80), ListenConfig::default());
     assert!(again.is_ok(), "the port is free");
 }
