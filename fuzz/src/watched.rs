@@ -10,7 +10,10 @@ use brisk_tcp::config::StackConfig;
 use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::{Event, Stack};
 use brisk_wire::{ChecksumCheck, ChecksumFill, Duration, Instant, Packet, Segment, parse, split};
+use bytes::Bytes;
 
+/// Packets of at least so many bytes may be kept.
+const LONG: usize = 16 << 10;
 /// What a connection may hold beyond the memory of the stack: the next segment, and the storage that goes
 /// with it.
 const NEXT_SEGMENT: usize = 64 << 10;
@@ -53,7 +56,11 @@ impl Watched {
             println!("{} < {} {rx:?}, {} held", self.now.as_micros(), describe(packet), self.stack.memory());
         }
         let before = self.stack.stats().packets_in;
-        self.stack.on_packet(packet, rx, self.now);
+        // As devices do it: a long packet in a buffer of its own, of which the stack may keep a part.
+        match packet.len() < LONG {
+            true => self.stack.on_packet(packet, rx, self.now),
+            false => self.stack.on_packet_shared(&Bytes::copy_from_slice(packet), rx, self.now),
+        }
         assert_eq!(self.stack.stats().packets_in, before + 1);
         self.check();
     }
