@@ -6,9 +6,11 @@ use std::sync::Arc;
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{BackendSettings, listen_address, name_and_port};
-use brisk_gateway::{Allow, Backend, BackendConfig, BackendControl, Facts, Metrics, ProxyVersion, Settings};
+use brisk_gateway::{
+    Allow, Backend, BackendConfig, BackendControl, Facts, Metrics, ProxyVersion, ServiceConfig, Settings,
+};
 use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 
 use crate::Common;
 use crate::confine::confine;
@@ -72,15 +74,18 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let settings = args.settings()?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
-    service::run_within(&limits, async move {
+    service::run_on_one_thread(async move {
+        let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
         let listen = listen(&settings.backend)?;
-        let (builder, attached) = attach(&settings, listen)?.open()?;
-        let endpoint = builder.build()?;
+        let queues = Queues::UpTo(cores.count());
+        let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;
+        let endpoint = builder.cores(&cores).build()?;
         let packet = hop_args::packet_endpoint(hop_args::packet(&settings.hop, Some(listen))?)?;
         let metrics = Arc::<Metrics>::default();
         let usual = config(&settings, &attached, &log, &metrics)?;
-        let config = BackendConfig { packet: packet.map(|(packet, _)| packet), ..usual };
+        let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
+        let config = BackendConfig { packet: packet.map(|(packet, _)| packet), service, ..usual };
         let backend = bind(config.clone(), &endpoint, &log)?;
         args.cookie_keys.clone().install(&endpoint, &log).await?;
         let facts = Facts {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use brisk_lab::bench::Bench;
 use brisk_lab::bench::end::End;
 use brisk_lab::bench::report::RowReport;
 use brisk_lab::bench::rows::{Row, rows};
+use brisk_lab::bench::{Bench, allowed_cores};
 use brisk_packet_io::privileges::{has_net_admin, has_sys_admin};
 
 use crate::Common;
@@ -69,7 +69,11 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             serde_json::from_str(&end).map_err(|error| Failure::usage(format!("--end: {error}")))?;
         return end.run().map_err(Failure::failed);
     }
-    let asked_for = |row: &Row| args.rows.is_empty() || args.rows.iter().any(|name| name == row.name);
+    let allowed = allowed_cores().map_or(1, |cores| cores.len());
+    let asked_for = |row: &Row| match args.rows.is_empty() {
+        true => row.cores().is_none_or(|cores| cores <= allowed),
+        false => args.rows.iter().any(|name| name == row.name),
+    };
     let rows: Vec<Row> = rows().into_iter().filter(asked_for).collect();
     if !has_net_admin() || !has_sys_admin() {
         for row in &rows {

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     let quiet = common.quiet;
     service::run(async move {
         let address = address_of(&args.peer).await?;
-        let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, address)?;
+        let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, address, &service::one_core()?)?;
         let spec = ways.backend(&args.peer, address, &settings.hop)?;
         let examination = Examination {
             endpoint: endpoint.clone(),

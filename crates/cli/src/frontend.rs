@@ -11,10 +11,10 @@ use brisk_gateway::settings::{
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Metrics, Network,
-    ProxyVersion, Settings,
+    ProxyVersion, ServiceConfig, Settings,
 };
-use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::{DeviceSpec, Endpoint, FastOpenConnect};
+use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
 use crate::confine::{Confined, confine};
@@ -106,14 +106,16 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let settings = args.settings()?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
-    service::run_within(&limits, async move {
+    service::run_on_one_thread(async move {
+        let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
         let peers = resolve(&settings).await?;
         let first = peers.first().ok_or_else(no_peer)?.1;
-        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, first)?;
+        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, first, &cores)?;
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &peers, &attached, &log, &metrics)?;
-        let config = FrontendConfig { packet, ..usual };
+        let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
+        let config = FrontendConfig { packet, service, ..usual };
         let frontend = match systemd::listener()? {
             Some(listener) => Frontend::on(listener, config.clone(), endpoint.clone())?,
             None => Frontend::bind(config.clone(), endpoint.clone()).await?,
@@ -200,12 +202,14 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices that reach `peer`.
-    pub(crate) fn open(hop: &HopSettings, peer: SocketAddr) -> Result<Stacks, Failure> {
+    /// Opens the devices that reach `peer`, the usual one with a stack on each core as far as it has queues.
+    pub(crate) fn open(hop: &HopSettings, peer: SocketAddr, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, any_udp(peer))?;
         let beside = hop_args::packet(hop, None)?;
-        let (builder, usual) = AttachConfig { local_ports: hop_args::LOCAL_PORTS, ..attach }.open()?;
-        let endpoint = builder.build()?;
+        let queues = Queues::UpTo(cores.count());
+        let (builder, usual) =
+            AttachConfig { local_ports: hop_args::LOCAL_PORTS, queues, ..attach }.open()?;
+        let endpoint = builder.cores(cores).build()?;
         let (packet, attached) = hop_args::packet_endpoint(beside)?.unzip();
         Ok(Stacks { endpoint, packet, ways: Ways { usual, packet: attached } })
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log};
 use brisk_gateway::settings::{FrontendSettings, PeerSettings, name_and_port};
-use brisk_gateway::{Frontend, FrontendConfig, Metrics, Settings};
+use brisk_gateway::{Frontend, FrontendConfig, Metrics, ServiceConfig, Settings};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
@@ -86,8 +86,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
         0 => Log::stderr(service::log_format(common), Level::Error),
         _ => service::log(common),
     };
-    let limits = settings.limits.clone();
-    let ended = service::run_within(&limits, serve(settings, told, sockets, child, log))?;
+    let ended = service::run_on_one_thread(serve(settings, told, sockets, child, log))?;
     status(ended)
 }
 
@@ -112,10 +111,12 @@ async fn serve(
 ) -> Result<ExitStatus, Failure> {
     let peers = resolve(&settings).await?;
     let first = peers.first().ok_or_else(|| Failure::usage("run needs a backend: --peer HOST:PORT"))?.1;
-    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, first)?;
+    let cores = service::gateway_cores(&settings.limits)?;
+    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, first, &cores)?;
     let metrics = Arc::<Metrics>::default();
     let usual = configured(&settings, &peers, &ways, &log, &metrics)?;
-    let config = FrontendConfig { packet, ..usual };
+    let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
+    let config = FrontendConfig { packet, service, ..usual };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Connections at one time; more wait to be accepted
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
+    /// Cores to serve on, each with a stack of its own, on a tun: or udp: device
+    #[arg(long, default_value_t = 1, value_name = "N", env = "BRISK_CORES", value_parser = clap::value_parser!(u8).range(1..=64))]
+    cores: u8,
     /// How long connections may go on after SIGTERM
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     drain_timeout: Duration,
@@ -78,24 +81,28 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         Failure::failed(format!("{}: cannot be served: {error}", args.directory.display()))
     })?;
     let log = service::log(common);
-    service::run(async move {
+    let queues = Queues::Exactly(args.cores.into());
+    service::run_on(queues, async move {
         let stop = Stop::on_signals()?;
         let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port));
-        let attach = AttachConfig { serve: Some(everywhere), local_ports: 0, ..args.device.attach_config() };
+        let attach =
+            AttachConfig { serve: Some(everywhere), local_ports: 0, queues, ..args.device.attach_config() };
         let (builder, attached) = attach.open()?;
         let port = attached.service_port(args.port);
-        let endpoint = builder.build()?;
+        let cores = service::cores(&builder)?;
+        let endpoint = builder.cores(&cores).build()?;
         let fast_open = args.fast_open.filter(|&queue| queue > 0).map(|queue| fast_open(queue, &attached));
         let listeners = listen(&endpoint, port, fast_open)?;
         args.keys.install(&endpoint, &log).await?;
         for listener in &listeners {
             let address = attached.outside(listener.local_addr());
             let directory = args.directory.display().to_string();
-            log.line(
-                Level::Info,
-                "serving",
-                &[("directory", Value::Text(directory)), ("url", Value::Text(format!("http://{address}/")))],
-            );
+            let fields = [
+                ("directory", Value::Text(directory)),
+                ("cores", Value::Count(cores.count() as u64)),
+                ("url", Value::Text(format!("http://{address}/"))),
+            ];
+            log.line(Level::Info, "serving", &fields);
         }
         let server = Server {
             files,
@@ -106,8 +113,12 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             drain_timeout: args.drain_timeout,
         };
         let server = Arc::new(server);
-        let mut acceptors: JoinSet<()> =
-            listeners.into_iter().map(|listener| server.clone().accept(listener)).collect();
+        let mut acceptors = JoinSet::new();
+        for listener in listeners {
+            for (listener, core) in listener.split().into_iter().zip(cores.handles()) {
+                acceptors.spawn_on(server.clone().accept(listener), core);
+            }
+        }
         while acceptors.join_next().await.is_some() {}
         // What is lost after this was not acknowledged in time; the peer times out.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;

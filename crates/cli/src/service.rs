@@ -1,11 +1,13 @@
 //! What the subcommands that run until they are told to stop have in common.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, LogFormat, Value};
 use brisk_gateway::settings::LimitSettings;
-use brisk_runtime::Endpoint;
+use brisk_runtime::attach::Queues;
+use brisk_runtime::{Cores, Endpoint};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -21,16 +23,41 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     run_in(&mut Builder::new_multi_thread(), work)
 }
 
-/// As [`run`], for a gateway with these limits: on one thread unless they say otherwise. With more, each packet wakes a
-/// second one that looks for the next.
-pub(crate) fn run_within<T>(
-    limits: &LimitSettings,
+/// As [`run`], on as many cores as the device may have queues: each gets a thread, of which this is the first ([`cores`]).
+/// With one core the threads of the runtime help each other.
+pub(crate) fn run_on<T>(
+    queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    match limits.threads.map_or(1, usize::from) {
-        1 => run_in(&mut Builder::new_current_thread(), work),
-        more => run_in(Builder::new_multi_thread().worker_threads(more), work),
+    match queues {
+        Queues::Exactly(..=1) | Queues::UpTo(..=1) => run(work),
+        Queues::Exactly(_) | Queues::UpTo(_) => run_on_one_thread(work),
     }
+}
+
+/// The cores for the stacks that `builder` will make.
+pub(crate) fn cores(builder: &brisk_runtime::Builder) -> Result<Cores, Failure> {
+    start_cores(builder.stacks())
+}
+
+/// The core of whoever needs no more.
+pub(crate) fn one_core() -> Result<Cores, Failure> {
+    start_cores(1)
+}
+
+fn start_cores(count: usize) -> Result<Cores, Failure> {
+    Cores::start(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
+        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
+}
+
+/// As [`run`], on one thread: that of a gateway, or the first of several ([`gateway_cores`]).
+pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_in(&mut Builder::new_current_thread(), work)
+}
+
+/// The cores that these limits give a gateway.
+pub(crate) fn gateway_cores(limits: &LimitSettings) -> Result<Cores, Failure> {
+    start_cores(limits.threads.map_or(1, usize::from))
 }
 
 fn run_in<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

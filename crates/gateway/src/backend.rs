@@ -155,17 +155,22 @@ impl Backend {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
         let log = service.log.clone();
+        let listeners = listeners.into_iter().flat_map(by_stack).collect::<Vec<_>>();
+        let mut next = 0_usize;
         serve_until(shutdown, service, FAREWELL, async move || {
+            next = next.wrapping_add(1);
             let accepted = tokio::select! {
-                accepted = accept_any(&listeners) => accepted.map(|(stream, peer)| (Line::Brisk(stream), peer)),
-                accepted = accept_kernel(kernel.as_ref(), &log) => Ok(accepted),
+                accepted = accept_any(&listeners, next) => {
+                    accepted.map(|(stack, stream, peer)| (stack, Line::Brisk(stream), peer))
+                }
+                (line, peer) = accept_kernel(kernel.as_ref(), &log) => Ok((None, line, peer)),
             };
             match accepted {
-                Ok((line, peer)) => {
+                Ok((stack, line, peer)) => {
                     let shared = shared.clone();
                     let config = shared.config();
                     let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-                    Some(move |signal| serve(shared, line, peer, signal))
+                    Some((stack.unwrap_or(next), move |signal| serve(shared, line, peer, signal)))
                 }
                 Err(error) => {
                     accept_failed(&log, &error);
@@ -189,11 +194,26 @@ fn listen_on(endpoint: &Endpoint, listen: SocketAddr, config: &ListenConfig) -> 
     addresses.into_iter().map(bind).collect()
 }
 
-/// The next frontend on whichever of our stacks.
-async fn accept_any(listeners: &[TcpListener]) -> io::Result<(brisk_runtime::TcpStream, SocketAddr)> {
+/// A listener for each stack of its endpoint, with the number of that stack if there are several.
+fn by_stack(listener: TcpListener) -> impl Iterator<Item = (Option<usize>, TcpListener)> {
+    let parts = listener.split();
+    let several = parts.len() > 1;
+    parts.into_iter().enumerate().map(move |(stack, part)| (several.then_some(stack), part))
+}
+
+/// The next frontend on whichever of our stacks, with the number of that; the `first` listener is asked first.
+async fn accept_any(
+    listeners: &[(Option<usize>, TcpListener)],
+    first: usize,
+) -> io::Result<(Option<usize>, brisk_runtime::TcpStream, SocketAddr)> {
     poll_fn(|cx| {
-        let ready = listeners.iter().map(|listener| listener.poll_accept(cx)).find(Poll::is_ready);
-        ready.unwrap_or(Poll::Pending)
+        let (before, from) = listeners.split_at(first % listeners.len().max(1));
+        for (stack, listener) in from.iter().chain(before) {
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                return Poll::Ready(accepted.map(|(stream, peer)| (*stack, stream, peer)));
+            }
+        }
+        Poll::Pending
     })
     .await
 }

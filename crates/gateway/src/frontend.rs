@@ -26,7 +26,7 @@ use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, failed, reset, within};
 use crate::service::{
-    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
+    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, adopt, first_bytes, hop_tcp, prepare, reached,
     serve_until,
 };
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
@@ -142,10 +142,16 @@ impl Frontend {
         shared.watch_all();
         let service = shared.current().config.service.clone();
         let serving = shared.clone();
+        let (several, mut next) = (service.cores.len() > 1, 0_usize);
         let summary = serve_until(shutdown, service, Duration::ZERO, async move || {
             let (client, peer) = accept(&listener, &serving.current().config.service.log).await;
             let current = serving.current();
-            Some(move |signal| serve(current, client, peer, signal))
+            next = next.wrapping_add(1);
+            let work = move |signal| async move {
+                let client = if several { adopt(client).ok()? } else { client };
+                serve(current, client, peer, signal).await
+            };
+            Some((next, work))
         })
         .await;
         lock(&shared.watches).abort_all();

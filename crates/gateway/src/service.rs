@@ -11,6 +11,8 @@ use std::time::Duration;
 use brisk_runtime::TcpConfig;
 use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, MtuProbing, PathStart};
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -56,7 +58,7 @@ pub(crate) fn prepare(socket: &impl AsFd) {
 pub(crate) const BACKLOG: u16 = 4096;
 
 /// What the other side says within `wait`, 16 kB at most; nothing if it says nothing. Holds nothing while it waits.
-pub(crate) async fn first_bytes(socket: &mut tokio::net::TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
+pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
         return Ok(Vec::new());
     }
@@ -90,6 +92,9 @@ pub struct ServiceConfig {
     pub metrics: Arc<Metrics>,
     /// Called with every access record, beside the log. Default: nobody.
     pub on_access: Option<AccessObserver>,
+    /// The runtimes that connections are served on ([`brisk_runtime::Cores`]): where the hop's stack is that carries them, else
+    /// in turn. Default none: on that which the side itself runs on.
+    pub cores: Vec<Handle>,
 }
 
 impl Default for ServiceConfig {
@@ -102,6 +107,7 @@ impl Default for ServiceConfig {
             log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
             metrics: Arc::default(),
             on_access: None,
+            cores: Vec::new(),
         }
     }
 }
@@ -147,12 +153,13 @@ pub struct Summary {
 
 /// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. From the order to stop on it
 /// still accepts for `farewell`: what was on its way before anybody could know is not turned away. What `accept` brings is the
-/// work of one connection, to be given the signal to end at once; it answers a record unless it was not worth one.
+/// core that is to serve one connection, counted round, and the work of it, to be given the signal to end at once; it answers a
+/// record unless it was not worth one.
 pub(crate) async fn serve_until<S, F>(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
     farewell: Duration,
-    mut accept: impl AsyncFnMut() -> Option<S>,
+    mut accept: impl AsyncFnMut() -> Option<(usize, S)>,
 ) -> Summary
 where
     S: FnOnce(watch::Receiver<Phase>) -> F,
@@ -168,6 +175,11 @@ where
     // The listener is in there: nobody is to connect to a side that drains.
     drop(accept);
     connections.drain(farewell).await
+}
+
+/// A socket that another runtime has accepted, for the one that runs this.
+pub(crate) fn adopt(socket: TcpStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(socket.into_std()?)
 }
 
 /// A listener failed.
@@ -207,7 +219,7 @@ impl Connections {
     }
 
     /// Serves one connection in a task of its own. `serve` is given the signal to end at once.
-    fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, serve: S)
+    fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, core: usize, serve: S)
     where
         S: FnOnce(watch::Receiver<Phase>) -> F,
         F: Future<Output = Option<Access>> + Send + 'static,
@@ -215,7 +227,7 @@ impl Connections {
         self.summary.accepted += 1;
         let serving = serve(self.phase.subscribe());
         let config = self.config.clone();
-        self.tasks.spawn(async move {
+        let task = async move {
             let open = config.metrics.begin();
             if let Some(access) = serving.await {
                 access.write(&config.log);
@@ -225,14 +237,19 @@ impl Connections {
                 }
             }
             drop((open, slot));
-        });
+        };
+        let cores = &self.config.cores;
+        match cores.get(core % cores.len().max(1)) {
+            Some(core) => self.tasks.spawn_on(task, core),
+            None => self.tasks.spawn(task),
+        };
     }
 
     /// Serves what `accept` brings until `end` resolves: true; or there is no more.
     async fn serve<S, F>(
         &mut self,
         end: impl Future<Output = ()>,
-        accept: &mut impl AsyncFnMut() -> Option<S>,
+        accept: &mut impl AsyncFnMut() -> Option<(usize, S)>,
     ) -> bool
     where
         S: FnOnce(watch::Receiver<Phase>) -> F,
@@ -242,15 +259,15 @@ impl Connections {
         loop {
             let next = async {
                 let slot = self.slot().await;
-                accept().await.map(|serve| (slot, serve))
+                accept().await.map(|(core, serve)| (slot, core, serve))
             };
             let next = tokio::select! {
                 biased;
                 () = &mut end => return true,
                 next = next => next,
             };
-            let Some((slot, serve)) = next else { return false };
-            self.spawn(slot, serve);
+            let Some((slot, core, serve)) = next else { return false };
+            self.spawn(slot, core, serve);
         }
     }
 
@@ -292,7 +309,7 @@ mod tests {
         let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };
         let summary = serve_until(std::future::ready(()), config, farewell, async || {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            Some(|_: watch::Receiver<Phase>| async { None })
+            Some((0, |_: watch::Receiver<Phase>| async { None }))
         })
         .await;
         (summary.accepted, began.elapsed())

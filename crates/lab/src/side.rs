@@ -154,6 +154,14 @@ async fn fast_open_by_kernel(
 }
 
 impl Listener {
+    /// One for each stack of ours, to be accepted from where that runs.
+    pub fn split(self) -> Vec<Listener> {
+        match self {
+            Listener::Kernel(_) => vec![self],
+            Listener::Ours(listener) => listener.split().into_iter().map(Listener::Ours).collect(),
+        }
+    }
+
     /// Where it listens.
     ///
     /// # Errors

@@ -50,6 +50,15 @@ impl Interface {
         Ok(flags & libc::IFF_UP != 0)
     }
 
+    /// Whether somebody is at the other end: of a TUN device, whether anybody has it open.
+    pub fn has_carrier(&self) -> Result<bool, OpenError> {
+        let reply = self
+            .link()
+            .map_err(|error| OpenError::interface(&self.name, "does not tell its state", error))?;
+        let carrier = attribute(reply.get(IFINFOMSG..).unwrap_or_default(), IFLA_CARRIER);
+        Ok(carrier.is_some_and(|carrier| carrier != [0]))
+    }
+
     /// The MTU in bytes.
     pub fn mtu(&self) -> Result<usize, OpenError> {
         self.link()
@@ -221,6 +230,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
+const IFLA_CARRIER: u16 = 33;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_DST: u16 = 1;

@@ -66,7 +66,8 @@ impl OpenError {
             Some(libc::EINVAL) => OpenError::new(
                 subject,
                 action,
-                "an interface of that name exists and is no TUN device; choose another name",
+                "an interface of that name exists and is no TUN device, or one with another number of queues \
+                 (`ip tuntap add ... multi_queue` makes it for more than one core); choose another name",
                 source,
             ),
             _ => OpenError::new(subject, action, "", source),

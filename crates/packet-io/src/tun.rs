@@ -9,6 +9,8 @@
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
 
+mod queues;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;

@@ -23,7 +23,9 @@ use std::task::{Context, Poll};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta};
+use crate::device::{
+    Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta, WayBack,
+};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
@@ -78,6 +80,8 @@ const SEND_AT: usize = 8;
 /// ... and with more than this, nothing is taken any more.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
+/// Where an IPv6 header has its source.
+const SOURCE: std::ops::Range<usize> = 8..24;
 
 impl UdpDevice {
     /// Binds a socket. `[::]` serves IPv4 as well; port 0 lets the kernel choose.
@@ -93,6 +97,35 @@ impl UdpDevice {
         }
         socket.bind(&bind.into()).map_err(failed)?;
         UdpDevice::over(socket.into(), options).map_err(failed)
+    }
+
+    /// Binds so many sockets to one address, one for each core. All datagrams of a peer come to one of them, which the kernel
+    /// chooses; what belongs to another is the business of [`steering`](crate::steering).
+    ///
+    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else uses is refused
+    /// although the others share it.
+    ///
+    /// # Errors
+    /// As [`bind`](UdpDevice::bind).
+    pub fn bind_queues(
+        bind: SocketAddr,
+        options: UdpOptions,
+        count: usize,
+    ) -> Result<Vec<UdpDevice>, OpenError> {
+        let first = UdpDevice::bind(bind, options)?;
+        let mut queues = vec![first];
+        if count > 1
+            && let Some(first) = queues.first()
+        {
+            let local = first.local_addr();
+            let failed = |error| OpenError::udp(bind, "cannot be shared", error);
+            socket2::SockRef::from(&first.socket).set_reuse_port(true).map_err(failed)?;
+            let options = UdpOptions { reuse_port: true, ..options };
+            for _ in 1..count {
+                queues.push(UdpDevice::bind(local, options)?);
+            }
+        }
+        Ok(queues)
     }
 
     /// Uses a socket that is bound already, for instance one that was handed over by a service manager.
@@ -274,6 +307,17 @@ impl Device for UdpDevice {
 
     fn counters(&self) -> Counters {
         Counters { receive_overflowed: sockopt::dropped(self.socket.as_fd()), ..self.counters }
+    }
+
+    fn way_back(&mut self, packet: &[u8]) -> Option<WayBack> {
+        let peer: [u8; 16] = packet.get(SOURCE)?.try_into().ok()?;
+        let Route { outer, from } = self.peers.route(Ipv6Addr::from(peer))?;
+        Some(WayBack { outer, from })
+    }
+
+    fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
+        // Only a collision of hashes is refused, and then the peer that is known keeps the way.
+        let _ = self.peers.heard(Route { outer, from });
     }
 }
 

@@ -15,7 +15,7 @@ use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::{Device, DeviceSpec, OpenError};
 
-use crate::endpoint::{Builder, Endpoint};
+use crate::endpoint::Builder;
 use crate::prefix::Prefix;
 
 /// The TCP port inside TCP-in-UDP of whatever listens on the UDP port.
@@ -41,6 +41,17 @@ pub struct AttachConfig {
     pub serve: Option<SocketAddr>,
     /// Ports for connections that the stack opens, for `packet:`; see [`PacketOptions::local_ports`].
     pub local_ports: u16,
+    /// Queues of the device, each with a stack of its own ([`Builder::queue`]). Default one.
+    pub queues: Queues,
+}
+
+/// How many queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queues {
+    /// So many, 1 or more; it is an error if the device does not have them.
+    Exactly(usize),
+    /// So many, or one where the device has no more.
+    UpTo(usize),
 }
 
 /// Why a device could not be attached, in one line that says what to do.
@@ -87,7 +98,15 @@ impl AttachConfig {
     /// `device` without anything else.
     pub fn new(device: DeviceSpec) -> AttachConfig {
         let local_ports = PacketOptions::default().local_ports;
-        AttachConfig { device, addresses: Vec::new(), gateway: None, mtu: None, serve: None, local_ports }
+        AttachConfig {
+            device,
+            addresses: Vec::new(),
+            gateway: None,
+            mtu: None,
+            serve: None,
+            local_ports,
+            queues: Queues::Exactly(1),
+        }
     }
 
     /// Opens the device and sets up the kernel's side of it. The builder has the device and the addresses.
@@ -130,6 +149,9 @@ impl AttachConfig {
             | DeviceSpec::Packet { .. }
             | DeviceSpec::Xdp { .. } => {}
         }
+        if let (DeviceSpec::Packet { .. }, Queues::Exactly(2..)) = (device, self.queues) {
+            return refuse(format!("{device} has one queue: it serves one core"));
+        }
         let Some(gateway) = self.gateway else { return Ok(()) };
         let Some(network) = self.addresses.iter().find(|own| own.contains(gateway)) else {
             return refuse(format!(
@@ -143,17 +165,20 @@ impl AttachConfig {
     }
 
     fn open_tun(&self, name: &str) -> Result<(Builder, Attached), AttachError> {
-        let mut device = TunDevice::open(name, TunOptions::default())?;
+        let mut queues =
+            self.open_queues(|count| TunDevice::open_queues(name, TunOptions::default(), count))?;
         let mtu = self.mtu.unwrap_or(TUN_MTU);
+        let device =
+            queues.first_mut().ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue")))?;
         for own in &self.addresses {
-            match self.set_up(&mut device, own, mtu) {
+            match self.set_up(device, own, mtu) {
                 // Who may not configure the device may still use it: somebody else has set it up for this user.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
             }
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
-        Ok((AttachConfig::builder(Box::new(device), &addresses), Attached::Native { addresses }))
+        Ok((AttachConfig::builder(queues, &addresses), Attached::Native { addresses }))
     }
 
     /// Gives the kernel its side of the network of `own`.
@@ -174,9 +199,10 @@ impl AttachConfig {
     fn open_udp(&self, bind: SocketAddr) -> Result<(Builder, Attached), AttachError> {
         let defaults = UdpOptions::default();
         let path_mtu = self.mtu.map_or(defaults.path_mtu, usize::from);
-        let device = UdpDevice::bind(bind, UdpOptions { path_mtu, ..defaults })?;
-        let local = device.local_addr();
-        Ok((AttachConfig::builder(Box::new(device), &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
+        let options = UdpOptions { path_mtu, ..defaults };
+        let queues = self.open_queues(|count| UdpDevice::bind_queues(bind, options, count))?;
+        let local = queues.first().map_or(bind, UdpDevice::local_addr);
+        Ok((AttachConfig::builder(queues, &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
     }
 
     fn open_packet(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
@@ -185,7 +211,7 @@ impl AttachConfig {
             PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
         let device = PacketDevice::open(interface, options)?;
         let ports = device.local_ports();
-        let builder = AttachConfig::builder(Box::new(device), &addresses);
+        let builder = AttachConfig::builder(vec![device], &addresses);
         let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
         let builder = ports.into_iter().fold(builder, Builder::ephemeral_ports);
         Ok((builder, Attached::Native { addresses }))
@@ -208,8 +234,22 @@ impl AttachConfig {
         }
     }
 
-    fn builder(device: Box<dyn Device>, addresses: &[IpAddr]) -> Builder {
-        addresses.iter().fold(Endpoint::builder(device), |builder, own| builder.address(*own))
+    /// `queues` is not empty.
+    fn builder(queues: Vec<impl Device + 'static>, addresses: &[IpAddr]) -> Builder {
+        let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>).collect();
+        addresses.iter().fold(Builder::on_queues(queues), |builder, own| builder.address(*own))
+    }
+
+    /// As many queues as are asked for, or one if that will do.
+    fn open_queues<T>(&self, open: impl Fn(usize) -> Result<Vec<T>, OpenError>) -> Result<Vec<T>, OpenError> {
+        match self.queues {
+            Queues::Exactly(count) => open(count),
+            Queues::UpTo(count) => match open(count) {
+                // A device that somebody has made for one queue.
+                Err(error) if count > 1 && error.kind() == io::ErrorKind::InvalidInput => open(1),
+                other => other,
+            },
+        }
     }
 }
 

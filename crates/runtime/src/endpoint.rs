@@ -39,14 +39,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// Begins an endpoint on `device`.
     pub fn builder(device: Box<dyn Device>) -> Builder {
-        Builder {
-            queues: vec![device],
-            cores: Vec::new(),
-            stack: StackConfig::default(),
-            tcp: TcpConfig::default(),
-            seed: None,
-            mtu: None,
-        }
+        Builder::on_queues(vec![device])
     }
 
     /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future gives up.
@@ -223,6 +216,17 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// On one queue or more.
+    pub(crate) fn on_queues(queues: Vec<Box<dyn Device>>) -> Builder {
+        let (stack, tcp) = (StackConfig::default(), TcpConfig::default());
+        Builder { queues, cores: Vec::new(), stack, tcp, seed: None, mtu: None }
+    }
+
+    /// How many stacks it will have: one for each queue.
+    pub fn stacks(&self) -> usize {
+        self.queues.len()
+    }
+
     /// Adds a queue of the same device, which gets a stack of its own. Connections are spread over the stacks by their
     /// four-tuple; what is set here and for a listener as a limit of connections or bytes is divided among them. What a stack
     /// remembers of paths and servers the others hear.

@@ -9,7 +9,7 @@ use socket2::SockRef;
 
 use crate::namespace::Namespace;
 use crate::pages::{Pages, assert_same, fetches};
-use crate::process::{Process, run, text};
+use crate::process::{Ended, Process, run, text};
 use crate::scale::Scale;
 
 /// Where the stack is, in each family.
@@ -17,8 +17,12 @@ const STACK: [&str; 2] = ["10.7.0.2", "[fd07::2]"];
 
 /// `brisk serve` in `namespace`, reachable as [`STACK`] on port 80.
 pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
+    serve_with(namespace, pages, &[])
+}
+
+fn serve_with(namespace: &Namespace, pages: &Pages, more: &[&str]) -> Process {
     let words = ["serve", pages.directory(), "--device", "tun:brisk1", "--addr", "10.7.0.2/24,fd07::2/64"];
-    let server = Process::start("brisk serve", &mut namespace.brisk(&words));
+    let server = Process::start("brisk serve", namespace.brisk(&words).args(more));
     server.until_it_says("url=http://[fd07::2]:80/");
     server
 }
@@ -95,15 +99,65 @@ fn one_connection_carries_many_requests() {
 fn fifty_clients_at_once_each_get_their_file() {
     require!("curl");
     let (namespace, pages, server) = stage();
+    let ended = fifty_at_once(&namespace, &pages, server);
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+}
+
+/// Fifty clients at once over each family; then the server is stopped.
+fn fifty_at_once(namespace: &Namespace, pages: &Pages, server: Process) -> Ended {
     let page = pages.write("page", 300_000);
     for host in STACK {
         let url = format!("http://{host}/page");
         let together = ["-Z", "--parallel-max", "50", "--parallel-immediate", "-H", "Connection: close"];
-        curl_many(&namespace, &together, &url, 50, |i| pages.path(&format!("copy{i}")));
+        curl_many(namespace, &together, &url, 50, |i| pages.path(&format!("copy{i}")));
         (0..50).for_each(|i| assert_same(&pages.path(&format!("copy{i}")), &page));
     }
-    let requests = server.stop().said.lines().filter(|line| line.contains("path=/page status=200")).count();
-    assert_eq!(requests, 100);
+    let ended = server.stop();
+    assert_eq!(ended.said.lines().filter(|line| line.contains("path=/page status=200")).count(), 100);
+    ended
+}
+
+#[test]
+fn a_stack_on_each_of_several_cores_serves_the_same_pages() {
+    require!("curl");
+    for cores in ["1", "2", "3"] {
+        let (namespace, pages) = (Namespace::new(), Pages::new());
+        let server = serve_with(&namespace, &pages, &["--cores", cores]);
+        let ended = fifty_at_once(&namespace, &pages, server);
+        assert_eq!(ended.status, Some(0), "{}", ended.said);
+        assert!(ended.said.contains(&format!("cores={cores}")), "{}", ended.said);
+    }
+}
+
+#[test]
+fn a_device_that_was_made_for_one_queue_serves_one_core_and_says_so_to_who_wants_more() {
+    require!("curl");
+    let (namespace, pages) = (Namespace::new(), Pages::new());
+    namespace.ip(&["tuntap", "add", "dev", "brisk1", "mode", "tun"]);
+    let server = serve(&namespace, &pages);
+    let url = format!("http://{}/small", STACK[0]);
+    fetches(namespace.command("curl").args(["-sSfg", "-m", "20", &url]), &pages.path("small"), 1);
+    assert!(server.stop().said.contains("cores=1"));
+    let words =
+        ["serve", pages.directory(), "--device", "tun:brisk1", "--addr", "10.7.0.2/24", "--cores", "2"];
+    let ended = Process::start("brisk serve", &mut namespace.brisk(&words)).ended();
+    assert_eq!(ended.status, Some(1), "{}", ended.said);
+    assert!(ended.said.contains("multi_queue"), "{}", ended.said);
+}
+
+#[test]
+fn a_second_server_does_not_take_the_device_of_the_first() {
+    require!("curl");
+    let (namespace, pages) = (Namespace::new(), Pages::new());
+    let server = serve_with(&namespace, &pages, &["--cores", "2"]);
+    let words =
+        ["serve", pages.directory(), "--device", "tun:brisk1", "--addr", "10.7.0.3/24", "--cores", "2"];
+    let ended = Process::start("a second brisk serve", &mut namespace.brisk(&words)).ended();
+    assert_eq!(ended.status, Some(1), "{}", ended.said);
+    assert!(ended.said.contains("another process holds this device"), "{}", ended.said);
+    let url = format!("http://{}/small", STACK[0]);
+    fetches(namespace.command("curl").args(["-sSfg", "-m", "20", &url]), &pages.path("small"), 1);
+    assert_eq!(server.stop().status, Some(0));
 }
 
 #[test]

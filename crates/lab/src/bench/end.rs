@@ -9,13 +9,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::Cores;
+use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 
+use super::allowed_cores;
 use crate::arms::parse_arm;
-use crate::side::{Side, Stream};
+use crate::side::{Listener, Side, Stream};
 
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
@@ -96,13 +99,14 @@ impl End {
     /// # Errors
     /// What the system, a device or the other end refuses, in words.
     pub fn run(&self) -> io::Result<()> {
-        // One thread: the cost is to be that of one core.
+        // One thread a core, and one core unless this process may use more: the cost is to be that of these.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
         local.block_on(&runtime, async {
-            let (side, attached) = self.open()?;
+            let cores = Cores::start(Cores::available())?;
+            let (side, attached) = self.open(&cores)?;
             match &self.role {
-                Role::Serve(at) => serve(&side, &attached, *at).await,
+                Role::Serve(at) => serve(side, &attached, *at, &cores).await,
                 Role::Ask(to, work) => {
                     let to = attached.as_ref().map_or(Ok(*to), |attached| attached.destination(*to))?;
                     ask(Rc::new(side), to, *work).await
@@ -111,17 +115,20 @@ impl End {
         })
     }
 
-    fn open(&self) -> io::Result<(Side, Option<Attached>)> {
+    fn open(&self, cores: &Cores) -> io::Result<(Side, Option<Attached>)> {
         let fast_open = self.fast_open;
         let Tcp::Brisk { device, addresses, arm } = &self.tcp else {
             return Ok((Side::Kernel { fast_open, congestion: Some(CONGESTION) }, None));
         };
-        let mut attach = AttachConfig::new(device.parse().map_err(io::Error::other)?);
+        let queues = Queues::Exactly(cores.count());
+        let device = device.parse().map_err(io::Error::other)?;
+        let mut attach = AttachConfig { queues, ..AttachConfig::new(device) };
         for address in addresses {
             attach.addresses.push(address.parse().map_err(io::Error::other)?);
         }
         let (builder, attached) = attach.open().map_err(io::Error::other)?;
         let arm = parse_arm(arm).map_err(io::Error::other)?;
+        let builder = builder.cores(cores);
         let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
         Ok((Side::Ours { endpoint, fast_open }, Some(attached)))
     }
@@ -171,7 +178,7 @@ impl Head {
     }
 }
 
-async fn serve(side: &Side, attached: &Option<Attached>, at: SocketAddr) -> io::Result<()> {
+async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
     let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
     let local = match attached {
         // The device's address is not that of the stack.
@@ -184,10 +191,35 @@ async fn serve(side: &Side, attached: &Option<Attached>, at: SocketAddr) -> io::
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
+    let mut accepting = JoinSet::new();
+    for ((listener, core), processor) in
+        listener.split().into_iter().zip(cores.handles()).zip(allowed_cores()?)
+    {
+        let several = cores.count() > 1;
+        accepting.spawn_on(
+            async move {
+                if several {
+                    let mut set = CpuSet::new();
+                    set.set(processor);
+                    sched_setaffinity(None, &set)?;
+                }
+                accept(listener).await
+            },
+            core,
+        );
+    }
     say("ready")?;
+    match accepting.join_next().await {
+        Some(ended) => ended?,
+        None => Ok(()),
+    }
+}
+
+/// Serves on the thread that it runs on.
+async fn accept(listener: Listener) -> io::Result<()> {
     loop {
         match listener.accept().await {
-            Ok(stream) => drop(tokio::task::spawn_local(converse(stream))),
+            Ok(stream) => drop(tokio::spawn(converse(stream))),
             // A kernel hands the failure of one connection to its listener.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error),

@@ -25,10 +25,11 @@ pub mod report;
 pub mod rows;
 mod stage;
 
-use end::Work;
+use end::{Done, End, Work};
 use report::{BenchReport, RowReport};
 use rows::{Row, Way};
-use stage::{Stage, allowed_cores};
+pub use stage::allowed_cores;
+use stage::{Process, Stage, Usage};
 
 /// Both TCPs learn the path, fetch cookies and fill caches for so long before it counts, seconds.
 const WARM: f64 = 0.3;
@@ -98,12 +99,12 @@ impl Bench {
         look: &mut dyn FnMut(&RowReport),
     ) -> Result<BenchReport, BenchError> {
         let mut cores = allowed_cores()?;
-        if self.cores > cores.len() {
-            return Err(BenchError::Cores { asked: self.cores, allowed: cores.len() });
+        let asked = self.rows.iter().filter_map(Row::cores).max().unwrap_or(1).max(self.cores);
+        if asked > cores.len() {
+            return Err(BenchError::Cores { asked, allowed: cores.len() });
         }
         // The first ones serve interrupts.
         cores.reverse();
-        cores.truncate(self.cores);
         let mut reports = Vec::new();
         for row in &self.rows {
             let mut rounds = Vec::new();
@@ -126,23 +127,49 @@ impl Bench {
 
     /// One way, in namespaces and processes of its own.
     fn measure(&self, way: Way, work: Work, cores: &[usize]) -> Result<Cost, BenchError> {
-        let stage = Stage::new(self.program.clone(), cores.to_vec())?;
+        let stage = Stage::new(self.program.clone())?;
         let place = if way.server_is_near() { &stage.near } else { &stage.far };
-        let server = stage.start(place, &way.server(), false)?;
-        let mut client = stage.start(&stage.near, &way.client(work), true)?;
-        client.work(WARM.min(self.seconds))?;
-        let before = [client.usage()?, server.usage()?];
-        let done = client.work(self.seconds)?;
-        let after = [client.usage()?, server.usage()?];
-        let units = done.units as f64;
+        let start =
+            |(end, first, count): (End, usize, usize)| stage.start(place, &end, &cores[first..first + count]);
+        let servers = way.servers().into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let used = way.cores().unwrap_or(self.cores);
+        let start = |(n, end): (usize, End)| {
+            let core = if way.cores().is_some() { n } else { used - 1 };
+            stage.start(&stage.near, &end, &cores[core..=core])
+        };
+        let clients = way.clients(work).into_iter().enumerate().map(start);
+        let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
+        work_together(&mut clients, WARM.min(self.seconds))?;
+        let before = [usage_of(&clients)?, usage_of(&servers)?];
+        let done = work_together(&mut clients, self.seconds)?;
+        let after = [usage_of(&clients)?, usage_of(&servers)?];
+        let units = done.iter().map(|done| done.units as f64).sum::<f64>();
         let [client, server] = [0, 1].map(|end| (after[end].total - before[end].total) as f64);
+        let seconds = done.iter().map(|done| done.seconds).fold(0.0, f64::max);
         Ok(Cost {
-            per_second: units / done.seconds,
+            per_second: units / seconds,
             both: (client + server) / units,
             server: server / units,
             server_user: 1e9 * (after[1].user - before[1].user) / units,
-            busy: (client + server) / 1e9 / done.seconds / cores.len() as f64,
-            failed: done.failed,
+            busy: (client + server) / 1e9 / seconds / used as f64,
+            failed: done.iter().map(|done| done.failed).sum(),
         })
     }
+}
+
+/// Lets all clients work at the same time.
+fn work_together(clients: &mut [Process], seconds: f64) -> Result<Vec<Done>, BenchError> {
+    clients.iter_mut().try_for_each(|client| client.begin(seconds))?;
+    clients.iter_mut().map(Process::done).collect()
+}
+
+/// What all of them have cost so far.
+fn usage_of(processes: &[Process]) -> io::Result<Usage> {
+    let mut sum = Usage::default();
+    for process in processes {
+        let Usage { total, user } = process.usage()?;
+        sum.total += total;
+        sum.user += user;
+    }
+    Ok(sum)
 }

@@ -43,7 +43,9 @@ pub struct RowReport {
     pub limit: Option<f64>,
     /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
     pub time: Spread,
-    /// What the ratio of processor times should at least or (`candidate/baseline`) at most be.
+    /// Which of the two ratios the goal is about.
+    pub goal_of: &'static str,
+    /// What that ratio should at least or (`candidate/baseline`) at most be.
     pub goal: Option<f64>,
     /// Whether the median is so.
     pub met: Option<bool>,
@@ -104,6 +106,7 @@ impl RowReport {
         let (goal, met) = match row.goal {
             Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
             Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),
+            Goal::Faster(least) => (Some(least), Some(time.median >= least)),
             Goal::None => (None, None),
         };
         RowReport {
@@ -120,6 +123,7 @@ impl RowReport {
             cpu,
             limit,
             time,
+            goal_of: if matches!(row.goal, Goal::Faster(_)) { "time" } else { "cpu" },
             goal,
             met,
         }
@@ -135,7 +139,8 @@ impl RowReport {
 
     fn goal(&self) -> String {
         let sign = if self.ratio_of == "candidate/baseline" { "<=" } else { ">=" };
-        self.goal.map_or_else(String::new, |goal| format!("{sign} {goal:.2}"))
+        let of = if self.goal_of == "time" { "time " } else { "" };
+        self.goal.map_or_else(String::new, |goal| format!("{of}{sign} {goal:.2}"))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is measured: the rows of the table.
 
+use std::net::SocketAddr;
+
 use super::end::{End, Role, Tcp, Work};
 
 /// Address of the kernel at the near end of the veth pair, as `udp:` device.
@@ -32,6 +34,8 @@ pub enum Goal {
     AtLeast(f64),
     /// Candidate / baseline at most this.
     AtMost(f64),
+    /// Units a second of the candidate / of the baseline at least this.
+    Faster(f64),
     /// None: for the record.
     None,
 }
@@ -51,6 +55,18 @@ pub(super) enum Way {
     },
     /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
+    /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores, each for one
+    /// of them: nothing crosses between the cores.
+    KernelOn(usize),
+    /// So many clients of the kernel, each on a core, and one server of ours with a stack on each of these cores.
+    TunOn(usize),
+}
+
+impl Row {
+    /// The cores that it takes, where these are not for the caller to choose.
+    pub fn cores(&self) -> Option<usize> {
+        self.baseline.cores().max(self.candidate.cores())
+    }
 }
 
 impl Way {
@@ -61,34 +77,66 @@ impl Way {
             Way::Tun { fast_open: false } => "tun".to_owned(),
             Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
             Way::Udp(arm) => format!("udp {arm}"),
+            Way::KernelOn(cores) => format!("kernel, {cores}"),
+            Way::TunOn(cores) => format!("tun, {cores}"),
+        }
+    }
+
+    /// How many cores this way takes by itself; `None`: as many as both ends are given.
+    pub(super) fn cores(self) -> Option<usize> {
+        match self {
+            Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Udp(_) => None,
         }
     }
 
     /// Whether the server is in the client's namespace.
     pub(super) fn server_is_near(self) -> bool {
-        matches!(self, Way::Tun { .. })
+        matches!(self, Way::Tun { .. } | Way::TunOn(_))
     }
 
-    pub(super) fn server(self) -> End {
+    /// The servers, each with the first of its cores and how many it takes.
+    pub(super) fn servers(self) -> Vec<(End, usize, usize)> {
         let (tcp, fast_open, at) = match self {
             Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
-            Way::Tun { fast_open } => {
-                let (device, addresses) = ("tun:bench1".to_owned(), vec!["10.98.0.2/24".to_owned()]);
-                (Tcp::Brisk { device, addresses, arm: "tcp".to_owned() }, fast_open, TUN)
-            }
+            Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
+            Way::Tun { fast_open } => (tun(), fast_open, TUN),
+            Way::TunOn(_) => (tun(), false, TUN),
             Way::Udp(arm) => (udp("udp:10.99.0.2:7000", arm), false, FAR),
         };
-        End { tcp, fast_open, role: Role::Serve(at.into()) }
+        let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
+        match self {
+            Way::KernelOn(cores) => (0..cores)
+                .map(|core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1))
+                .collect(),
+            Way::TunOn(cores) => vec![(server, 0, cores)],
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Udp(_) => vec![(server, 0, 1)],
+        }
     }
 
-    pub(super) fn client(self, work: Work) -> End {
+    /// The clients, one for each core if the way takes some by itself.
+    pub(super) fn clients(self, work: Work) -> Vec<End> {
         let (tcp, fast_open, to) = match self {
             Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } => (Tcp::Kernel, fast_open, TUN),
+            Way::TunOn(_) => (Tcp::Kernel, false, TUN),
             Way::Udp(arm) => (udp(NEAR_UDP, arm), false, FAR),
         };
-        End { tcp, fast_open, role: Role::Ask(to.into(), work) }
+        let server_of = |client| if let Way::KernelOn(_) = self { port(to, client) } else { to.into() };
+        let client = |n| End { tcp: tcp.clone(), fast_open, role: Role::Ask(server_of(n), work) };
+        (0..self.cores().unwrap_or(1)).map(client).collect()
     }
+}
+
+/// The `n`th address of the same host.
+fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
+    SocketAddr::from((ip, port + n as u16))
+}
+
+fn tun() -> Tcp {
+    let (device, addresses) = ("tun:bench1".to_owned(), vec!["10.98.0.2/24".to_owned()]);
+    Tcp::Brisk { device, addresses, arm: "tcp".to_owned() }
 }
 
 fn udp(device: &str, arm: &str) -> Tcp {
@@ -106,7 +154,8 @@ pub fn rows() -> Vec<Row> {
     const TUN_PLAIN: Way = Way::Tun { fast_open: false };
     const TUN_FAST: Way = Way::Tun { fast_open: true };
     const UDP: Way = Way::Udp("tcp");
-    use Goal::{AtLeast, AtMost};
+    use Goal::{AtLeast, AtMost, Faster};
+    let rr64 = transactions(64);
     let row =
         |name, what, work, baseline, candidate, goal| Row { name, what, work, baseline, candidate, goal };
     vec![
@@ -135,6 +184,8 @@ pub fn rows() -> Vec<Row> {
             Way::Udp("proactive"),
             AtMost(2.0),
         ),
+        row("cores", "rr64 on two cores, on one", rr64, Way::TunOn(1), Way::TunOn(2), Faster(1.7)),
+        row("cores-kernel", "the same of the kernel", rr64, Way::KernelOn(1), Way::KernelOn(2), Goal::None),
     ]
 }
 
@@ -160,7 +211,8 @@ mod tests {
     #[test]
     fn an_end_survives_the_command_line() {
         for row in rows() {
-            for end in [row.candidate.server(), row.candidate.client(row.work)] {
+            let servers = row.candidate.servers().into_iter().map(|(end, ..)| end);
+            for end in servers.chain(row.candidate.clients(row.work)) {
                 let text = serde_json::to_string(&end).unwrap();
                 assert_eq!(serde_json::from_str::<End>(&text).unwrap(), end);
             }

@@ -25,33 +25,30 @@ pub(super) struct Stage {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
     program: PathBuf,
-    /// One core for both ends, or one for each: server, client.
-    cores: Vec<usize>,
 }
 
 impl Stage {
-    pub(super) fn new(program: PathBuf, cores: Vec<usize>) -> Result<Stage, BenchError> {
+    pub(super) fn new(program: PathBuf) -> Result<Stage, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
         for (namespace, address) in [(&near, [10, 99, 0, 1]), (&far, [10, 99, 0, 2])] {
             namespace.run(|| set_up(address.into()))??;
         }
-        Ok(Stage { near, far, program, cores })
+        Ok(Stage { near, far, program })
     }
 
-    /// Starts a process in a namespace, on the core of its role, and waits until it is ready.
+    /// Starts a process in a namespace, on these cores, and waits until it is ready.
     pub(super) fn start(
         &self,
         namespace: &Namespace,
         end: &End,
-        client: bool,
+        cores: &[usize],
     ) -> Result<Process, BenchError> {
-        let core = self.cores[usize::from(client) % self.cores.len()];
         let spec = serde_json::to_string(end).map_err(io::Error::other)?;
         let spawn = || -> io::Result<Child> {
             let mut set = CpuSet::new();
-            set.set(core);
-            // The thread is ours and short-lived; what it starts stays on this core.
+            cores.iter().for_each(|core| set.set(*core));
+            // The thread is ours and short-lived; what it starts stays on these cores.
             sched_setaffinity(None, &set)?;
             let mut command = Command::new(&self.program);
             command.args(["bench", "--end", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -63,7 +60,7 @@ impl Stage {
 }
 
 /// The cores that this process may use, lowest first.
-pub(super) fn allowed_cores() -> io::Result<Vec<usize>> {
+pub fn allowed_cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
@@ -102,7 +99,7 @@ pub(super) struct Process {
 }
 
 /// Processor time of a process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// In its own code, the kernel on its behalf, and packets that the kernel handles while it is there; nanoseconds.
     pub(super) total: u64,
@@ -121,9 +118,13 @@ impl Process {
     }
 
     /// Lets a client work for so many seconds.
-    pub(super) fn work(&mut self, seconds: f64) -> Result<Done, BenchError> {
+    pub(super) fn begin(&mut self, seconds: f64) -> Result<(), BenchError> {
         let stdin = self.child.stdin.as_mut().ok_or_else(|| io::Error::other("a process without stdin"))?;
-        writeln!(stdin, "{seconds}")?;
+        Ok(writeln!(stdin, "{seconds}")?)
+    }
+
+    /// What came of it.
+    pub(super) fn done(&mut self) -> Result<Done, BenchError> {
         let line = self.hear()?;
         serde_json::from_str(&line).map_err(|error| BenchError::End(format!("said '{line}': {error}")))
     }
@@ -136,14 +137,20 @@ impl Process {
         }
     }
 
-    /// What its working thread, the first one, has cost so far.
+    /// What its threads have cost so far.
     pub(super) fn usage(&self) -> io::Result<Usage> {
-        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.child.id()));
-        let unknown = || io::Error::other("/proc does not say what a process costs");
-        let total = of("schedstat")?.split_whitespace().next().and_then(|word| word.parse().ok());
-        let user = user_ticks(&of("stat")?)
-            .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
-        Ok(Usage { total: total.ok_or_else(unknown)?, user: user.ok_or_else(unknown)? })
+        let mut sum = Usage::default();
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            let of = |file: &str| fs::read_to_string(task.join(file));
+            let unknown = || io::Error::other("/proc does not say what a process costs");
+            let total = of("schedstat")?.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+            let user = user_ticks(&of("stat")?)
+                .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+            sum.total += total.ok_or_else(unknown)?;
+            sum.user += user.ok_or_else(unknown)?;
+        }
+        Ok(sum)
     }
 }
 
@@ -155,7 +162,7 @@ impl Drop for Process {
     }
 }
 
-/// Field 14 of `/proc/PID/stat` (proc_pid_stat(5)); the name before it may hold anything.
+/// Field 14 of `/proc/PID/task/TID/stat` (proc_pid_stat(5)); the name before it may hold anything.
 fn user_ticks(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(11)?.parse().ok()
