@@ -231,7 +231,11 @@ impl Settings {
             "ip_version" => self.ip_version(value)?,
             // What concerns real devices, the wire and Python has no meaning in virtual time.
             "define" | "verbose" | "dry_run" | "non_fatal" | "speed" | "gateway_ip" | "netmask_ip"
-            | "init_scripts" | "code_command" | "code_sockopt" | "udp_encapsulation" => {}
+            | "init_scripts" | "code_command" | "code_sockopt" | "code_format" | "udp_encapsulation"
+            | "persistent_tun_dev" | "debug" | "no_cleanup" | "so_filename" | "so_flags"
+            | "tolerance_percent" | "send_omit_free" | "prefix" | "mss" | "fm_filename"
+            | "live_gateway_ip" | "live_prefix" => {}
+            _ if key.starts_with("wire_") => {}
             _ => return Err(format!("--{key} is not known: see `brisk script --help`")),
         }
         Ok(())

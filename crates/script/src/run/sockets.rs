@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig};
+use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig, UrgentPolicy};
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
 use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
@@ -463,7 +463,11 @@ impl Sockets {
         let actual = match request.first().copied() {
             Some("SIOCINQ" | "FIONREAD") => host.stack.readable(id) as i64,
             Some("SIOCOUTQ") => host.stack.conn_stats(id).map_or(0, |stats| stats.send_queue as i64),
-            _ => return Err("ioctl: only SIOCINQ and SIOCOUTQ are supported".to_owned()),
+            Some("SIOCOUTQNSD") => host.stack.conn_info(id).map_or(0, |info| i64::from(info.unsent)),
+            Some("SIOCATMARK") => {
+                i64::from(host.stack.conn_info(id).is_some_and(|info| info.before_mark == Some(0)))
+            }
+            _ => return Err("ioctl: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD and SIOCATMARK are supported".to_owned()),
         };
         arguments.check_value(2, actual)?;
         Ok(Return::Value(0))
@@ -503,8 +507,22 @@ impl Sockets {
                 let keepalive = socket.tcp.keepalive;
                 id.into_iter().for_each(|id| host.stack.set_keepalive(id, keepalive));
             }
-            "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER" | "SO_MARK" | "IP_FREEBIND"
-            | "SO_PRIORITY" => {}
+            "TCP_LINGER2" => {
+                let limit = Duration::from_secs(u64::try_from(value).unwrap_or(0));
+                socket.tcp.fin_wait_2_timeout = limit;
+                id.into_iter().for_each(|id| host.stack.set_fin_wait_2_timeout(id, limit));
+            }
+            "TCP_RTO_MAX_MS" => {
+                socket.tcp.rto.max = Duration::from_millis(u64::try_from(value).unwrap_or(0));
+                let rto = socket.tcp.rto;
+                id.into_iter().for_each(|id| host.stack.set_rto(id, rto));
+            }
+            "SO_OOBINLINE" => {
+                socket.tcp.urgent = if value != 0 { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
+            }
+            // What Linux keeps, and nothing here depends on.
+            "TCP_QUICKACK" | "TCP_DEFER_ACCEPT" | "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER"
+            | "SO_MARK" | "IP_FREEBIND" | "SO_PRIORITY" => {}
             _ => return Err(format!("setsockopt: {name} is not supported")),
         }
         Ok(Return::Value(0))

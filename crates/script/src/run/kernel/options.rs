@@ -15,6 +15,13 @@ pub(super) fn socket_option(name: &str) -> Option<(i32, i32)> {
         "SO_ERROR" => socket(libc::SO_ERROR),
         "SO_PRIORITY" => socket(libc::SO_PRIORITY),
         "SO_MARK" => socket(libc::SO_MARK),
+        "SO_RCVLOWAT" => socket(libc::SO_RCVLOWAT),
+        "SO_OOBINLINE" => socket(libc::SO_OOBINLINE),
+        "TCP_LINGER2" => tcp(libc::TCP_LINGER2),
+        "TCP_QUICKACK" => tcp(libc::TCP_QUICKACK),
+        "TCP_DEFER_ACCEPT" => tcp(libc::TCP_DEFER_ACCEPT),
+        // TCP_RTO_MAX_MS of linux/tcp.h.
+        "TCP_RTO_MAX_MS" => tcp(44),
         "TCP_NODELAY" => tcp(libc::TCP_NODELAY),
         "TCP_MAXSEG" => tcp(libc::TCP_MAXSEG),
         "TCP_CORK" => tcp(libc::TCP_CORK),
@@ -44,6 +51,9 @@ pub(super) fn message_flags(names: &[&str]) -> i32 {
         "MSG_FASTOPEN" => libc::MSG_FASTOPEN,
         "MSG_EOR" => libc::MSG_EOR,
         "MSG_TRUNC" => libc::MSG_TRUNC,
+        "MSG_WAITALL" => libc::MSG_WAITALL,
+        "MSG_DONTROUTE" => libc::MSG_DONTROUTE,
+        "MSG_CONFIRM" => libc::MSG_CONFIRM,
         _ => 0,
     };
     names.iter().map(number).fold(libc::MSG_NOSIGNAL, |all, one| all | one)

@@ -20,6 +20,10 @@ use crate::run::sockets::{Answer, Misuse, Progress, Return};
 use crate::run::stream;
 use crate::settings::Settings;
 
+/// Requests of linux/sockios.h and asm/sockios.h that the C library's headers lack.
+const SIOCOUTQNSD: u64 = 0x894B;
+const SIOCATMARK: u64 = 0x8905;
+
 /// A socket of the kernel, which never blocks, and what the script thinks of it.
 struct Known {
     socket: Socket,
@@ -287,7 +291,9 @@ impl KernelSockets {
         let request = match arguments.names(1).first().copied() {
             Some("SIOCINQ" | "FIONREAD") => libc::FIONREAD,
             Some("SIOCOUTQ") => libc::TIOCOUTQ,
-            _ => return Err("ioctl: only SIOCINQ and SIOCOUTQ are supported".to_owned()),
+            Some("SIOCOUTQNSD") => SIOCOUTQNSD,
+            Some("SIOCATMARK") => SIOCATMARK,
+            _ => return Err("ioctl: SIOCINQ, SIOCOUTQ, SIOCOUTQNSD and SIOCATMARK are supported".to_owned()),
         };
         let known = self.get(arguments)?;
         match sockopt::request(known.socket.as_fd(), request) {
