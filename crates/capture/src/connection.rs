@@ -52,7 +52,7 @@ impl Handshake {
     pub fn parts(&self) -> Option<Parts> {
         let (syn, syn_ack, done) = (self.syn?, self.syn_ack?, self.done?);
         let parts = Parts { server: syn_ack.checked_sub(syn)?, client: done.checked_sub(syn_ack)? };
-        let sane = self.repeated == 0 && parts.server + parts.client < LONGEST_ROUND_TRIP;
+        let sane = self.repeated == 0 && parts.server.saturating_add(parts.client) < LONGEST_ROUND_TRIP;
         sane.then_some(parts)
     }
 }
@@ -102,10 +102,10 @@ impl Connection {
         self.exchange(segment, from_client, new)
     }
 
-    /// The round-trip time, ns: of the handshake, or the least times to an acknowledgement either way.
+    /// The round-trip time, ns: of the handshake, or the least times to an acknowledgement either way. At most what fits.
     pub fn round_trip(&self) -> Option<u64> {
-        let echoes = || Some(self.directions[0].least_echo? + self.directions[1].least_echo?);
-        self.handshake.parts().map(|parts| parts.server + parts.client).or_else(echoes)
+        let echoes = || Some(self.directions[0].least_echo?.saturating_add(self.directions[1].least_echo?));
+        self.handshake.parts().map(|parts| parts.server.saturating_add(parts.client)).or_else(echoes)
     }
 
     /// The exchange that was going on when the capture, or the connection, ended.
