@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Cost;
 use super::end::Work;
-use super::rows::{Goal, Row};
+use super::rows::{Goal, Row, Way};
 use crate::statistics::Sample;
 
 /// What came of all rows.
@@ -38,8 +38,8 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// What `cpu` would be if the server's own code took no time: only the way through the device and the other end. `None` where both ends
-    /// of the candidate are ours, of which only the server's is known.
+    /// What `cpu` would be if the server's own code took no time: only the way through the device and the other end. For rows
+    /// with our server on a TUN and the kernel on the other side of the comparison.
     pub limit: Option<f64>,
     /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
     pub time: Spread,
@@ -100,7 +100,7 @@ impl RowReport {
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
-        let limit = row.candidate.server_is_near().then(|| {
+        let limit = matches!(row.candidate, Way::Tun { .. }).then(|| {
             Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user)))).median
         });
         let (goal, met) = match row.goal {
