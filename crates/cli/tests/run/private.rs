@@ -28,7 +28,7 @@ fn no_thread_of_a_gateway_keeps_what_it_does_not_need() {
         assert_eq!(held & !(1 << 2 | 1 << 10), 0, "{held:x}");
         seen += 1;
     }
-    assert!(seen > 3, "the threads of the runtime");
+    assert!(seen >= 3, "{seen} threads: one for each core that was asked for");
 }
 
 const RUN: &str = r#"
