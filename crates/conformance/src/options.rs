@@ -117,14 +117,14 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
             _ => return Err(Errno(libc::EINVAL)),
         },
         libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => set_timestamping(socket, int(value)? as u32)?,
-        libc::SO_TYPE
-        | libc::SO_ERROR
-        | libc::SO_ACCEPTCONN
-        | libc::SO_PROTOCOL
-        | libc::SO_DOMAIN
-        | SO_MEMINFO => {
-            return Err(Errno(libc::ENOPROTOOPT));
-        }
+        _ => return keep_socket(socket, name, value),
+    }
+    Ok(())
+}
+
+/// Options of the socket that change nothing here: they are kept for whoever asks for them.
+fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
+    match name {
         // Linux keeps one bit of them.
         libc::SO_REUSEADDR
         | libc::SO_REUSEPORT
@@ -146,6 +146,7 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         | libc::SO_NO_CHECK
         | libc::SO_TXTIME
         | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
+        // Those that can only be asked for (SO_TYPE, SO_ERROR, ...) among them.
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
     Ok(())
