@@ -51,18 +51,22 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 }
 
 /// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
-/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW.
+/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW;
+/// the queues of a TUN are chosen by a program, which takes CAP_BPF.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
     let (mut admin, mut raw) =
         (settings.frontend.transparent.unwrap_or(false), settings.hop.packet.is_some());
     raw |= settings.backend.as_client.unwrap_or(false);
+    let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
     match device {
-        Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }) => admin = true,
+        Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }) => {
+            admin = true;
+            needed |= CapabilitySet::BPF;
+        }
         Some(DeviceSpec::Packet { .. }) => raw = true,
         Some(DeviceSpec::Udp { .. }) | None => {}
     }
-    let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
     if admin {
         needed |= CapabilitySet::NET_ADMIN;
     }
@@ -102,7 +106,7 @@ mod tests {
         settings.hop.device = Some("udp:127.0.0.1:1".into());
         assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
         settings.hop.device = Some("tun:brisk0".into());
-        assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
+        assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN | CapabilitySet::BPF));
         settings.hop.device = Some("packet:eth0".into());
         let packet = needed(&settings);
         assert!(packet.contains(CapabilitySet::NET_RAW) && !packet.contains(CapabilitySet::NET_ADMIN));

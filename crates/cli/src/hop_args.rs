@@ -69,8 +69,7 @@ struct LimitArgs {
     /// Connections at one time; more wait to be accepted [default: 10000]
     #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
-    /// Cores that serve connections, each with a stack of its own; more than one pays beyond some thousand requests a second
-    /// [default: 1]
+    /// Cores that serve connections, each with a stack of its own [default: all that this process may use]
     #[arg(long, value_name = "N", env = "BRISK_THREADS", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
     /// How long connections may go on after SIGTERM [default: 30s]

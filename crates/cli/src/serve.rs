@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -58,9 +58,9 @@ pub(crate) struct Args {
     /// Connections at one time; more wait to be accepted
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// Cores to serve on, each with a stack of its own, on a tun: or udp: device
-    #[arg(long, default_value_t = 1, value_name = "N", env = "BRISK_CORES", value_parser = clap::value_parser!(u8).range(1..=64))]
-    cores: u8,
+    /// Cores to serve on, each with a stack of its own [default: all, where the device has queues for them]
+    #[arg(long, value_name = "N", env = "BRISK_CORES", value_parser = clap::value_parser!(u8).range(1..=64))]
+    cores: Option<u8>,
     /// How long connections may go on after SIGTERM
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     drain_timeout: Duration,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         Failure::failed(format!("{}: cannot be served: {error}", args.directory.display()))
     })?;
     let log = service::log(common);
-    let queues = Queues::Exactly(args.cores.into());
+    let queues = service::queues(args.cores);
     service::run_on(queues, async move {
         let stop = Stop::on_signals()?;
         let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port));

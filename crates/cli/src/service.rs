@@ -57,7 +57,20 @@ pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>
 
 /// The cores that these limits give a gateway.
 pub(crate) fn gateway_cores(limits: &LimitSettings) -> Result<Cores, Failure> {
-    start_cores(limits.threads.map_or(1, usize::from))
+    start_cores(limits.threads.map_or_else(all_cores, usize::from))
+}
+
+/// Queues for as many cores as are asked for, or for all that this process may use.
+pub(crate) fn queues(cores: Option<u8>) -> Queues {
+    match cores {
+        Some(cores) => Queues::Exactly(cores.into()),
+        None => Queues::UpTo(all_cores()),
+    }
+}
+
+/// As many as may be asked for, at most.
+fn all_cores() -> usize {
+    Cores::available().get().min(64)
 }
 
 fn run_in<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

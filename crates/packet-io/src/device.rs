@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+use crate::steering::Steering;
+
 /// Takes a packet, the buffer of it that may be kept if there is one, and what is known of it.
 pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
@@ -80,6 +82,15 @@ pub trait Device: Send {
 
     /// Takes in what another queue of this device answered to [`way_back`](Device::way_back).
     fn learn_way_back(&mut self, _way: WayBack) {}
+
+    /// Asks the kernel to bring every packet to the queue whose stack it is for, of all queues of this device; said to the
+    /// first of them.
+    ///
+    /// # Errors
+    /// Where the kernel does not know how, or refuses; `Unsupported` for a device that has no queues.
+    fn spread(&mut self, _steering: &Steering) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// What one queue of a device tells another of a peer.

@@ -25,6 +25,7 @@ compile_error!(
     "brisk-packet-io drives Linux devices (TUN, UDP_SEGMENT, network namespaces) and builds on Linux only"
 );
 
+mod bpf;
 mod buffers;
 pub mod device;
 pub mod ethernet;

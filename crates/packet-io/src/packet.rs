@@ -10,12 +10,14 @@
 
 mod filter;
 mod guard;
+mod queues;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
@@ -27,6 +29,7 @@ use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::spec::name_problem;
+use crate::steering::Steering;
 use crate::vnet::VnetHeader;
 use guard::Guards;
 
@@ -55,7 +58,8 @@ pub struct PacketDevice {
     socket: Socket,
     /// Raw sockets that send, one for each family.
     out: [Option<Out>; 2],
-    guards: Guards,
+    /// Those of all queues.
+    guards: Arc<Guards>,
     interface: String,
     /// Bytes of the link's header before each packet.
     link: usize,
@@ -88,10 +92,19 @@ impl PacketDevice {
     /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP packets, and if
     /// another program has the port.
     pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
-        let subject = || format!("packet:{interface}");
         if let Some(problem) = name_problem(interface) {
-            return Err(OpenError::unsupported(subject(), problem));
+            return Err(OpenError::unsupported(format!("packet:{interface}"), problem));
         }
+        let guards = Guards::claim(options.serve, options.local_ports)
+            .map_err(|error| OpenError::guard(interface, options.serve, error))?;
+        PacketDevice::guarded(interface, options, Arc::new(guards))
+    }
+
+    fn guarded(
+        interface: &str,
+        options: PacketOptions,
+        guards: Arc<Guards>,
+    ) -> Result<PacketDevice, OpenError> {
         let found = Interface::named(interface)?;
         let mtu = found.mtu()?;
         let failed = |error| OpenError::packet(interface, "a packet socket cannot be opened", error);
@@ -102,11 +115,9 @@ impl PacketDevice {
             libc::ARPHRD_NONE => 0,
             other => {
                 let problem = format!("links of this kind ({other}) are not known; use udp:");
-                return Err(OpenError::unsupported(subject(), problem));
+                return Err(OpenError::unsupported(format!("packet:{interface}"), problem));
             }
         };
-        let guards = Guards::claim(options.serve, options.local_ports)
-            .map_err(|error| OpenError::guard(interface, options.serve, error))?;
         prepare(&socket, link, options, &guards).map_err(failed)?;
         bind(&socket, found.index(), ETH_P_ALL).map_err(failed)?;
         let v4 = Out::open(Domain::IPV4).map_err(failed)?;
@@ -255,6 +266,10 @@ impl Device for PacketDevice {
 
     fn counters(&self) -> Counters {
         Counters { receive_overflowed: crate::sockopt::dropped(self.socket.as_fd()), ..self.counters }
+    }
+
+    fn spread(&mut self, steering: &Steering) -> io::Result<()> {
+        self.choose_queue_by(steering)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several stacks on one device, each on a queue of its own: which packet is for which, and how it gets there.
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its packets come
-//! from. Most come from the right one, since the kernel follows where we send from (TUN) or computes the same hash. The
+//! from. Most come from the right one: the kernel is given a program that computes the same hash ([`Device::spread`]). The
 //! others are *handed over*: the queue that read them puts them into the mailbox of the right one. No stack ever waits
 //! for another, and a mailbox that is full drops, as a queue does.
 //!
@@ -9,8 +9,10 @@
 //! |---|---|
 //! | [`mod@self`] | the hash, and [`SteeredDevice`], a queue that hands over what is not for it |
 //! | `mailbox` | where packets wait that others have read |
+//! | `program` | the hash as a program for the kernel |
 
 mod mailbox;
+pub(crate) mod program;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,23 +24,27 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta, WayBack};
 use mailbox::{Handed, Mailbox};
 
-/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet.
+/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the kernel can
+/// compute as well (`program`).
 ///
 /// Who does not know the key cannot aim at one stack in particular. It is no cryptographic hash: what somebody gains who
 /// finds out is that one core has more to do than another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steering {
-    key: [u64; 2],
+    key: [u32; 2],
     queues: u32,
 }
 
-/// 2^64 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4).
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4).
+const FACTOR: u32 = 0x9e37_79b1;
+/// Brings the high bits of a product, which all bits of its factors reach, to the low ones.
+const SHIFT: u32 = 15;
 
 impl Steering {
-    /// Among so many queues, 1 or more, under a secret key.
-    pub fn new(queues: usize, key: [u64; 2]) -> Steering {
-        Steering { key, queues: u32::try_from(queues.max(1)).unwrap_or(u32::MAX) }
+    /// Among so many queues, 1 to 65,535, under a secret key.
+    pub fn new(queues: usize, key: u64) -> Steering {
+        let queues = queues.clamp(1, usize::from(u16::MAX)) as u32;
+        Steering { key: [(key >> 32) as u32, key as u32], queues }
     }
 
     /// How many queues there are.
@@ -48,22 +54,19 @@ impl Steering {
 
     /// The queue of connections between these ends, ours first; below [`Steering::queues`].
     pub fn queue_of(&self, local: SocketAddr, remote: SocketAddr) -> usize {
-        let ports = u32::from(local.port()) << 16 | u32::from(remote.port());
-        let [start, middle] = self.key;
-        let hash = [local.ip(), remote.ip()].into_iter().fold(start, |hash, ip| match ip {
+        // In the order of a packet that arrives.
+        let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
+        let [start, end] = self.key;
+        let hash = [remote.ip(), local.ip()].into_iter().fold(mix(start, ports), |hash, ip| match ip {
             IpAddr::V4(ip) => mix(hash, ip.to_bits()),
-            IpAddr::V6(ip) => {
-                let bits = ip.to_bits();
-                [96, 64, 32, 0].into_iter().fold(hash, |hash, shift| mix(hash, (bits >> shift) as u32))
-            }
+            IpAddr::V6(_) => words(ip).into_iter().fold(hash, mix),
         });
-        let hash = mix(hash ^ middle, ports) & u64::from(u32::MAX);
         // The high bits of a product spread over any number of queues, not only over powers of two.
-        ((hash * u64::from(self.queues)) >> 32) as usize
+        (((mix(hash, end) >> 16) * self.queues) >> 16) as usize
     }
 
     /// The queue of a packet that has arrived; `None` for one that is about no connection.
-    fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
+    pub(crate) fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
         if let Some((remote, local)) = four_tuple(packet) {
             return Some(self.queue_of(local, remote));
         }
@@ -74,9 +77,18 @@ impl Steering {
     }
 }
 
-fn mix(hash: u64, word: u32) -> u64 {
-    let product = (hash ^ u64::from(word)).wrapping_mul(FACTOR);
-    product ^ product >> 32
+fn mix(hash: u32, word: u32) -> u32 {
+    let product = (hash ^ word).wrapping_mul(FACTOR);
+    product ^ product >> SHIFT
+}
+
+/// The words of an IPv6 address, first things first; one of IPv4 as a mapped one.
+fn words(ip: IpAddr) -> [u32; 4] {
+    let bits = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
 /// One queue of a device for one of several stacks: hands over what arrives for the others.
@@ -104,10 +116,17 @@ const SPARE_BUFFERS: usize = 64;
 impl SteeredDevice {
     /// Ties the queues of one device together: as many as `steering` knows, in their order.
     ///
+    /// Where the kernel cannot be taught the hash (no right to, too old), packets come to any queue, and more of them are
+    /// handed over ([`Counters::handed_over`]).
+    ///
     /// # Panics
     /// If there are more or fewer.
-    pub fn over(queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
+    pub fn over(mut queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
         assert_eq!(queues.len(), steering.queues(), "as many queues as the steering knows");
+        if let Some(first) = queues.first_mut() {
+            // What it cannot do is done here.
+            let _ = first.spread(&steering);
+        }
         let mailboxes: Arc<[Mailbox]> = queues.iter().map(|_| Mailbox::default()).collect();
         let over = |(index, queue)| SteeredDevice {
             queue,
@@ -264,7 +283,7 @@ mod tests {
     use crate::memory::MemoryDevice;
     use crate::testing::Tcp;
 
-    const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+    const KEY: u64 = 0x0123_4567_fedc_ba98;
 
     /// A packet from the peer's `port` to ours.
     fn from_port(port: u16, v6: bool) -> Vec<u8> {
@@ -296,13 +315,13 @@ mod tests {
                 counts
             };
             let even = 8000 / queues;
-            for key in [KEY, [1, 2], [u64::MAX, 0x9e37_79b9_7f4a_7c15]] {
+            for key in [KEY, 0, 1, u64::MAX, 0x9e37_79b9_7f4a_7c15] {
                 assert!(count(key).iter().all(|&count| count >= even * 8 / 10 && count <= even * 12 / 10));
             }
         }
         let one =
             |key| (1..64).map(move |port| Steering::new(2, key).queue_of_packet(&from_port(port, false)));
-        assert!(!one(KEY).eq(one([5, 0xdead_beef_1234_5678])));
+        assert!(!one(KEY).eq(one(0xdead_beef_1234_5678)));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::spec::name_problem;
+use crate::steering::Steering;
 use crate::vnet::{Gso, VnetHeader};
 
 /// How a TUN device is opened.
@@ -311,6 +312,10 @@ impl Device for TunDevice {
 
     fn counters(&self) -> Counters {
         self.counters
+    }
+
+    fn spread(&mut self, steering: &Steering) -> io::Result<()> {
+        self.choose_queue_by(steering)
     }
 }
 

@@ -14,6 +14,7 @@
 mod batch;
 pub mod layout;
 pub mod peers;
+mod queues;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -29,6 +30,7 @@ use crate::device::{
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
+use crate::steering::Steering;
 use batch::{Batch, Batches};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
@@ -39,8 +41,7 @@ use peers::{Peers, Route, canonical};
 pub struct UdpOptions {
     /// The longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
     pub path_mtu: usize,
-    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core, and the kernel
-    /// keeps each peer on one of them. Default false.
+    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default false.
     pub reuse_port: bool,
     /// Wish for the socket buffers in bytes, each way; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
@@ -97,35 +98,6 @@ impl UdpDevice {
         }
         socket.bind(&bind.into()).map_err(failed)?;
         UdpDevice::over(socket.into(), options).map_err(failed)
-    }
-
-    /// Binds so many sockets to one address, one for each core. All datagrams of a peer come to one of them, which the kernel
-    /// chooses; what belongs to another is the business of [`steering`](crate::steering).
-    ///
-    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else uses is refused
-    /// although the others share it.
-    ///
-    /// # Errors
-    /// As [`bind`](UdpDevice::bind).
-    pub fn bind_queues(
-        bind: SocketAddr,
-        options: UdpOptions,
-        count: usize,
-    ) -> Result<Vec<UdpDevice>, OpenError> {
-        let first = UdpDevice::bind(bind, options)?;
-        let mut queues = vec![first];
-        if count > 1
-            && let Some(first) = queues.first()
-        {
-            let local = first.local_addr();
-            let failed = |error| OpenError::udp(bind, "cannot be shared", error);
-            socket2::SockRef::from(&first.socket).set_reuse_port(true).map_err(failed)?;
-            let options = UdpOptions { reuse_port: true, ..options };
-            for _ in 1..count {
-                queues.push(UdpDevice::bind(local, options)?);
-            }
-        }
-        Ok(queues)
     }
 
     /// Uses a socket that is bound already, for instance one that was handed over by a service manager.
@@ -318,6 +290,10 @@ impl Device for UdpDevice {
     fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
         // Only a collision of hashes is refused, and then the peer that is known keeps the way.
         let _ = self.peers.heard(Route { outer, from });
+    }
+
+    fn spread(&mut self, steering: &Steering) -> io::Result<()> {
+        self.choose_socket_by(steering)
     }
 }
 

@@ -149,9 +149,6 @@ impl AttachConfig {
             | DeviceSpec::Packet { .. }
             | DeviceSpec::Xdp { .. } => {}
         }
-        if let (DeviceSpec::Packet { .. }, Queues::Exactly(2..)) = (device, self.queues) {
-            return refuse(format!("{device} has one queue: it serves one core"));
-        }
         let Some(gateway) = self.gateway else { return Ok(()) };
         let Some(network) = self.addresses.iter().find(|own| own.contains(gateway)) else {
             return refuse(format!(
@@ -209,9 +206,9 @@ impl AttachConfig {
         let addresses = self.host_addresses(interface)?;
         let options =
             PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
-        let device = PacketDevice::open(interface, options)?;
-        let ports = device.local_ports();
-        let builder = AttachConfig::builder(vec![device], &addresses);
+        let queues = self.open_queues(|count| PacketDevice::open_queues(interface, options, count))?;
+        let ports = queues.first().and_then(PacketDevice::local_ports);
+        let builder = AttachConfig::builder(queues, &addresses);
         let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
         let builder = ports.into_iter().fold(builder, Builder::ephemeral_ports);
         Ok((builder, Attached::Native { addresses }))

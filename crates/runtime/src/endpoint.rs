@@ -333,7 +333,7 @@ impl Builder {
         let addresses = self.stack.addresses.as_slice().into();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
-        let steering = several.then(|| Steering::new(self.queues.len(), [0, 1].map(|n| derived(seed, n))));
+        let steering = several.then(|| Steering::new(self.queues.len(), derived(seed, 0)));
         let queues = match steering {
             Some(steering) => {
                 let boxed = |queue| Box::new(queue) as Box<dyn Device>;

@@ -3,10 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use brisk_tcp::fast_open::{FastOpenListen, KeySource};
+use brisk_tcp::fast_open::{FastOpenListen, FirstData, KeySource, ReplayMemory, ReplayVerdict};
+use brisk_tcp::time::Instant;
 use brisk_tcp::{ConnId, ListenConfig, ListenerId};
 use tokio::task::coop::poll_proceed;
 
@@ -72,6 +73,7 @@ impl TcpListener {
             });
             parts.push(part?);
         }
+        share_replays(&parts);
         Ok(TcpListener { parts, next: AtomicUsize::new(0), local: at })
     }
 
@@ -193,17 +195,43 @@ impl Drop for Part {
     }
 }
 
-/// The limits of one of `count` stacks.
+/// A copy of a SYN from another port may come to another stack than the SYN: all have one memory of them.
+fn share_replays(parts: &[Part]) {
+    let [first, others @ ..] = parts else { return };
+    if others.is_empty() {
+        return;
+    }
+    let shared = first.shared.act(|inner| {
+        let replays = inner.stack.take_replays(first.id)?;
+        let shared = SharedReplays(Arc::new(Mutex::new(replays)));
+        inner.stack.set_replays(first.id, shared.clone());
+        Some(shared)
+    });
+    let Some(shared) = shared else { return };
+    for part in others {
+        part.shared.act(|inner| inner.stack.set_replays(part.id, shared.clone()));
+    }
+}
+
+/// What several stacks remember together. It is asked for SYNs with data and a good cookie only.
+#[derive(Clone, Debug)]
+struct SharedReplays(Arc<Mutex<Box<dyn ReplayMemory>>>);
+
+impl ReplayMemory for SharedReplays {
+    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).judge(syn, now)
+    }
+}
+
+/// The limits of one of `count` stacks. What a client may have pending is not divided: its few connections may fall to one.
 fn part_of(config: ListenConfig, count: usize) -> io::Result<ListenConfig> {
     if count == 1 {
         return Ok(config);
     }
     let share = |limit: u16| limit.div_ceil(u16::try_from(count).unwrap_or(u16::MAX));
-    let fast_open = config.fast_open.map(|fast_open| FastOpenListen {
-        max_pending: share(fast_open.max_pending),
-        max_per_ip: share(fast_open.max_per_ip),
-        ..fast_open
-    });
+    let fast_open = config
+        .fast_open
+        .map(|fast_open| FastOpenListen { max_pending: share(fast_open.max_pending), ..fast_open });
     if fast_open.as_ref().is_some_and(|fast_open| fast_open.one_time) {
         let text = "one-time cookies need an endpoint with one stack: each of several would honour them once";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

@@ -12,9 +12,10 @@ use std::time::Duration;
 use brisk_packet_io::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::endpoint::Builder;
+use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{
-    ConnectConfig, Cores, DeviceSpec, Endpoint, FastOpenConnect, FastOpenOutcome, TcpListener, TcpSocket,
-    TcpStream,
+    ConnectConfig, Cores, DeviceSpec, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome,
+    ListenConfig, TcpListener, TcpSocket, TcpStream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -32,6 +33,8 @@ struct Waiting {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
     reader: Option<Waker>,
     broken: bool,
+    /// All that came here so far, if that is wanted.
+    seen: Option<Vec<(Vec<u8>, RxMeta)>>,
 }
 
 type Inbox = Arc<Mutex<Waiting>>;
@@ -56,6 +59,18 @@ fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
         inboxes[own].iter().map(queue).collect()
     };
     ([side(0), side(1)], inboxes[1].clone())
+}
+
+/// Another packet for a queue.
+fn bring(inbox: &Inbox, packet: Vec<u8>, meta: RxMeta) {
+    let mut inbox = lock(inbox);
+    if let Some(seen) = &mut inbox.seen {
+        seen.push((packet.clone(), meta));
+    }
+    inbox.packets.push_back((packet, meta));
+    let reader = inbox.reader.take();
+    drop(inbox);
+    reader.into_iter().for_each(Waker::wake);
 }
 
 fn lock(inbox: &Inbox) -> MutexGuard<'_, Waiting> {
@@ -94,11 +109,7 @@ impl Device for Queue {
         let checksum = if tx.partial_checksum { ChecksumState::Trusted } else { ChecksumState::Verify };
         let meta = RxMeta { checksum, segment_size: tx.segment_size };
         let to = self.next.fetch_add(1, Ordering::Relaxed) % self.others.len();
-        let mut other = lock(&self.others[to]);
-        other.packets.push_back((packet.to_vec(), meta));
-        let reader = other.reader.take();
-        drop(other);
-        reader.into_iter().for_each(Waker::wake);
+        bring(&self.others[to], packet.to_vec(), meta);
         Ok(())
     }
 
@@ -300,6 +311,47 @@ async fn what_one_stack_has_learnt_of_a_server_all_know() {
     assert_eq!((server.stats().fast_open.served, server.stats().fast_open.cookie_invalid), (20, 0));
     assert!(client.path("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()).rtt.is_some());
     assert!(client.export_fast_open_cache().contains("10.0.0.2"));
+}
+
+/// Where an IPv4 packet has its source port, and the flags of its segment.
+const SOURCE_PORT: std::ops::Range<usize> = 20..22;
+const FLAGS: usize = 33;
+const SYN: u8 = 2;
+
+#[tokio::test]
+async fn a_copy_of_a_syn_is_known_to_every_stack() {
+    let cores = Cores::start(TWO).unwrap();
+    let (client, server, inboxes) = hosts([1, 2], &cores);
+    let replay_window = Some(ReplayWindow::default());
+    let fast_open = Some(FastOpenListen { replay_window, ..FastOpenListen::default() });
+    let config = ListenConfig { fast_open, ..ListenConfig::default() };
+    tokio::spawn(echo(TcpListener::bind_with(&server, at("10.0.0.2:80"), config).unwrap()));
+    let config = ConnectConfig {
+        fast_open: Some(FastOpenConnect { defer: false, ..FastOpenConnect::default() }),
+        ..ConnectConfig::default()
+    };
+    for _ in 0..2 {
+        inboxes.iter().for_each(|inbox| lock(inbox).seen = Some(Vec::new()));
+        let (mut stream, _) = client.connect_with_data(at("10.0.0.2:80"), b"hello", &config).unwrap();
+        stream.shutdown().await.unwrap();
+        timeout(LIMIT, stream.read_to_end(&mut Vec::new())).await.unwrap().unwrap();
+    }
+    let seen: Vec<_> = inboxes.iter().flat_map(|inbox| lock(inbox).seen.take().unwrap()).collect();
+    let (syn, meta) = seen.into_iter().find(|(packet, _)| packet[FLAGS] & SYN != 0).unwrap();
+    assert!(syn.ends_with(b"hello"));
+    let meta = RxMeta { checksum: ChecksumState::Trusted, ..meta };
+    for port in 1..=20_u16 {
+        let mut copy = syn.clone();
+        copy[SOURCE_PORT].copy_from_slice(&port.to_be_bytes());
+        bring(&inboxes[usize::from(port) % 2], copy, meta);
+    }
+    let blocked = async {
+        while server.stats().fast_open.replay_blocked < 20 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), blocked).await.expect("all copies are known");
+    assert_eq!(server.stats().fast_open.served, 1);
 }
 
 #[tokio::test]

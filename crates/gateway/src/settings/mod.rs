@@ -158,7 +158,7 @@ pub struct HopSettings {
 pub struct LimitSettings {
     /// Connections at one time; 1 or more, default 10 000.
     pub max_connections: Option<u32>,
-    /// Threads that serve connections; 1 to 64, default 1.
+    /// Cores that serve connections, each with a thread and a stack; 1 to 64, default all that the process may use.
     #[serde(deserialize_with = "values::threads")]
     pub threads: Option<u8>,
     /// How long connections may go on after the order to stop; default 30 s.

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -30,8 +31,8 @@ pub(super) struct Guards {
     served: Option<(u16, Socket)>,
     /// First port of those that are claimed for connections of ours.
     first: u16,
-    /// A guard for each of them; `None`: not used so far.
-    own: Vec<Option<Socket>>,
+    /// A guard for each of them that was used.
+    own: Vec<OnceLock<Socket>>,
 }
 
 impl Guards {
@@ -63,8 +64,8 @@ impl Guards {
     fn keep(&mut self, Anchors(anchors): Anchors) {
         self.first = anchors.first().map_or(FIRST, |(block, _)| *block);
         for (_, anchor) in anchors {
-            self.own.push(Some(anchor));
-            self.own.extend((1..BLOCK).map(|_| None));
+            self.own.push(OnceLock::from(anchor));
+            self.own.extend((1..BLOCK).map(|_| OnceLock::new()));
         }
     }
 
@@ -75,14 +76,17 @@ impl Guards {
     }
 
     /// Whether `port` is guarded, or is now. Only that which is served and those that are claimed can be.
-    pub(super) fn covers(&mut self, port: u16) -> bool {
-        let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get_mut(usize::from(n))) else {
+    pub(super) fn covers(&self, port: u16) -> bool {
+        let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get(usize::from(n))) else {
             return self.served.as_ref().is_some_and(|(served, _)| *served == port);
         };
-        if place.is_none() {
-            *place = guard(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).ok();
+        if place.get().is_none()
+            && let Ok(guard) = guard(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
+        {
+            // Another queue that was quicker has one too; only one of the two can listen.
+            let _ = place.set(guard);
         }
-        place.is_some()
+        place.get().is_some()
     }
 }
 
@@ -142,7 +146,7 @@ mod tests {
             return;
         }
         let body = || {
-            let mut one = Guards::claim(None, 100).unwrap();
+            let one = Guards::claim(None, 100).unwrap();
             assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
             // A program that asks for a port in the middle of a block leaves the other blocks.
             let busy = FIRST + 3 * BLOCK;

@@ -1,14 +1,21 @@
 //! A TUN device with several queues (`IFF_MULTI_QUEUE`), one for each core.
 //!
 //! The kernel spreads flows over the queues by a hash of its own, and follows the queue that a flow is sent from: after
-//! the first answer its packets come where it is served, until nothing was sent for three seconds. What comes elsewhere
-//! is the business of [`steering`](crate::steering).
+//! the first answer its packets come where it is served, until nothing was sent for three seconds. If it takes our
+//! program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), they come there from the first one on. What comes elsewhere is
+//! the business of [`steering`](crate::steering).
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use super::{BUSY_PAUSE, BUSY_RETRIES, TunDevice, TunOptions};
+use crate::bpf;
 use crate::interface::Interface;
 use crate::privileges::OpenError;
+use crate::steering::{Steering, program};
+
+/// `TUNSETSTEERINGEBPF` of linux/if_tun.h.
+const TUNSETSTEERINGEBPF: libc::Ioctl = libc::_IOR::<libc::c_int>(b'T' as u32, 224);
 
 impl TunDevice {
     /// Opens so many queues of the TUN device `name`, which is created if there is none. One queue is the device as
@@ -30,6 +37,17 @@ impl TunDevice {
         let options = TunOptions { multi_queue: true, ..options };
         (0..count).map(|_| TunDevice::open(name, options)).collect()
     }
+
+    /// Lets the kernel choose among the queues of this device as `steering` does.
+    pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
+        let program = bpf::load(&program::for_packets(steering))?;
+        let number: libc::c_int = program.as_raw_fd();
+        // SAFETY: TUNSETSTEERINGEBPF reads one int, and the pointer is to a live one. The device keeps the program.
+        match unsafe { libc::ioctl(self.as_raw_fd(), TUNSETSTEERINGEBPF, &raw const number) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 /// Whether somebody has a queue of the interface, and goes on having one: it has a carrier for as long.
@@ -46,7 +64,13 @@ fn is_held(name: &str, retries: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::net::{IpAddr, SocketAddr};
+
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
+    use crate::device::Device;
     use crate::netns::Namespace;
     use crate::privileges::{has_net_admin, has_sys_admin};
 
@@ -76,6 +100,51 @@ mod tests {
             let one = opened(1).unwrap();
             assert_eq!(one.len(), 1);
             assert!(open(2).is_err());
+        };
+        Namespace::anonymous().unwrap().run(work).unwrap();
+    }
+    /// Starts a connection of the kernel's, for its SYN.
+    fn dial(to: SocketAddr) -> Socket {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), None).unwrap();
+        let error = socket.connect(&to.into()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS), "{error}");
+        socket
+    }
+
+    #[test]
+    fn the_kernel_brings_each_connection_to_its_own_queue() {
+        if !has_sys_admin() || !has_net_admin() {
+            println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            return;
+        }
+        let work = || {
+            let Ok(mut queues) = TunDevice::open_queues("pioq", TunOptions::default(), 3) else {
+                println!("skipped: there is no /dev/net/tun");
+                return;
+            };
+            queues[0].configure("10.79.0.1".parse().unwrap(), 24, 1400).unwrap();
+            queues[0].configure("fd00:79::1".parse().unwrap(), 64, 1400).unwrap();
+            let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
+            if let Err(error) = queues[0].spread(&steering) {
+                println!("skipped: the kernel takes no program: {error}");
+                return;
+            }
+            let peers = ["10.79.0.2", "fd00:79::2"].map(|ip| ip.parse::<IpAddr>().unwrap());
+            let to = |port| peers.map(|ip| SocketAddr::new(ip, port));
+            let dialled: Vec<Socket> = (1..=60).flat_map(to).map(dial).collect();
+            let mut found = HashSet::new();
+            for (index, queue) in queues.iter().enumerate() {
+                let (mut buffer, before) = ([0; 2000], found.len());
+                while let Ok(len) = queue.recv(&mut buffer) {
+                    // Besides the SYNs there are messages of IPv6's neighbour discovery.
+                    if let Some(tuple) = brisk_wire::four_tuple(&buffer[..len]) {
+                        assert_eq!(steering.queue_of_packet(&buffer[..len]), Some(index), "{tuple:?}");
+                        found.insert(tuple);
+                    }
+                }
+                assert!(found.len() > before, "queue {index} got nothing");
+            }
+            assert_eq!(found.len(), dialled.len());
         };
         Namespace::anonymous().unwrap().run(work).unwrap();
     }

@@ -37,6 +37,8 @@ use crate::buffers::Buffers;
 use crate::device::MAX_SUPER;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
+/// Where the ports are.
+pub(crate) const PORTS: u32 = 12;
 /// Bytes before the options.
 pub const HEADER_LEN: usize = 16;
 /// IPv6 and TCP header of the packet that the stack sees, without options.

@@ -51,6 +51,6 @@ pub use client::{ClientMemory, FastOpenConnect};
 pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
 pub use hold::LastAckHold;
 pub use outcome::{BlackHoleSign, FastOpenOutcome, OffReason, SynAckClass};
-pub use replay::ReplayWindow;
+pub use replay::{FirstData, ReplayMemory, ReplayVerdict, ReplayWindow};
 pub use server::{FastOpenListen, ServerLimits};
 pub use switches::FastOpenSwitches;

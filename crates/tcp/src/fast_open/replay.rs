@@ -9,10 +9,14 @@
 //! that is known opens an ordinary handshake, which an old duplicate never completes. What is remembered is a
 //! keyed hash; that two SYNs share one costs the second a round trip.
 //!
+//! Where several stacks share the addresses of a host, a copy may come to another one; their driver lets them share the
+//! window ([`ReplayMemory`]).
+//!
 //! A restart forgets everything: with keys drawn at the start the old cookies are worthless then, with configured
 //! keys a SYN from before can be taken once more.
 
 use alloc::collections::VecDeque;
+use core::fmt;
 use core::hash::BuildHasher;
 use core::net::IpAddr;
 
@@ -41,21 +45,30 @@ impl Default for ReplayWindow {
 
 /// A SYN with data, as far as a copy of it is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct FirstData<'a> {
-    pub(crate) client: IpAddr,
-    pub(crate) isn: SeqNum,
-    pub(crate) data: &'a [u8],
+pub struct FirstData<'a> {
+    /// Its source address.
+    pub client: IpAddr,
+    /// Its sequence number.
+    pub isn: SeqNum,
+    /// What it brings.
+    pub data: &'a [u8],
 }
 
 /// What a SYN is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReplayVerdict {
+pub enum ReplayVerdict {
     /// Not seen within the window; it is remembered now.
     Fresh,
     /// Seen before.
     Replayed,
     /// There is no room to remember it.
     Full,
+}
+
+/// Who remembers the SYNs of a listener: the listener itself, or somebody who does it for several stacks.
+pub trait ReplayMemory: fmt::Debug + Send {
+    /// Judges a SYN whose data is about to be taken, and remembers it if it is fresh.
+    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;
 }
 
 /// The SYNs that one listener remembers.
@@ -74,9 +87,10 @@ impl Replays {
         let seen = HashSet::with_hasher(hash.clone());
         Replays { window, hash, seen, order: VecDeque::new() }
     }
+}
 
-    /// Judges a SYN whose data is about to be taken.
-    pub(crate) fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
+impl ReplayMemory for Replays {
+    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
         while let Some((_, mark)) = self.order.pop_front_if(|(expiry, _)| *expiry <= now) {
             self.seen.remove(&mark);
         }

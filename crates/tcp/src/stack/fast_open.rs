@@ -19,7 +19,7 @@ use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
-use crate::fast_open::replay::{FirstData, ReplayVerdict, Replays};
+use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
 use crate::fast_open::server::{Plain, Server, SynFacts, Ticket, Verdict};
 use crate::fast_open::{
     CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
@@ -51,7 +51,7 @@ pub(crate) struct FastOpen {
 pub(crate) struct FastOpenAt {
     config: FastOpenListen,
     ring: Option<KeyRing>,
-    replays: Option<Replays>,
+    replays: Option<Box<dyn ReplayMemory>>,
 }
 
 impl FastOpenAt {
@@ -64,9 +64,18 @@ impl FastOpenAt {
     fn cut(&mut self, common: &KeySource, hash: &KeyedHash) {
         let FastOpenListen { keys, mac, dst, replay_window, .. } = &self.config;
         if self.replays.is_none() {
-            self.replays = replay_window.map(|window| Replays::new(window, hash.clone()));
+            let replays = |window| Box::new(Replays::new(window, hash.clone())) as Box<dyn ReplayMemory>;
+            self.replays = replay_window.map(replays);
         }
         self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *mac, *dst));
+    }
+
+    /// Puts another memory of SYNs into the place of the one that there is, which is returned.
+    pub(super) fn replace_replays(
+        &mut self,
+        replays: Option<Box<dyn ReplayMemory>>,
+    ) -> Option<Box<dyn ReplayMemory>> {
+        core::mem::replace(&mut self.replays, replays)
     }
 }
 
@@ -126,7 +135,7 @@ impl FastOpen {
     fn unless_replayed(
         &mut self,
         verdict: Verdict,
-        replays: Option<&mut Replays>,
+        replays: Option<&mut Box<dyn ReplayMemory>>,
         tuple: &FourTuple,
         syn: &Arrived<'_>,
         now: Instant,

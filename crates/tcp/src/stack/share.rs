@@ -9,10 +9,11 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use super::Stack;
 use super::demux::FourTuple;
+use super::{ListenerId, Stack};
 use crate::fast_open::KeySource;
 use crate::fast_open::client::{Asker, Report};
+use crate::fast_open::replay::ReplayMemory;
 use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, PathReport};
 use crate::time::Instant;
@@ -91,6 +92,20 @@ impl Stack {
             Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
             Learnt::Opened(to, opened) => self.gentle_memory.on_opened(*to, opened, now),
             Learnt::Spoilt(to) => self.gentle_memory.on_spoilt(*to, now),
+        }
+    }
+
+    /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow) out, so that it can be shared;
+    /// until it has one again ([`Stack::set_replays`]) it takes any copy.
+    pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
+        self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
+    }
+
+    /// Gives a listener with Fast Open a memory that the other stacks have as well.
+    pub fn set_replays(&mut self, listener: ListenerId, replays: impl ReplayMemory + 'static) {
+        let at = self.listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut());
+        if let Some(at) = at {
+            at.replace_replays(Some(Box::new(replays)));
         }
     }
 

@@ -1,0 +1,121 @@
+//! Several packet sockets for one interface (`PACKET_FANOUT`), one for each core.
+//!
+//! Each frame comes to one of them, to the first until the kernel is given a program that chooses. The queues share their
+//! guards.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::{PacketDevice, PacketOptions};
+use crate::bpf;
+use crate::privileges::OpenError;
+use crate::sockopt;
+use crate::steering::{Steering, program};
+
+// From linux/if_packet.h.
+const PACKET_FANOUT: i32 = 18;
+const PACKET_FANOUT_DATA: i32 = 22;
+const PACKET_FANOUT_CBPF: u32 = 6;
+/// The kernel finds a number for the group that nobody uses (Linux 4.12).
+const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
+
+impl PacketDevice {
+    /// Opens so many queues on `interface`.
+    ///
+    /// # Errors
+    /// As [`open`](PacketDevice::open).
+    pub fn open_queues(
+        interface: &str,
+        options: PacketOptions,
+        count: usize,
+    ) -> Result<Vec<PacketDevice>, OpenError> {
+        let first = PacketDevice::open(interface, options)?;
+        if count <= 1 {
+            return Ok(vec![first]);
+        }
+        let failed = |error| OpenError::packet(interface, "packet sockets cannot share it", error);
+        let group = first.found_group().map_err(failed)?;
+        let guards = first.guards.clone();
+        let mut queues = vec![first];
+        for _ in 1..count {
+            let queue = PacketDevice::guarded(interface, options, guards.clone())?;
+            queue.join_group(group).map_err(failed)?;
+            queues.push(queue);
+        }
+        Ok(queues)
+    }
+
+    /// Makes a group of sockets with this one in it; returns its number.
+    fn found_group(&self) -> io::Result<u16> {
+        self.join((PACKET_FANOUT_FLAG_UNIQUEID | PACKET_FANOUT_CBPF) << 16)?;
+        let value = sockopt::get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
+        let value: [u8; 4] = value.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        // The low half is the number of the group.
+        Ok(u32::from_ne_bytes(value) as u16)
+    }
+
+    fn join_group(&self, group: u16) -> io::Result<()> {
+        self.join(PACKET_FANOUT_CBPF << 16 | u32::from(group))
+    }
+
+    fn join(&self, argument: u32) -> io::Result<()> {
+        sockopt::set(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, &argument.to_ne_bytes())
+    }
+
+    /// Lets the kernel choose among the queues of this device as `steering` does.
+    pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
+        let program = program::for_packets(steering);
+        bpf::set_program(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::device::{Device, RxMeta};
+    use crate::netns::Namespace;
+    use crate::privileges::{has_net_admin, has_sys_admin};
+    use crate::testing::Tcp;
+    use crate::tun::{TunDevice, TunOptions};
+
+    #[test]
+    fn the_kernel_brings_each_connection_to_its_own_queue_and_ports_are_guarded_once() {
+        if !has_sys_admin() || !has_net_admin() {
+            println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            return;
+        }
+        let work = || {
+            // A link, and who sends on it.
+            let Ok(mut link) = TunDevice::open("pioq", TunOptions::default()) else {
+                println!("skipped: there is no /dev/net/tun");
+                return;
+            };
+            link.configure("10.77.0.1".parse().unwrap(), 24, 1400).unwrap();
+            let served = Some("0.0.0.0:80".parse().unwrap());
+            let options = PacketOptions { serve: served, local_ports: 64, ..PacketOptions::default() };
+            let mut queues = PacketDevice::open_queues("pioq", options, 3).unwrap();
+            let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
+            queues[0].spread(&steering).unwrap();
+            for port in 1..=60 {
+                link.send_raw(&Tcp { ports: (port, 80), ..Tcp::v4() }.packet()).unwrap();
+            }
+            let mut found = HashSet::new();
+            for (index, queue) in queues.iter_mut().enumerate() {
+                let before = found.len();
+                let mut sink = |packet: &[u8], _: RxMeta| {
+                    assert_eq!(steering.queue_of_packet(packet), Some(index));
+                    found.insert(brisk_wire::four_tuple(packet));
+                };
+                queue.receive(100, &mut sink).unwrap();
+                assert!(found.len() > before, "queue {index} got nothing");
+            }
+            assert_eq!(found.len(), 60);
+            let ports = queues[0].local_ports().unwrap();
+            assert!(queues.iter().all(|queue| queue.local_ports() == Some(ports.clone())));
+            assert!(queues.iter().all(|queue| queue.guards.covers(*ports.end()) && queue.guards.covers(80)));
+        };
+        Namespace::anonymous().unwrap().run(work).unwrap();
+    }
+}

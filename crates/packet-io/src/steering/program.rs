@@ -1,0 +1,108 @@
+//! The hash of [`Steering`] as a program for the kernel, so that it brings a packet to the right queue at once.
+//!
+//! What a program does not know (other protocols, options of IPv4, peers of UDP with an IPv6 address) it leaves to chance;
+//! the queue that gets it hands it over.
+
+use std::net::SocketAddr;
+
+use libc::sock_filter;
+
+use super::{FACTOR, SHIFT, Steering, words};
+use crate::bpf::{LD, LDB, LDH, LDW, LDX, LSH, MUL, RET_A, RSH, TAX, TXA, XOR_X, skip_if, skip_unless, step};
+use crate::udp::layout::PORTS;
+use crate::udp::{LOCAL_INNER, inner_address};
+
+/// First byte of an IPv4 header without options, whose length is [`IPV4_HEADER`].
+const IPV4: u32 = 0x45;
+const IPV4_HEADER: u32 = 20;
+const TCP: u32 = 6;
+/// Where the outer IP header begins, for a program that sees the payload of a datagram.
+const OUTER: u32 = libc::SKF_NET_OFF as u32;
+
+/// Answers the queue of an IP packet; 0 for what is no segment.
+pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
+    let v4 = Program::of(steering).demand(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
+    let v6 = Program::of(steering)
+        .then(LDB, 0)
+        .then(RSH, 4)
+        .demand_loaded(6, 0)
+        .demand(6, TCP, 0)
+        .mix_words(40, 1)
+        .mix_words(8, 8)
+        .finish(steering);
+    let choice = [step(LDB, 0), skip_unless(IPV4, v4.len() as u8)];
+    [choice.to_vec(), v4, v6].concat()
+}
+
+/// Answers the queue of a datagram of [`udp`](crate::udp) of a peer with an IPv4 address; of others a number that is too
+/// high.
+pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
+    let [first, second, ..] = words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
+    Program::of(steering)
+        .demand(OUTER, IPV4, u32::MAX)
+        .mix_words(PORTS, 1)
+        .mix(&[first, second])
+        .then(LDH, OUTER + IPV4_HEADER)
+        .then(LSH, 16)
+        .mix_loaded()
+        .mix_words(OUTER + 12, 1)
+        .mix(&words(LOCAL_INNER.into()))
+        .finish(steering)
+}
+
+/// A program that has the hash so far in X.
+struct Program(Vec<sock_filter>);
+
+impl Program {
+    fn of(steering: &Steering) -> Program {
+        Program(vec![step(LDX, steering.key[0])])
+    }
+
+    fn then(mut self, code: u32, k: u32) -> Program {
+        self.0.push(step(code, k));
+        self
+    }
+
+    /// Answers `otherwise` unless byte `at` is `k`.
+    fn demand(self, at: u32, k: u32, otherwise: u32) -> Program {
+        self.then(LDB, at).demand_loaded(k, otherwise)
+    }
+
+    fn demand_loaded(mut self, k: u32, otherwise: u32) -> Program {
+        self.0.push(skip_if(k, 2));
+        self.then(LD, otherwise).then(RET_A, 0)
+    }
+
+    /// [`mix`](super::mix) of X and the accumulator.
+    fn mix_loaded(self) -> Program {
+        let product = self.then(XOR_X, 0).then(MUL, FACTOR).then(TAX, 0);
+        product.then(RSH, SHIFT).then(XOR_X, 0).then(TAX, 0)
+    }
+
+    /// Mixes in `count` words of the packet.
+    fn mix_words(self, start: u32, count: u32) -> Program {
+        (0..count).fold(self, |program, n| program.then(LDW, start + 4 * n).mix_loaded())
+    }
+
+    fn mix(self, words: &[u32]) -> Program {
+        words.iter().fold(self, |program, &word| program.then(LD, word).mix_loaded())
+    }
+
+    /// The queue of the hash, as [`Steering::queue_of`] has it.
+    fn finish(self, steering: &Steering) -> Vec<sock_filter> {
+        let program = self.mix(&steering.key[1..]).then(TXA, 0);
+        program.then(RSH, 16).then(MUL, steering.queues).then(RSH, 16).then(RET_A, 0).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_short_enough_for_their_jumps_and_for_any_kernel() {
+        let steering = Steering::new(8, 7);
+        assert!(for_packets(&steering).len() < 256);
+        assert!(for_datagrams(&steering).len() < 256);
+    }
+}

@@ -1,0 +1,112 @@
+//! Several sockets that share a port (`SO_REUSEPORT`), one for each core.
+//!
+//! The kernel keeps all datagrams of a peer on one of them, until it is given a program that looks at the connections in
+//! them; that needs no privilege. It knows peers with an IPv4 address only. What comes to another socket than it should is
+//! the business of [`steering`](crate::steering).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use super::{UdpDevice, UdpOptions};
+use crate::bpf;
+use crate::privileges::OpenError;
+use crate::steering::{Steering, program};
+
+impl UdpDevice {
+    /// Binds so many sockets to one address.
+    ///
+    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else uses is refused
+    /// although the others share it.
+    ///
+    /// # Errors
+    /// As [`bind`](UdpDevice::bind).
+    pub fn bind_queues(
+        bind: SocketAddr,
+        options: UdpOptions,
+        count: usize,
+    ) -> Result<Vec<UdpDevice>, OpenError> {
+        let first = UdpDevice::bind(bind, options)?;
+        let mut queues = vec![first];
+        if count > 1
+            && let Some(first) = queues.first()
+        {
+            let local = first.local_addr();
+            let failed = |error| OpenError::udp(bind, "cannot be shared", error);
+            socket2::SockRef::from(&first.socket).set_reuse_port(true).map_err(failed)?;
+            let options = UdpOptions { reuse_port: true, ..options };
+            for _ in 1..count {
+                queues.push(UdpDevice::bind(local, options)?);
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Lets the kernel choose among the sockets of this port as `steering` does; they count in the order of their binding.
+    pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
+        // It sees the payload, and answers the number of a socket; if there is none, the kernel chooses.
+        let (program, option) = (program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
+        bpf::set_program(self.socket.as_fd(), libc::SOL_SOCKET, option, &program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::{Device, TxMeta};
+    use crate::testing::Tcp;
+    use crate::udp::inner_address;
+
+    /// How many of 90 connections of a peer at `peer` come to the right one of three sockets bound to `bind`, and how many of
+    /// the sockets got something.
+    async fn steered(bind: &str, peer: &str) -> (usize, usize) {
+        let mut queues = UdpDevice::bind_queues(bind.parse().unwrap(), UdpOptions::default(), 3).unwrap();
+        let steering = Steering::new(3, 0x0f1e_2d3c_4b5a_6978);
+        queues[0].spread(&steering).unwrap();
+        let peer: SocketAddr = peer.parse().unwrap();
+        let mut client = UdpDevice::bind(peer, UdpOptions::default()).unwrap();
+        let server = inner_address(SocketAddr::new(peer.ip(), queues[0].local_addr().port()));
+        for port in 1..=90 {
+            let segment = Tcp { src: UdpDevice::local_inner(), dst: server, ports: (port, 80), ..Tcp::v6() };
+            client.send(&segment.packet(), TxMeta::default()).unwrap();
+            // By itself, since what the kernel joins stays together.
+            client.flush().unwrap();
+        }
+        let (mut all, mut right, mut used) = (0, 0, [false; 3]);
+        let arrival = async {
+            while all < 90 {
+                for (index, queue) in queues.iter_mut().enumerate() {
+                    let readable =
+                        tokio::time::timeout(Duration::from_millis(5), poll_fn(|cx| queue.poll_readable(cx)));
+                    if readable.await.is_err() {
+                        continue;
+                    }
+                    let sink = &mut |packet: &[u8], _| {
+                        all += 1;
+                        right += usize::from(steering.queue_of_packet(packet) == Some(index));
+                        used[index] = true;
+                    };
+                    queue.receive(64, sink).unwrap();
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), arrival).await.expect("the segments arrive");
+        (right, used.iter().filter(|used| **used).count())
+    }
+
+    #[tokio::test]
+    async fn each_connection_of_a_peer_comes_to_its_own_socket() {
+        assert_eq!(steered("127.0.0.1:0", "127.0.0.1:0").await, (90, 3));
+        assert_eq!(steered("[::]:0", "127.0.0.1:0").await, (90, 3));
+    }
+
+    #[tokio::test]
+    async fn a_peer_with_an_ipv6_address_is_left_to_the_kernel() {
+        let (right, used) = steered("[::]:0", "[::1]:0").await;
+        assert!(right < 90);
+        assert_eq!(used, 1);
+    }
+}
