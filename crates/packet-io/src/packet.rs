@@ -5,12 +5,15 @@
 //! so that the kernel routes it, asks for the neighbour's address and applies its rules. `guard` is what keeps the kernel
 //! from answering. All of it needs CAP_NET_RAW and nothing else.
 //!
+//! Where it may, the stack gets its segments by a faster way: the kernel redirects them (`redirect`, [`open`]).
+//!
 //! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this host; the
 //! kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). What is sent goes out packet by packet, finished.
 
 mod filter;
 mod guard;
 mod queues;
+mod redirect;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -22,6 +25,7 @@ use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 
+use crate::bpf;
 use crate::device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use crate::headers::Headers;
 use crate::interface::Interface;
@@ -31,7 +35,9 @@ use crate::reactor::Reactor;
 use crate::spec::name_problem;
 use crate::steering::Steering;
 use crate::vnet::VnetHeader;
+use filter::Wanted;
 use guard::Guards;
+use redirect::RedirectDevice;
 
 /// How a packet device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,11 +49,14 @@ pub struct PacketOptions {
     pub local_ports: u16,
     /// Wish for the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
+    /// Let the kernel redirect frames instead of copying them to packet sockets, where [`open`] finds that it can.
+    /// Default true.
+    pub redirect: bool,
 }
 
 impl Default for PacketOptions {
     fn default() -> Self {
-        PacketOptions { serve: None, local_ports: 256, buffer_bytes: 4 << 20 }
+        PacketOptions { serve: None, local_ports: 256, buffer_bytes: 4 << 20, redirect: true }
     }
 }
 
@@ -85,6 +94,51 @@ const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 pub(crate) const ETH_P_ALL: u16 = 3;
 
+/// What [`open`] has opened.
+pub struct Opened {
+    /// The queues, each a device.
+    pub queues: Vec<Box<dyn Device>>,
+    /// The ports that connections opened by the stack must come from.
+    pub local_ports: Option<RangeInclusive<u16>>,
+    /// Whether the kernel redirects the frames; if not, they come by packet sockets.
+    pub redirected: bool,
+}
+
+/// Opens so many queues for the stack on `addresses`, which the host has and which are reached over `interface`: by
+/// redirection where the system allows it, by packet sockets otherwise.
+///
+/// # Errors
+/// As [`PacketDevice::open`].
+pub fn open(
+    interface: &str,
+    addresses: &[IpAddr],
+    options: PacketOptions,
+    count: usize,
+) -> Result<Opened, OpenError> {
+    let guards = claim(interface, options)?;
+    let local_ports = guards.ports();
+    if options.redirect
+        && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, options, &guards, count)
+    {
+        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true });
+    }
+    let queues = PacketDevice::queues(interface, options, guards, count)?;
+    Ok(Opened { queues: boxed(queues), local_ports, redirected: false })
+}
+
+fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
+    queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>).collect()
+}
+
+fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenError> {
+    if let Some(problem) = name_problem(interface) {
+        return Err(OpenError::unsupported(format!("packet:{interface}"), problem));
+    }
+    Guards::claim(options.serve, options.local_ports)
+        .map(Arc::new)
+        .map_err(|error| OpenError::guard(interface, options.serve, error))
+}
+
 impl PacketDevice {
     /// Opens `interface`. What `options` asks the stack to listen on is guarded from now on.
     ///
@@ -92,12 +146,7 @@ impl PacketDevice {
     /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP packets, and if
     /// another program has the port.
     pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
-        if let Some(problem) = name_problem(interface) {
-            return Err(OpenError::unsupported(format!("packet:{interface}"), problem));
-        }
-        let guards = Guards::claim(options.serve, options.local_ports)
-            .map_err(|error| OpenError::guard(interface, options.serve, error))?;
-        PacketDevice::guarded(interface, options, Arc::new(guards))
+        PacketDevice::guarded(interface, options, claim(interface, options)?)
     }
 
     fn guarded(
@@ -312,7 +361,10 @@ pub(crate) fn describe_arrivals(socket: &Socket) -> io::Result<()> {
 fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards) -> io::Result<()> {
     describe_arrivals(socket)?;
     let served = options.serve.map(|served| served.port());
-    socket.attach_filter(&filter::program(link as u32, served, guards.ports().as_ref()))?;
+    let own = guards.ports();
+    let wanted = Wanted { link: link as u32, served, own: own.as_ref(), addresses: &[] };
+    let program = filter::program(wanted);
+    bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use crate::device::Device;
-use crate::packet::{PacketDevice, PacketOptions};
+use crate::interface::Interface;
+use crate::packet::{self, PacketOptions};
 use crate::privileges::OpenError;
 use crate::tun::{TunDevice, TunOptions};
 use crate::udp::{UdpDevice, UdpOptions};
@@ -85,7 +86,10 @@ impl DeviceSpec {
             DeviceSpec::Tun { name } => Ok(Box::new(TunDevice::open(name, TunOptions::default())?)),
             DeviceSpec::Udp { bind } => Ok(Box::new(UdpDevice::bind(*bind, UdpOptions::default())?)),
             DeviceSpec::Packet { interface } => {
-                Ok(Box::new(PacketDevice::open(interface, PacketOptions::default())?))
+                let addresses = Interface::named(interface)?.addresses()?;
+                let opened = packet::open(interface, &addresses, PacketOptions::default(), 1)?;
+                let problem = || OpenError::unsupported(self.to_string(), "it has no queue");
+                opened.queues.into_iter().next().ok_or_else(problem)
             }
             DeviceSpec::Xdp { .. } => {
                 Err(OpenError::unsupported(self.to_string(), "not built yet: use packet:, tun: or udp:"))

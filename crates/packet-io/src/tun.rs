@@ -82,13 +82,18 @@ impl TunDevice {
         if let Some(problem) = name_problem(name) {
             return Err(OpenError::unsupported(format!("tun:{name}"), problem));
         }
+        TunDevice::open_named(name, options)
+    }
+
+    /// [`open`](TunDevice::open) for any name that the kernel takes.
+    fn open_named(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
             .map_err(|error| OpenError::tun(name, "/dev/net/tun cannot be opened", error.into()))?;
-        let vnet = attach(fd.as_fd(), name, options)
+        let (vnet, name) = attach(fd.as_fd(), name, options)
             .map_err(|error| OpenError::tun(name, "cannot be attached", error))?;
-        let mtu = Interface::named(name)?.mtu()?;
-        Ok(TunDevice::over(fd, name, mtu, vnet))
+        let mtu = Interface::named(&name)?.mtu()?;
+        Ok(TunDevice::over(fd, &name, mtu, vnet))
     }
 
     /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be
@@ -117,12 +122,11 @@ impl TunDevice {
         }
         let status = rustix::fs::fcntl_getfl(&fd).map_err(|error| failed(error.into()))?;
         rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
-        let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
         let vnet = flags & libc::IFF_VNET_HDR != 0;
         if vnet {
             set_number(fd.as_fd(), libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int).map_err(failed)?;
         }
-        Ok(TunDevice::over(fd, &String::from_utf8_lossy(&name), mtu.clamp(68, MAX_SUPER), vnet))
+        Ok(TunDevice::over(fd, &name_in(&request), mtu.clamp(68, MAX_SUPER), vnet))
     }
 
     fn over(fd: OwnedFd, name: &str, mtu: usize, vnet: bool) -> TunDevice {
@@ -212,6 +216,12 @@ impl TunDevice {
         let header = VnetHeader::unfinished(&headers, gso);
         let parts = [IoSlice::new(head), IoSlice::new(payload[0]), IoSlice::new(payload[1])];
         self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+    }
+
+    /// Counts a packet that is not to be sent.
+    pub(crate) fn refuse(&mut self) -> io::Result<()> {
+        self.counters.send_refused += 1;
+        Ok(())
     }
 
     /// Counts what became of a packet; a refusal is a loss.
@@ -366,24 +376,22 @@ fn write_packet(fd: BorrowedFd<'_>, vnet: Option<VnetHeader>, parts: &[IoSlice<'
     Ok(())
 }
 
-/// Binds the descriptor to an interface. Returns whether packets will carry a `virtio_net_hdr`.
-fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<bool> {
+/// Binds the descriptor to an interface. Returns whether packets will carry a `virtio_net_hdr`, and its name.
+fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bool, String)> {
     let queue = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let plain = libc::IFF_TUN | libc::IFF_NO_PI | queue;
     if !options.offload {
-        set_interface(fd, name, plain)?;
+        let name = set_interface(fd, name, plain)?;
         // A persistent device may remember what its previous owner could take.
         let _ = set_number(fd, libc::TUNSETOFFLOAD, 0);
-        return Ok(false);
+        return Ok((false, name));
     }
-    if let Err(error) = set_interface(fd, name, plain | libc::IFF_VNET_HDR) {
+    let name = match set_interface(fd, name, plain | libc::IFF_VNET_HDR) {
+        Ok(name) => name,
         // A kernel from before virtio_net_hdr answers EINVAL; any other reason will be the same again.
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            return Err(error);
-        }
-        set_interface(fd, name, plain)?;
-        return Ok(false);
-    }
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+        Err(_) => return Ok((false, set_interface(fd, name, plain)?)),
+    };
     set_number(fd, libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int)?;
     let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
     // What we offer to receive, best first. Refused altogether, the kernel finishes its packets itself.
@@ -392,19 +400,30 @@ fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<boo
             break;
         }
     }
-    Ok(true)
+    Ok((true, name))
 }
 
-fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<()> {
+/// Returns the name, in which the kernel puts a number for `%d`.
+fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<String> {
     let mut request = interface_request(name);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    for _ in 0..BUSY_RETRIES {
+    for retry in 0.. {
         match ioctl_interface(fd, libc::TUNSETIFF, &mut request) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_PAUSE),
-            other => return other,
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && retry < BUSY_RETRIES => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            other => {
+                other?;
+                break;
+            }
         }
     }
-    ioctl_interface(fd, libc::TUNSETIFF, &mut request)
+    Ok(name_in(&request))
+}
+
+fn name_in(request: &libc::ifreq) -> String {
+    let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
 }
 
 /// A request about the interface `name`, which is cut to what fits.

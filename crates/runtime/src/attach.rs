@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use brisk_packet_io::interface::Interface;
-use brisk_packet_io::packet::{PacketDevice, PacketOptions};
+use brisk_packet_io::packet::{self, PacketOptions};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::{Device, DeviceSpec, OpenError};
@@ -86,6 +86,8 @@ pub enum Attached {
     Native {
         /// The stack's addresses.
         addresses: Vec<IpAddr>,
+        /// Of `packet:`, whether the kernel redirects frames ([`packet::Opened`]).
+        redirected: bool,
     },
     /// Peers are known by UDP address and port.
     Udp {
@@ -175,7 +177,10 @@ impl AttachConfig {
             }
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
-        Ok((AttachConfig::builder(queues, &addresses), Attached::Native { addresses }))
+        Ok((
+            AttachConfig::builder(boxed(queues), &addresses),
+            Attached::Native { addresses, redirected: false },
+        ))
     }
 
     /// Gives the kernel its side of the network of `own`.
@@ -199,19 +204,19 @@ impl AttachConfig {
         let options = UdpOptions { path_mtu, ..defaults };
         let queues = self.open_queues(|count| UdpDevice::bind_queues(bind, options, count))?;
         let local = queues.first().map_or(bind, UdpDevice::local_addr);
-        Ok((AttachConfig::builder(queues, &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
+        Ok((AttachConfig::builder(boxed(queues), &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
     }
 
     fn open_packet(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
         let addresses = self.host_addresses(interface)?;
         let options =
             PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
-        let queues = self.open_queues(|count| PacketDevice::open_queues(interface, options, count))?;
-        let ports = queues.first().and_then(PacketDevice::local_ports);
-        let builder = AttachConfig::builder(queues, &addresses);
+        let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
+        let opened = packet::open(interface, &addresses, options, count)?;
+        let builder = AttachConfig::builder(opened.queues, &addresses);
         let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
-        let builder = ports.into_iter().fold(builder, Builder::ephemeral_ports);
-        Ok((builder, Attached::Native { addresses }))
+        let builder = opened.local_ports.into_iter().fold(builder, Builder::ephemeral_ports);
+        Ok((builder, Attached::Native { addresses, redirected: opened.redirected }))
     }
 
     /// The addresses of the host that the stack shares with the kernel.
@@ -232,8 +237,7 @@ impl AttachConfig {
     }
 
     /// `queues` is not empty.
-    fn builder(queues: Vec<impl Device + 'static>, addresses: &[IpAddr]) -> Builder {
-        let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>).collect();
+    fn builder(queues: Vec<Box<dyn Device>>, addresses: &[IpAddr]) -> Builder {
         addresses.iter().fold(Builder::on_queues(queues), |builder, own| builder.address(*own))
     }
 
@@ -250,6 +254,10 @@ impl AttachConfig {
     }
 }
 
+fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
+    queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>).collect()
+}
+
 impl Attached {
     /// What the stack connects to in order to reach `outside`.
     ///
@@ -258,7 +266,7 @@ impl Attached {
     pub fn destination(&self, outside: SocketAddr) -> Result<SocketAddr, NoRoute> {
         match self {
             Attached::Udp { .. } => Ok(SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT)),
-            Attached::Native { addresses } => {
+            Attached::Native { addresses, .. } => {
                 let family = if outside.is_ipv4() { "IPv4" } else { "IPv6" };
                 match addresses.iter().any(|own| own.is_ipv4() == outside.is_ipv4()) {
                     true => Ok(outside),
@@ -295,7 +303,7 @@ impl Attached {
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { local } => *local,
-            Attached::Native { addresses } => {
+            Attached::Native { addresses, .. } => {
                 let own = addresses.iter().find(|own| own.is_ipv4() == local.is_ipv4());
                 let address = own.copied().filter(|_| local.ip().is_unspecified()).unwrap_or(local.ip());
                 SocketAddr::new(address, local.port())
@@ -337,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_destination_needs_an_address_of_its_family() {
-        let attached = Attached::Native { addresses: vec!["10.0.0.2".parse().unwrap()] };
+        let attached = Attached::Native { addresses: vec!["10.0.0.2".parse().unwrap()], redirected: false };
         let (v4, v6) = ("10.0.0.1:80".parse().unwrap(), "[fd00::1]:80".parse().unwrap());
         assert_eq!(attached.destination(v4), Ok(v4));
         assert!(attached.destination(v6).unwrap_err().to_string().contains("no IPv6 address"));

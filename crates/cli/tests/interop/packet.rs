@@ -146,3 +146,76 @@ fn counter(namespace: &Namespace, name: &str) -> u64 {
     let value = said.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {said}"))
 }
+
+/// Two hosts on an Ethernet, interface `eth` at both.
+fn ethernet() -> (Namespace, Namespace) {
+    let (near, far) = (Namespace::new(), Namespace::new());
+    near.ip(&["link", "add", "eth", "type", "veth", "peer", "name", "eth", "netns", far.name()]);
+    for (host, v4, v6) in [(&near, "10.66.0.1/24", "fd66::1/64"), (&far, "10.66.0.2/24", "fd66::2/64")] {
+        host.ip(&["addr", "add", v4, "dev", "eth"]);
+        host.ip(&["addr", "add", v6, "dev", "eth", "nodad"]);
+        host.ip(&["link", "set", "eth", "up"]);
+    }
+    (near, far)
+}
+
+fn has_interface(host: &Namespace, name: &str) -> bool {
+    let output = host.command("ip").args(["link", "show", name]).output().expect("ip starts");
+    output.status.success()
+}
+
+#[test]
+fn on_an_ethernet_the_kernel_redirects_the_frames_and_keeps_what_is_its_own() {
+    require!("nginx", "curl");
+    let ((near, far), pages) = (ethernet(), Pages::new());
+    let page = pages.write("page", 5_000_000);
+    let _nginx = nginx::serve(&far, &pages);
+    let words = ["serve", pages.directory(), "--device", "packet:eth", "--port", "8000"];
+    let server = Process::start("brisk serve", &mut far.brisk(&words));
+    let said = server.until_it_says("url=");
+    if said.contains("frames=copied") {
+        println!("skipped: this kernel redirects no frames (Linux 6.6, CAP_BPF)");
+        return;
+    }
+    assert!(has_interface(&far, "brisk0"));
+    let before = resets(&far);
+    for host in ["10.66.0.2", "[fd66::2]"] {
+        for port in ["8000", "80", "8000"] {
+            let url = format!("http://{host}:{port}/page");
+            fetches(near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
+        }
+        // The other way round: ours opens the connection.
+        let (url, copy) = (format!("http://{host}/page"), pages.path("copy"));
+        run(near.brisk(&["get", &url, "--device", "packet:eth", "-o"]).arg(&copy));
+        assert_same(&copy, &page);
+    }
+    assert_eq!((resets(&far), resets(&near)), (before, 0), "no kernel has answered for us");
+    // Nothing is left behind, not even by who is killed: the kernel answers for the port again.
+    server.signal("-KILL");
+    eventually("the device has gone", || (!has_interface(&far, "brisk0")).then_some(()));
+    let refused = near.command("curl").args(["-sS", "-m", "5", "http://10.66.0.2:8000/"]).output();
+    assert_eq!(refused.expect("curl starts").status.code(), Some(7), "nobody listens");
+    fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
+}
+
+#[test]
+fn what_passes_through_a_host_is_not_taken_for_its_own() {
+    require!("nginx", "curl");
+    let ((near, router), behind, pages) = (ethernet(), Namespace::new(), Pages::new());
+    router.ip(&["link", "add", "inner", "type", "veth", "peer", "name", "eth", "netns", behind.name()]);
+    router.ip(&["addr", "add", "10.67.0.1/24", "dev", "inner"]);
+    router.ip(&["link", "set", "inner", "up"]);
+    behind.ip(&["addr", "add", "10.67.0.2/24", "dev", "eth"]);
+    behind.ip(&["link", "set", "eth", "up"]);
+    behind.ip(&["route", "add", "default", "via", "10.67.0.1"]);
+    near.ip(&["route", "add", "10.67.0.0/24", "via", "10.66.0.2"]);
+    router.forward();
+    let page = pages.write("page", 300_000);
+    let _nginx = nginx::serve(&behind, &pages);
+    let words = ["serve", "--synthetic", pages.directory(), "--device", "packet:eth", "--port", "80"];
+    let server = Process::start("brisk serve", &mut router.brisk(&words));
+    server.until_it_says("url=");
+    fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.67.0.2/page"]), &page, 1);
+    let own = near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/5"]).output();
+    assert_eq!(own.expect("curl starts").stdout.len(), 5);
+}

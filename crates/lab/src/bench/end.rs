@@ -123,6 +123,9 @@ impl End {
         let queues = Queues::Exactly(cores.count());
         let device = device.parse().map_err(io::Error::other)?;
         let mut attach = AttachConfig { queues, ..AttachConfig::new(device) };
+        if let Role::Serve(at) = self.role {
+            (attach.serve, attach.local_ports) = (Some(at), 0);
+        }
         for address in addresses {
             attach.addresses.push(address.parse().map_err(io::Error::other)?);
         }

@@ -8,6 +8,8 @@ use super::end::{End, Role, Tcp, Work};
 const NEAR_UDP: &str = "udp:10.99.0.1:0";
 /// The server of the kernel, or ours over UDP, at the far end.
 const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
+/// The interface of [`FAR`], for a server of ours on that address.
+const OWN: &str = "packet:bench0";
 /// Our server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
 
@@ -53,6 +55,11 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
+    /// The kernel's client, and our server at the other end of the veth pair, on the address of the kernel there.
+    Own {
+        /// With Fast Open.
+        fast_open: bool,
+    },
     /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
     /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores, each for one
@@ -76,6 +83,8 @@ impl Way {
             Way::Kernel { fast_open: true } => "kernel+tfo".to_owned(),
             Way::Tun { fast_open: false } => "tun".to_owned(),
             Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
+            Way::Own { fast_open: false } => "own".to_owned(),
+            Way::Own { fast_open: true } => "own+tfo".to_owned(),
             Way::Udp(arm) => format!("udp {arm}"),
             Way::KernelOn(cores) => format!("kernel, {cores}"),
             Way::TunOn(cores) => format!("tun, {cores}"),
@@ -86,7 +95,7 @@ impl Way {
     pub(super) fn cores(self) -> Option<usize> {
         match self {
             Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Udp(_) => None,
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Udp(_) => None,
         }
     }
 
@@ -102,7 +111,8 @@ impl Way {
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } => (tun(), fast_open, TUN),
             Way::TunOn(_) => (tun(), false, TUN),
-            Way::Udp(arm) => (udp("udp:10.99.0.2:7000", arm), false, FAR),
+            Way::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
+            Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
         let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
         match self {
@@ -110,18 +120,18 @@ impl Way {
                 .map(|core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1))
                 .collect(),
             Way::TunOn(cores) => vec![(server, 0, cores)],
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Udp(_) => vec![(server, 0, 1)],
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Udp(_) => vec![(server, 0, 1)],
         }
     }
 
     /// The clients, one for each core if the way takes some by itself.
     pub(super) fn clients(self, work: Work) -> Vec<End> {
         let (tcp, fast_open, to) = match self {
-            Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } => (Tcp::Kernel, fast_open, TUN),
             Way::TunOn(_) => (Tcp::Kernel, false, TUN),
-            Way::Udp(arm) => (udp(NEAR_UDP, arm), false, FAR),
+            Way::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
         };
         let server_of = |client| if let Way::KernelOn(_) = self { port(to, client) } else { to.into() };
         let client = |n| End { tcp: tcp.clone(), fast_open, role: Role::Ask(server_of(n), work) };
@@ -135,12 +145,12 @@ fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
 }
 
 fn tun() -> Tcp {
-    let (device, addresses) = ("tun:bench1".to_owned(), vec!["10.98.0.2/24".to_owned()]);
-    Tcp::Brisk { device, addresses, arm: "tcp".to_owned() }
+    ours("tun:bench1", &["10.98.0.2/24"], "tcp")
 }
 
-fn udp(device: &str, arm: &str) -> Tcp {
-    Tcp::Brisk { device: device.to_owned(), addresses: Vec::new(), arm: arm.to_owned() }
+fn ours(device: &str, addresses: &[&str], arm: &str) -> Tcp {
+    let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+    Tcp::Brisk { device: device.to_owned(), addresses, arm: arm.to_owned() }
 }
 
 const fn transactions(parallel: usize) -> Work {
@@ -154,6 +164,8 @@ pub fn rows() -> Vec<Row> {
     const TUN_PLAIN: Way = Way::Tun { fast_open: false };
     const TUN_FAST: Way = Way::Tun { fast_open: true };
     const UDP: Way = Way::Udp("tcp");
+    const OWN_PLAIN: Way = Way::Own { fast_open: false };
+    const OWN_FAST: Way = Way::Own { fast_open: true };
     use Goal::{AtLeast, AtMost, Faster};
     let rr64 = transactions(64);
     let row =
@@ -166,6 +178,10 @@ pub fn rows() -> Vec<Row> {
         row("rr64", "100 B, 5 kB, 64 at a time", transactions(64), PLAIN, TUN_PLAIN, AtLeast(1.6)),
         row("rr64-tfo", "the same, Fast Open", transactions(64), FAST, TUN_FAST, AtLeast(1.55)),
         row("rr64-gain", "Fast Open, the kernel without", transactions(64), PLAIN, TUN_FAST, AtLeast(1.8)),
+        row("own-receive", "receive, on the host's address", Work::Upload, PLAIN, OWN_PLAIN, AtLeast(0.9)),
+        row("own-send", "send, on the host's address", Work::Download, PLAIN, OWN_PLAIN, AtLeast(1.0)),
+        row("own-rr64", "rr64, on the host's address", rr64, PLAIN, OWN_PLAIN, Goal::None),
+        row("own-rr64-tfo", "the same, Fast Open", rr64, FAST, OWN_FAST, Goal::None),
         row("ping", "one byte, one connection", Work::PingPong, PLAIN, TUN_PLAIN, Goal::None),
         row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, PLAIN, UDP, AtMost(2.0)),
         row(

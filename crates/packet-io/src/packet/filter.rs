@@ -1,9 +1,12 @@
 //! What the kernel hands to a packet socket: TCP to ports of ours, and ICMP errors. A program of classic BPF
 //! (`Documentation/networking/filter.rst`), made for one kind of link and one set of ports.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use socket2::SockFilter;
+use libc::sock_filter;
+
+use crate::bpf::{JEQ, JGE, JGT, JSET, LDB, LDB_X, LDH, LDH_X, LDW, LDX_IP, PROTOCOL, RET};
 
 /// Protocol of a frame that carries IPv4, as `linux/if_ether.h` has it.
 const ETH_P_IP: u32 = 0x0800;
@@ -17,22 +20,11 @@ const UNREACHABLE: u32 = 3;
 const TOO_BIG_V6: u32 = 2;
 /// Offset and more-fragments are the low 14 bits; of these the offset alone says that the ports are not here.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
-/// More than any packet has.
+/// More than any packet has: what is accepted is accepted whole.
 const WHOLE: u32 = 0x4_0000;
-
-/// Load a byte, a half word, a word from a fixed place; a byte and a half word from behind a register.
-const LDB: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-const LDH: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
-const LDW: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const LDB_X: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
-const LDH_X: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
-/// The length of an IPv4 header into the register.
-const LDX_IP: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
-const JEQ: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-const JGT: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
-const JGE: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
-const JSET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-const RET: u32 = libc::BPF_RET | libc::BPF_K;
+/// The answer for ICMP errors, which may be about connections of the kernel: for a packet socket, which gets copies anyway, the
+/// same as [`WHOLE`].
+pub(super) const COPY: u32 = WHOLE + 1;
 
 /// Places that are jumped to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,33 +36,50 @@ enum Label {
     Ports,
     Range,
     Accept,
+    Copy,
     Drop,
+    /// Behind so many instructions.
+    Skip(u8),
 }
 
 /// An instruction; the labels are where it goes on if its condition holds and if it does not.
 type Step = (u32, Label, Label, u32);
 
-/// The program for links whose header has `link` bytes: accepts segments to the ports `served` and `own`.
-pub(super) fn program(link: u32, served: Option<u16>, own: Option<&RangeInclusive<u16>>) -> Vec<SockFilter> {
-    let (steps, places) = steps(link, served, own);
+/// What is accepted: segments to certain ports, and ICMP errors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted<'a> {
+    /// Bytes of the link's header.
+    pub(super) link: u32,
+    pub(super) served: Option<u16>,
+    pub(super) own: Option<&'a RangeInclusive<u16>>,
+    /// Where the segments must be addressed to, if not anywhere; at most [`MOST_ADDRESSES`].
+    pub(super) addresses: &'a [IpAddr],
+}
+
+/// A jump reaches 255 instructions, and an address of IPv6 takes eight.
+pub(super) const MOST_ADDRESSES: usize = 16;
+
+pub(super) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
+    let (steps, places) = steps(wanted);
     let place = |label: Label| places.iter().find(|(known, _)| *known == label).map(|(_, at)| *at);
-    let distance = |from: usize, label: Label| match place(label) {
+    let distance = |from: usize, label: Label| match (label, place(label)) {
+        (Label::Skip(count), _) => count,
         // A place behind it, and the program is shorter than 256 instructions.
-        Some(at) => (at - from - 1) as u8,
-        None => 0,
+        (_, Some(at)) => (at - from - 1) as u8,
+        (_, None) => 0,
     };
-    let instruction = |(n, (code, yes, no, k)): (usize, &Step)| {
-        SockFilter::new(*code as u16, distance(n, *yes), distance(n, *no), *k)
+    let instruction = |(n, (code, yes, no, k)): (usize, &Step)| sock_filter {
+        code: *code as u16,
+        jt: distance(n, *yes),
+        jf: distance(n, *no),
+        k: *k,
     };
     steps.iter().enumerate().map(instruction).collect()
 }
 
-fn steps(
-    link: u32,
-    served: Option<u16>,
-    own: Option<&RangeInclusive<u16>>,
-) -> (Vec<Step>, Vec<(Label, usize)>) {
-    use Label::{Accept, Drop, Icmp4, Icmp6, Next, Ports, Range, V6};
+fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
+    let Wanted { link, served, own, addresses } = wanted;
+    use Label::{Accept, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, V6};
     let mut steps = Vec::new();
     let mut places = Vec::new();
     let mut part = |label: Option<Label>, part: &[Step]| {
@@ -79,17 +88,18 @@ fn steps(
     };
     let always = |label: Label| (JGE, label, label, 0);
     // The kernel's own word for what the frame carries, whatever tags are in front of it.
-    let protocol = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
-    part(None, &[(LDW, Next, Next, protocol), (JEQ, Next, V6, ETH_P_IP)]);
+    part(None, &[(LDW, Next, Next, PROTOCOL), (JEQ, Next, V6, ETH_P_IP)]);
     part(None, &[(LDB, Next, Next, link + 9), (JEQ, Icmp4, Next, ICMP), (JEQ, Next, Drop, TCP)]);
     part(None, &[(LDH, Next, Next, link + 6), (JSET, Drop, Next, FRAGMENT_OFFSET)]);
+    part(None, &addressed_to(addresses, link, false));
     part(None, &[(LDX_IP, Next, Next, link), (LDH_X, Next, Next, link + 2), always(Ports)]);
     part(Some(Icmp4), &[(LDX_IP, Next, Next, link), (LDB_X, Next, Next, link)]);
-    part(None, &[(JEQ, Accept, Drop, UNREACHABLE)]);
+    part(None, &[(JEQ, Copy, Drop, UNREACHABLE)]);
     part(Some(V6), &[(JEQ, Next, Drop, ETH_P_IPV6), (LDB, Next, Next, link + 6)]);
     part(None, &[(JEQ, Icmp6, Next, ICMPV6), (JEQ, Next, Drop, TCP)]);
+    part(None, &addressed_to(addresses, link, true));
     part(None, &[(LDH, Next, Next, link + 42), always(Ports)]);
-    part(Some(Icmp6), &[(LDB, Next, Next, link + 40), (JGT, Drop, Accept, TOO_BIG_V6)]);
+    part(Some(Icmp6), &[(LDB, Next, Next, link + 40), (JGT, Drop, Copy, TOO_BIG_V6)]);
     part(Some(Ports), &[]);
     if let Some(port) = served {
         part(None, &[(JEQ, Accept, Range, port.into())]);
@@ -101,36 +111,75 @@ fn steps(
     }
     part(Some(Drop), &[(RET, Next, Next, 0)]);
     part(Some(Accept), &[(RET, Next, Next, WHOLE)]);
+    part(Some(Copy), &[(RET, Next, Next, COPY)]);
     (steps, places)
+}
+
+/// Goes on if a packet of this version is addressed to one of `addresses`, or to anybody if there are none.
+fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Step> {
+    let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
+    if of_version.is_empty() {
+        return if addresses.is_empty() { Vec::new() } else { vec![(JGE, Label::Drop, Label::Drop, 0)] };
+    }
+    let start = link + if v6 { 24 } else { 16 };
+    let mut steps = Vec::new();
+    for (n, words) in of_version.iter().enumerate() {
+        let others = of_version.len() - 1 - n;
+        for (k, word) in words.iter().enumerate() {
+            let rest = words.len() - 1 - k;
+            // Equal: the next word, or past the other addresses. Not equal: the next address.
+            let yes = Label::Skip(if rest > 0 { 0 } else { 2 * (others * words.len()) as u8 });
+            let no = if others > 0 { Label::Skip(2 * rest as u8) } else { Label::Drop };
+            steps.extend([(LDW, Label::Next, Label::Next, start + 4 * k as u32), (JEQ, yes, no, *word)]);
+        }
+    }
+    steps
+}
+
+fn words_of(ip: &IpAddr) -> Vec<u32> {
+    match ip {
+        IpAddr::V4(ip) => vec![ip.to_bits()],
+        IpAddr::V6(ip) => [96, 64, 32, 0].map(|shift| (ip.to_bits() >> shift) as u32).to_vec(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::os::fd::AsFd;
+
     use super::*;
+    use crate::bpf::set_program;
     use crate::testing::Tcp;
 
-    /// What the program answers to a frame: the machine of classic BPF, as far as the program uses it.
     fn accepts(link: u32, served: Option<u16>, own: Option<RangeInclusive<u16>>, frame: &[u8]) -> bool {
-        let (steps, places) = steps(link, served, own.as_ref());
-        let at = |label: Label| places.iter().find(|(known, _)| *known == label).unwrap().1;
+        answer(Wanted { link, served, own: own.as_ref(), addresses: &[] }, frame) > 0
+    }
+
+    /// What the program answers to a frame: the machine of classic BPF, as far as the program uses it.
+    fn answer(wanted: Wanted<'_>, frame: &[u8]) -> u32 {
+        let program = program(wanted);
         let byte = |at: u32| frame.get(at as usize).map(|byte| u32::from(*byte));
         let half = |at: u32| Some(byte(at)? << 8 | byte(at + 1)?);
-        let version = frame[link as usize] >> 4;
+        let word = |at: u32| Some(half(at)? << 16 | half(at + 2)?);
+        let version = frame[wanted.link as usize] >> 4;
         let (mut a, mut x, mut pc) = (0, 0, 0);
         loop {
-            let (code, yes, no, k) = steps[pc];
+            let sock_filter { code, jt, jf, k } = program[pc];
+            let code = u32::from(code);
             let loaded = match code {
-                LDW => Some(if version == 4 { ETH_P_IP } else { ETH_P_IPV6 }),
+                LDW if k == PROTOCOL => Some(if version == 4 { ETH_P_IP } else { ETH_P_IPV6 }),
+                LDW => word(k),
                 LDB => byte(k),
                 LDH => half(k),
                 LDB_X => byte(x + k),
                 LDH_X => half(x + k),
                 LDX_IP => byte(k).map(|byte| (byte & 15) * 4),
-                RET => return k > 0,
+                RET => return k,
                 _ => Some(a),
             };
             // A load from behind the end refuses the frame.
-            let Some(loaded) = loaded else { return false };
+            let Some(loaded) = loaded else { return 0 };
             if code == LDX_IP {
                 x = loaded
             } else {
@@ -143,8 +192,7 @@ mod tests {
                 JSET => a & k != 0,
                 _ => true,
             };
-            let label = if holds { yes } else { no };
-            pc = if label == Label::Next { pc + 1 } else { at(label) };
+            pc += 1 + usize::from(if holds { jt } else { jf });
         }
     }
 
@@ -167,13 +215,46 @@ mod tests {
     }
 
     #[test]
+    fn segments_to_other_addresses_do_not_pass_if_ours_are_known() {
+        let own = [Tcp::v4(), Tcp::v6()].map(|template| template.dst);
+        let near = |ip: IpAddr, bit: u32| -> IpAddr {
+            match ip {
+                IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() ^ 1 << (bit % 32)).into(),
+                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1 << bit).into(),
+            }
+        };
+        // Alone, and among others of both families that differ in one bit.
+        let mut others: Vec<IpAddr> =
+            own.iter().flat_map(|ip| [1, 40, 70, 100].map(|bit| near(*ip, bit))).collect();
+        others.insert(5, own[0]);
+        others.push(own[1]);
+        for addresses in [&own[..], &others, &own[..1], &own[1..]] {
+            let wanted = Wanted { link: 14, served: Some(80), own: None, addresses };
+            for template in [Tcp::v4(), Tcp::v6()] {
+                let dst = template.dst;
+                assert_eq!(answer(wanted, &to(80, template.clone())) > 0, addresses.contains(&dst), "{dst}");
+                assert_eq!(answer(wanted, &to(81, template.clone())), 0);
+                for bit in [0, 39, 69, 127] {
+                    assert_eq!(answer(wanted, &to(80, Tcp { dst: near(dst, bit), ..template.clone() })), 0);
+                }
+            }
+        }
+        let addresses = [own[1]; MOST_ADDRESSES];
+        let wanted = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &addresses };
+        assert!(program(wanted).len() < 256);
+        assert!(answer(wanted, &to(80, Tcp::v6())) > 0);
+    }
+
+    #[test]
     fn errors_of_icmp_pass_and_nothing_else_does() {
         let with = |template: Tcp, at: usize, protocol: u8, kind: u8| {
             let mut frame = to(80, template);
             let ip = if frame[14] >> 4 == 4 { 20 } else { 40 };
             frame[14 + at] = protocol;
             frame[14 + ip] = kind;
-            accepts(14, Some(80), None, &frame)
+            let answer = answer(Wanted { link: 14, served: Some(80), ..Wanted::default() }, &frame);
+            assert!(answer == 0 || answer == COPY, "the kernel gets it, too");
+            answer > 0
         };
         assert!(with(Tcp::v4(), 9, 1, 3) && !with(Tcp::v4(), 9, 1, 8) && !with(Tcp::v4(), 9, 17, 3));
         assert!(with(Tcp::v6(), 6, 58, 2) && with(Tcp::v6(), 6, 58, 1));
@@ -196,12 +277,16 @@ mod tests {
 
     #[test]
     fn a_program_is_what_the_kernel_takes() {
-        let whole = program(14, Some(80), Some(&(1000..=1009)));
-        assert!(whole.len() < 64, "{}", whole.len());
+        let any = Wanted { link: 0, ..Wanted::default() };
+        let whole = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &[] };
+        assert!(program(whole).len() < 64, "{}", program(whole).len());
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let socket = socket2::SockRef::from(&socket);
-        for program in [whole, program(0, None, Some(&(1..=2))), program(0, Some(1), None)] {
-            socket.attach_filter(&program).unwrap();
+        let addresses = [Tcp::v4().dst, Tcp::v6().dst];
+        let some = Wanted { addresses: &addresses, ..whole };
+        for wanted in [whole, Wanted { own: Some(&(1..=2)), ..any }, Wanted { served: Some(1), ..any }, some]
+        {
+            let program = program(wanted);
+            set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
         }
     }
 }

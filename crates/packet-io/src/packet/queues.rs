@@ -5,7 +5,9 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
+use super::guard::Guards;
 use super::{PacketDevice, PacketOptions};
 use crate::bpf;
 use crate::privileges::OpenError;
@@ -20,22 +22,22 @@ const PACKET_FANOUT_CBPF: u32 = 6;
 const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 
 impl PacketDevice {
-    /// Opens so many queues on `interface`.
+    /// Opens so many queues on `interface` for the ports of `guards`.
     ///
     /// # Errors
     /// As [`open`](PacketDevice::open).
-    pub fn open_queues(
+    pub(super) fn queues(
         interface: &str,
         options: PacketOptions,
+        guards: Arc<Guards>,
         count: usize,
     ) -> Result<Vec<PacketDevice>, OpenError> {
-        let first = PacketDevice::open(interface, options)?;
+        let first = PacketDevice::guarded(interface, options, guards.clone())?;
         if count <= 1 {
             return Ok(vec![first]);
         }
         let failed = |error| OpenError::packet(interface, "packet sockets cannot share it", error);
         let group = first.found_group().map_err(failed)?;
-        let guards = first.guards.clone();
         let mut queues = vec![first];
         for _ in 1..count {
             let queue = PacketDevice::guarded(interface, options, guards.clone())?;
@@ -76,6 +78,7 @@ mod tests {
     use super::*;
     use crate::device::{Device, RxMeta};
     use crate::netns::Namespace;
+    use crate::packet::claim;
     use crate::privileges::{has_net_admin, has_sys_admin};
     use crate::testing::Tcp;
     use crate::tun::{TunDevice, TunOptions};
@@ -95,7 +98,8 @@ mod tests {
             link.configure("10.77.0.1".parse().unwrap(), 24, 1400).unwrap();
             let served = Some("0.0.0.0:80".parse().unwrap());
             let options = PacketOptions { serve: served, local_ports: 64, ..PacketOptions::default() };
-            let mut queues = PacketDevice::open_queues("pioq", options, 3).unwrap();
+            let guards = claim("pioq", options).unwrap();
+            let mut queues = PacketDevice::queues("pioq", options, guards, 3).unwrap();
             let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
             queues[0].spread(&steering).unwrap();
             for port in 1..=60 {

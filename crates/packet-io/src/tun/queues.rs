@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use super::{BUSY_PAUSE, BUSY_RETRIES, TunDevice, TunOptions};
-use crate::bpf;
+use crate::bpf::extended::{self, Kind};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::steering::{Steering, program};
@@ -38,9 +38,28 @@ impl TunDevice {
         (0..count).map(|_| TunDevice::open(name, options)).collect()
     }
 
+    /// Makes a TUN device that did not exist, with so many queues. `pattern` is its name with `%d` for a number that the kernel
+    /// finds.
+    ///
+    /// # Errors
+    /// As [`open`](TunDevice::open).
+    pub(crate) fn open_new(
+        pattern: &str,
+        options: TunOptions,
+        count: usize,
+    ) -> Result<Vec<TunDevice>, OpenError> {
+        let options = TunOptions { multi_queue: count > 1, ..options };
+        let first = TunDevice::open_named(pattern, options)?;
+        let name = first.name().to_owned();
+        let others = (1..count).map(|_| TunDevice::open(&name, options));
+        std::iter::once(Ok(first)).chain(others).collect()
+    }
+
     /// Lets the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
-        let program = bpf::load(&program::for_packets(steering))?;
+        let program =
+            extended::answering(&program::for_packets(steering)).ok_or(io::ErrorKind::InvalidInput)?;
+        let program = extended::load(Kind::SocketFilter, &program)?;
         let number: libc::c_int = program.as_raw_fd();
         // SAFETY: TUNSETSTEERINGEBPF reads one int, and the pointer is to a live one. The device keeps the program.
         match unsafe { libc::ioctl(self.as_raw_fd(), TUNSETSTEERINGEBPF, &raw const number) } {

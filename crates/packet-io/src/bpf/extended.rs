@@ -1,0 +1,298 @@
+//! Extended programs (RFC 9669): translated from classic ones, loaded, and tied to an interface.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::sock_filter;
+
+use super::{
+    JEQ, JGE, JGT, JSET, LD, LDB, LDB_X, LDH, LDH_X, LDW, LDX, LDX_IP, LSH, MUL, PROTOCOL, RET, RET_A, RSH,
+    TAX, TXA, XOR_X,
+};
+
+/// `bpf_prog_type` of linux/bpf.h.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    SocketFilter = 1,
+    /// Decides what becomes of a frame on its way in or out of an interface.
+    SchedCls = 3,
+}
+
+/// What becomes of a frame (`TCX_NEXT`, `TCX_DROP`): the next program decides, and the kernel at last; nothing.
+const NEXT: u32 = u32::MAX;
+const DROP: u32 = 2;
+/// Functions of the kernel (`bpf-helpers(7)`).
+const CLONE_REDIRECT: u32 = 13;
+const REDIRECT: u32 = 23;
+const CHANGE_HEAD: u32 = 43;
+const REDIRECT_NEIGH: u32 = 152;
+
+/// An instruction.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Instruction {
+    opcode: u8,
+    registers: u8,
+    offset: i16,
+    imm: i32,
+}
+
+/// What stands for accumulator and X, where the packet is kept and where it is brought, and a place to keep something.
+const A: u8 = 0;
+const X: u8 = 7;
+const PACKET: u8 = 6;
+const FIRST: u8 = 1;
+const SPARE: u8 = 8;
+/// Opcodes that classic BPF does not have.
+const MOV32: u32 = libc::BPF_ALU | 0xB0;
+const MOV64: u32 = 0x07 | 0xB0;
+const AND32: u32 = libc::BPF_ALU | libc::BPF_AND;
+const LOAD: u32 = libc::BPF_LDX | libc::BPF_W | libc::BPF_MEM;
+const TO_BIG_ENDIAN: u32 = libc::BPF_ALU | 0xD8;
+const JMP32: u32 = 0x06;
+const JA: u32 = libc::BPF_JMP | libc::BPF_JA;
+const JNE: u32 = JMP32 | 0x50;
+const CALL: u32 = libc::BPF_JMP | 0x80;
+const EXIT: u32 = libc::BPF_JMP | 0x90;
+/// Where `struct __sk_buff` has the protocol, in the order of the network.
+const SKB_PROTOCOL: i16 = 16;
+const ETHERNET_HEADER: u32 = 14;
+
+impl Instruction {
+    fn new(opcode: u32, target: u8, source: u8, imm: u32) -> Instruction {
+        let registers = if cfg!(target_endian = "big") { target << 4 | source } else { source << 4 | target };
+        Instruction { opcode: opcode as u8, registers, offset: 0, imm: imm as i32 }
+    }
+
+    fn set(target: u8, imm: u32) -> Instruction {
+        Instruction::new(MOV32, target, 0, imm)
+    }
+
+    fn copy(target: u8, source: u8) -> Instruction {
+        Instruction::new(MOV64 | libc::BPF_X, target, source, 0)
+    }
+
+    fn call(function: u32) -> Instruction {
+        Instruction::new(CALL, 0, 0, function)
+    }
+
+    fn exit() -> Instruction {
+        Instruction::new(EXIT, 0, 0, 0)
+    }
+
+    fn jump(opcode: u32, k: u32, offset: usize) -> Instruction {
+        Instruction { offset: offset as i16, ..Instruction::new(opcode, A, 0, k) }
+    }
+}
+
+/// A classic program as an extended one that answers the same number; `None` for an instruction without translation.
+pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
+    translated(program, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+}
+
+/// A filter as a program that moves the frames which it accepts to the interface `to`, and copies those for which it
+/// answers `copied`. What it does not accept goes on as before.
+pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
+    let on = [Instruction::set(A, NEXT), Instruction::exit()];
+    translated(program, |answer| match answer {
+        0 => on.to_vec(),
+        _ if answer == copied => {
+            let arguments =
+                [Instruction::copy(FIRST, PACKET), Instruction::set(2, to), Instruction::set(3, 0)];
+            [&arguments[..], &[Instruction::call(CLONE_REDIRECT)], &on].concat()
+        }
+        _ => {
+            let arguments = [Instruction::set(FIRST, to), Instruction::set(2, 0)];
+            [&arguments[..], &[Instruction::call(REDIRECT), Instruction::exit()]].concat()
+        }
+    })
+}
+
+/// Sends IP packets of an interface without frames out of the Ethernet `to`, to the neighbour that the routes name.
+pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
+    let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
+    vec![
+        // Room for a header, which the kernel wants to see and writes itself.
+        Instruction::set(2, ETHERNET_HEADER),
+        no_length,
+        Instruction::call(CHANGE_HEAD),
+        Instruction::jump(JNE, 0, 6),
+        Instruction::set(FIRST, to),
+        no_path,
+        no_length,
+        no_flags,
+        Instruction::call(REDIRECT_NEIGH),
+        Instruction::exit(),
+        Instruction::set(A, DROP),
+        Instruction::exit(),
+    ]
+}
+
+/// The translation, with `answer` in the place of `RET k`.
+fn translated(program: &[sock_filter], answer: impl Fn(u32) -> Vec<Instruction>) -> Option<Vec<Instruction>> {
+    let mut parts: Vec<Vec<Instruction>> =
+        program.iter().map(|classic| part(classic, &answer)).collect::<Option<_>>()?;
+    let mut length = 0;
+    let places: Vec<usize> = parts.iter().map(|part| (length, length += part.len()).0).collect();
+    for (n, (classic, part)) in program.iter().zip(&mut parts).enumerate() {
+        if !matches!(u32::from(classic.code), JEQ | JGT | JGE | JSET) {
+            continue;
+        }
+        // The jump if the condition holds, and behind it the one if it does not.
+        for (jump, skipped) in part.iter_mut().zip([classic.jt, classic.jf]) {
+            let own = places.get(n)? + usize::from(jump.opcode == JA as u8);
+            let target = places.get(n + 1 + usize::from(skipped))?;
+            jump.offset = i16::try_from(target - own - 1).ok()?;
+        }
+    }
+    let start = [
+        Instruction::copy(PACKET, FIRST),
+        // Nothing may be read before it was written.
+        Instruction::set(A, 0),
+        Instruction::set(X, 0),
+    ];
+    Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
+}
+
+/// What stands for one instruction; jumps do not know yet where to.
+fn part(classic: &sock_filter, answer: impl Fn(u32) -> Vec<Instruction>) -> Option<Vec<Instruction>> {
+    let (code, k) = (u32::from(classic.code), classic.k);
+    let one = match code {
+        LDW if k == PROTOCOL => {
+            let load = Instruction { offset: SKB_PROTOCOL, ..Instruction::new(LOAD, A, PACKET, 0) };
+            return Some(vec![load, Instruction::new(TO_BIG_ENDIAN, A, 0, 16)]);
+        }
+        LDX_IP => {
+            return Some(vec![
+                Instruction::copy(SPARE, A),
+                Instruction::new(LDB, 0, 0, k),
+                Instruction::new(AND32, A, 0, 15),
+                Instruction::new(LSH, A, 0, 2),
+                Instruction::copy(X, A),
+                Instruction::copy(A, SPARE),
+            ]);
+        }
+        JEQ | JGT | JGE | JSET => {
+            let condition = code & !libc::BPF_JMP | JMP32;
+            return Some(vec![Instruction::jump(condition, k, 0), Instruction::jump(JA, 0, 0)]);
+        }
+        RET => return Some(answer(k)),
+        RET_A => Instruction::exit(),
+        LDB | LDH | LDW => Instruction::new(code, 0, 0, k),
+        LDB_X | LDH_X => Instruction::new(code, 0, X, k),
+        LD => Instruction::set(A, k),
+        LDX => Instruction::set(X, k),
+        TAX => Instruction::copy(X, A),
+        TXA => Instruction::copy(A, X),
+        XOR_X => Instruction::new(code, A, X, 0),
+        MUL | LSH | RSH => Instruction::new(code, A, 0, k),
+        _ => return None,
+    };
+    Some(vec![one])
+}
+
+/// Commands of `bpf(2)`, and where a program may be tied to (linux/bpf.h).
+const PROG_LOAD: libc::c_long = 5;
+const LINK_CREATE: libc::c_long = 28;
+const TCX_INGRESS: u32 = 46;
+
+/// The attributes of `BPF_PROG_LOAD`, as far as they are used.
+#[repr(C)]
+struct Load {
+    program_type: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    rest: [u32; 12],
+}
+
+/// Those of `BPF_LINK_CREATE`.
+#[repr(C)]
+struct Tie {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    rest: [u32; 9],
+}
+
+/// Loads a program.
+///
+/// # Errors
+/// What the kernel refuses: EPERM without the right to.
+pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
+    let license = c"Apache-2.0";
+    let attributes = Load {
+        program_type: kind as u32,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        rest: [0; 12],
+    };
+    // SAFETY: BPF_PROG_LOAD takes the attributes and their size; they and what they point to (instructions and a
+    // string that ends in zero) outlive the call, and the kernel only reads them.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            PROG_LOAD,
+            &raw const attributes,
+            size_of_val(&attributes) as libc::c_uint,
+        )
+    };
+    descriptor(answer)
+}
+
+/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is closed.
+///
+/// # Errors
+/// `InvalidInput` before Linux 6.6; EPERM without CAP_NET_ADMIN.
+pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+    let attributes =
+        Tie { program: program.as_raw_fd() as u32, interface, attach_type: TCX_INGRESS, rest: [0; 9] };
+    // SAFETY: BPF_LINK_CREATE takes the attributes and their size; they outlive the call, and the kernel only reads them.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            LINK_CREATE,
+            &raw const attributes,
+            size_of_val(&attributes) as libc::c_uint,
+        )
+    };
+    descriptor(answer)
+}
+
+fn descriptor(answer: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(answer) {
+        // SAFETY: bpf(2) has made this descriptor, and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::{skip_unless, step};
+
+    /// Opcode and offset (RFC 9669 sections 4.3 and 5.3).
+    fn jumps(program: &[Instruction]) -> Vec<(u8, i16)> {
+        let is_jump = |one: &&Instruction| matches!(one.opcode & 7, 5 | 6) && one.opcode != EXIT as u8;
+        program.iter().filter(is_jump).map(|one| (one.opcode, one.offset)).collect()
+    }
+
+    #[test]
+    fn jumps_lead_where_they_led_though_parts_are_longer() {
+        let program = [step(LDB, 0), skip_unless(0x45, 2), step(RET, 7), step(RET, 8), step(RET, 9)];
+        // w0 == 0x45 goes on behind the second jump, which skips two answers of two instructions.
+        assert_eq!(jumps(&answering(&program).unwrap()), [(0x16, 1), (0x05, 4)]);
+        let [from, to] = [1, 2];
+        let program =
+            [sock_filter { jt: to, jf: from, ..step(JGT, 5) }, step(LDX_IP, 0), step(RET, 1), step(RET, 2)];
+        assert_eq!(jumps(&answering(&program).unwrap()), [(0x26, 9), (0x05, 6)]);
+    }
+
+    #[test]
+    fn what_has_no_translation_is_refused() {
+        assert_eq!(answering(&[step(libc::BPF_ST, 0)]), None);
+        assert_eq!(answering(&[skip_unless(1, 1), step(RET, 0)]), None, "a jump behind the end");
+    }
+}

@@ -1,0 +1,135 @@
+//! The fast way to an address of the host: the kernel moves what is for the stack from the interface to a TUN device of
+//! ours, and what the stack writes there to the interface's neighbours.
+//!
+//! Two small programs do it, one at the interface, one at the TUN. Super-packets pass whole both ways, and the kernel's TCP
+//! never sees the segments; copies of ICMP errors come along, and the kernel gets them too. Routes and neighbours are those
+//! of the kernel, but none of its firewall rules sees these packets. The programs and the TUN go with the process.
+//!
+//! It takes an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::filter::{self, MOST_ADDRESSES, Wanted};
+use super::guard::Guards;
+use super::{ETHERNET_HEADER, PacketOptions, source_port};
+use crate::bpf::extended::{self, Instruction, Kind};
+use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta};
+use crate::interface::Interface;
+use crate::privileges::OpenError;
+use crate::steering::Steering;
+use crate::tun::{TunDevice, TunOptions};
+
+/// What the TUN is called; the kernel finds the number.
+const NAME: &str = "brisk%d";
+
+/// A queue of the TUN.
+#[derive(Debug)]
+pub(super) struct RedirectDevice {
+    /// The programs, first to go.
+    _running: Arc<[OwnedFd; 2]>,
+    tun: TunDevice,
+    guards: Arc<Guards>,
+    /// Of the interface.
+    mtu: usize,
+}
+
+impl RedirectDevice {
+    /// So many queues for what is addressed to `addresses` and the ports of `guards`.
+    ///
+    /// # Errors
+    /// Where something is missing that it takes, and for no addresses or more than [`MOST_ADDRESSES`].
+    pub(super) fn open_queues(
+        interface: &str,
+        addresses: &[IpAddr],
+        options: PacketOptions,
+        guards: &Arc<Guards>,
+        count: usize,
+    ) -> Result<Vec<RedirectDevice>, OpenError> {
+        // Whatever is not for us is for the kernel, or on its way through this host.
+        if addresses.is_empty() || addresses.len() > MOST_ADDRESSES {
+            return Err(OpenError::unsupported(format!("packet:{interface}"), "that many addresses"));
+        }
+        let interface = Interface::named(interface)?;
+        interface.hardware_address()?;
+        let mtu = interface.mtu()?;
+        let queues = TunDevice::open_new(NAME, TunOptions::default(), count)?;
+        let tun = Interface::named(queues.first().map_or(NAME, TunDevice::name))?;
+        tun.set_mtu(u32::try_from(mtu).unwrap_or(u32::MAX))?;
+        tun.set_up()?;
+        let (served, own) = (options.serve.map(|served| served.port()), guards.ports());
+        let wanted = Wanted { link: ETHERNET_HEADER as u32, served, own: own.as_ref(), addresses };
+        let filter = filter::program(wanted);
+        let inwards = extended::redirecting(&filter, tun.index(), filter::COPY).unwrap_or_default();
+        let failed = |error| OpenError::packet(interface.name(), "frames cannot be redirected", error);
+        let outwards = run(&extended::sending_out(interface.index()), &tun).map_err(failed)?;
+        let running = Arc::new([outwards, run(&inwards, &interface).map_err(failed)?]);
+        let queue = |tun| RedirectDevice { _running: running.clone(), tun, guards: guards.clone(), mtu };
+        Ok(queues.into_iter().map(queue).collect())
+    }
+
+    /// Whether the kernel would answer for this packet's port.
+    fn is_unguarded(&self, packet: &[u8]) -> bool {
+        source_port(packet).is_some_and(|port| !self.guards.covers(port))
+    }
+}
+
+fn run(program: &[Instruction], interface: &Interface) -> io::Result<OwnedFd> {
+    let program = extended::load(Kind::SchedCls, program)?;
+    extended::run_on_ingress(program.as_fd(), interface.index())
+}
+
+impl Device for RedirectDevice {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tun.poll_readable(cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.tun.receive(budget, sink)
+    }
+
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
+        self.tun.receive_shared(budget, sink)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        match self.is_unguarded(packet) {
+            true => self.tun.refuse(),
+            false => self.tun.send(packet, tx),
+        }
+    }
+
+    fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
+        match self.is_unguarded(headers) {
+            true => self.tun.refuse(),
+            false => self.tun.send_gathered(headers, payload, tx),
+        }
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tun.poll_writable(cx)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tun.flush()
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.tun.capabilities()
+    }
+
+    fn counters(&self) -> Counters {
+        self.tun.counters()
+    }
+
+    fn spread(&mut self, steering: &Steering) -> io::Result<()> {
+        self.tun.spread(steering)
+    }
+}
