@@ -52,20 +52,16 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 
 /// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
 /// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW;
-/// the queues of a TUN are chosen by a program, which takes CAP_BPF.
+/// programs that choose the queue of a TUN, or redirect frames, to CAP_BPF.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
-    let (mut admin, mut raw) =
-        (settings.frontend.transparent.unwrap_or(false), settings.hop.packet.is_some());
-    raw |= settings.backend.as_client.unwrap_or(false);
+    let packet = settings.hop.packet.is_some() || matches!(device, Some(DeviceSpec::Packet { .. }));
+    let tun = matches!(device, Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }));
+    let admin = tun || packet || settings.frontend.transparent.unwrap_or(false);
+    let raw = packet || settings.backend.as_client.unwrap_or(false);
     let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
-    match device {
-        Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }) => {
-            admin = true;
-            needed |= CapabilitySet::BPF;
-        }
-        Some(DeviceSpec::Packet { .. }) => raw = true,
-        Some(DeviceSpec::Udp { .. }) | None => {}
+    if tun || packet {
+        needed |= CapabilitySet::BPF;
     }
     if admin {
         needed |= CapabilitySet::NET_ADMIN;
@@ -108,12 +104,12 @@ mod tests {
         settings.hop.device = Some("tun:brisk0".into());
         assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN | CapabilitySet::BPF));
         settings.hop.device = Some("packet:eth0".into());
-        let packet = needed(&settings);
-        assert!(packet.contains(CapabilitySet::NET_RAW) && !packet.contains(CapabilitySet::NET_ADMIN));
+        let redirects = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
+        assert!(needed(&settings).contains(redirects));
         settings.hop.device = None;
-        assert!(!needed(&settings).contains(CapabilitySet::NET_RAW));
+        assert!((needed(&settings) & redirects).is_empty());
         settings.hop.packet = Some("eth0".into());
-        assert!(needed(&settings).contains(CapabilitySet::NET_RAW));
+        assert!(needed(&settings).contains(redirects));
         settings.frontend.transparent = Some(true);
         assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
     }

@@ -100,7 +100,7 @@ impl RowReport {
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
-        let limit = matches!(row.candidate, Way::Tun { .. }).then(|| {
+        let limit = matches!(row.candidate, Way::Tun { .. } | Way::Own { .. }).then(|| {
             Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user)))).median
         });
         let (goal, met) = match row.goal {

@@ -119,7 +119,9 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
 fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Step> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
-        return if addresses.is_empty() { Vec::new() } else { vec![(JGE, Label::Drop, Label::Drop, 0)] };
+        // Always true, but the kernel takes no extended program with an instruction that nothing leads to.
+        let never = (JGE, Label::Drop, Label::Next, 0);
+        return if addresses.is_empty() { Vec::new() } else { vec![never] };
     }
     let start = link + if v6 { 24 } else { 16 };
     let mut steps = Vec::new();
@@ -145,10 +147,12 @@ fn words_of(ip: &IpAddr) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::net::{Ipv4Addr, Ipv6Addr};
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::bpf::extended::{self, Kind};
     use crate::bpf::set_program;
     use crate::testing::Tcp;
 
@@ -282,11 +286,19 @@ mod tests {
         assert!(program(whole).len() < 64, "{}", program(whole).len());
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let addresses = [Tcp::v4().dst, Tcp::v6().dst];
+        let [v4, v6] = [&addresses[..1], &addresses[1..]].map(|addresses| Wanted { addresses, ..whole });
         let some = Wanted { addresses: &addresses, ..whole };
-        for wanted in [whole, Wanted { own: Some(&(1..=2)), ..any }, Wanted { served: Some(1), ..any }, some]
-        {
+        let (serving, dialling) = (Wanted { own: None, ..some }, Wanted { served: None, ..some });
+        let own = Wanted { own: Some(&(1..=2)), ..any };
+        for wanted in [whole, own, Wanted { served: Some(1), ..any }, some, v4, v6, serving, dialling] {
             let program = program(wanted);
             set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
+            match extended::load(Kind::SchedCls, &extended::redirecting(&program, 1, COPY).unwrap()) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    println!("skipped: extended programs need CAP_BPF and CAP_NET_ADMIN");
+                }
+                loaded => drop(loaded.unwrap()),
+            }
         }
     }
 }
