@@ -162,6 +162,17 @@ mod tests {
         assert_eq!(reno.cwnd(), 20 * MSS);
     }
 
+    /// RFC 3465 section 2.3 bounds what one acknowledgement adds in slow start: here eight segments, if they are large.
+    #[test]
+    fn an_acknowledgement_of_eight_large_segments_counts_whole() {
+        let jumbo = 9_000;
+        let mut reno = Reno::new(jumbo, 10 * jumbo);
+        reno.on_ack(&acked(8 * jumbo));
+        assert_eq!(reno.cwnd(), 18 * jumbo);
+        reno.on_ack(&acked(10 * jumbo));
+        assert_eq!(reno.cwnd(), 26 * jumbo);
+    }
+
     /// RFC 5681 section 3.1: congestion avoidance grows by about one segment per round trip.
     #[test]
     fn congestion_avoidance_grows_by_a_segment_per_window_acknowledged() {

@@ -126,6 +126,16 @@ mod tests {
         assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::NotEct));
     }
 
+    /// RFC 3168 section 6.1.1: an ECN-setup SYN-ACK answers an ECN-setup SYN and has ECE.
+    #[test]
+    fn it_takes_both_ends_to_agree() {
+        for (offered, answer) in [(false, Flags::ECE), (true, Flags(0))] {
+            let mut ecn = EcnState::new(offered);
+            ecn.on_syn_ack(Flags::SYN | Flags::ACK | answer);
+            assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::NotEct), "{offered} {answer:?}");
+        }
+    }
+
     #[test]
     fn a_reflected_setup_is_not_an_agreement() {
         let mut ecn = EcnState::new(true);

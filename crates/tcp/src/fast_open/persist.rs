@@ -209,6 +209,26 @@ mod tests {
         assert_eq!(choose(&mut later, "198.51.100.10:80", 5), Err(OffReason::NoCookieThere));
     }
 
+    /// That a SYN with data was answered is one thing, that nothing but its data can have been what was answered another.
+    #[test]
+    fn what_was_proven_and_what_was_only_taken_stay_apart() {
+        let mut before = cache();
+        let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
+        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
+        let accepted = Report::SynAck { class: SynAckClass::Accepted, cookie: None, refusals: 0 };
+        let plan = |cache: &mut ClientCache, remote: &str| {
+            let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
+            cache.choose(&asker(remote), &connect, None, &known, at(1)).map(|plan| (plan.untried, plan.proven))
+        };
+        before.on_report(&asker("198.51.100.9:80"), &granted, at(0));
+        before.on_report(&asker("198.51.100.9:80"), &accepted, at(0));
+        let known = plan(&mut before, "198.51.100.9:80");
+        let mut later = cache();
+        later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
+        assert_eq!(plan(&mut later, "198.51.100.9:80"), known);
+        assert_eq!(known.map(|(untried, _)| untried), Ok(false));
+    }
+
     #[test]
     fn a_black_hole_survives_a_restart() {
         let mut before = cache();

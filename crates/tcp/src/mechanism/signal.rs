@@ -296,6 +296,16 @@ mod tests {
         assert_eq!(receiver.failure(), None);
     }
 
+    /// In F2 a confirmation names the parity of the episode that it confirms, also the one without the flag.
+    #[test]
+    fn a_confirmation_repeats_the_parity_of_the_report() {
+        let mut sender = Signals::new(Profile::F2);
+        assert!(arrive(&mut sender, 1, 10, Some(R_SUCC | S_PAR)).repaired);
+        assert_eq!(sender.flags(), R_ACK | A_PAR);
+        assert!(arrive(&mut sender, 1, 20, Some(R_SUCC)).repaired, "a second loss");
+        assert_eq!(sender.flags(), R_ACK);
+    }
+
     #[test]
     fn in_f1_one_confirmation_leaves_and_a_repetition_within_a_round_trip_is_none() {
         let mut sender = Signals::new(Profile::F1);

@@ -690,6 +690,15 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_a_peer_with_small_segments_is_learned_too() {
+        let mut receiver = Receiver::with_delack_max(40);
+        for size in [536, 300, 300] {
+            receiver.arrive(ArrivalKind::InOrder, size, false, ms(0));
+        }
+        assert_eq!(receiver.policy.rcv_mss(), 300, "twice the same and not the end of a write");
+    }
+
+    #[test]
     fn the_segment_size_is_learned_from_the_largest_and_from_repeated_smaller_ones() {
         let mut receiver = Receiver::with_delack_max(40);
         assert_eq!(receiver.policy.rcv_mss(), 536);

@@ -364,6 +364,25 @@ mod tests {
         assert!(!window.update_worthwhile(NXT, BUFFER.initial, MSS), "nothing to announce");
     }
 
+    /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the field stays 0.
+    #[test]
+    fn a_window_that_the_scale_rounds_to_nothing_is_not_announced() {
+        let mut window = RecvWindow::new(BufferConfig { initial: 1_000, max: 6 << 20 }, MSS);
+        window.agree_scaling();
+        window.start(NXT, Instant::ZERO);
+        window.advertise(NXT, 1_000, 50);
+        let nxt = window.right_edge(NXT);
+        assert!(!window.update_worthwhile(nxt, 100, 50), "100 bytes are none in units of 128");
+        assert!(window.update_worthwhile(nxt, 130, 50));
+    }
+
+    /// RFC 9293 section 3.8.6.2.2: while at least half of the buffer is free, even less than a segment is offered.
+    #[test]
+    fn half_of_a_small_buffer_is_offered() {
+        assert_eq!(avoid_silliness(1_000, 2_000, MSS, 0, true), 1_000);
+        assert_eq!(avoid_silliness(999, 2_000, MSS, 0, true), 0);
+    }
+
     #[test]
     fn without_scaling_windows_are_whole_segments() {
         let mut window = unscaled(10_000);

@@ -100,6 +100,17 @@ mod tests {
         assert_eq!(pushes(&Pace { srtt: None, min_rtt: None, ..pace(10_000, 0) }, 10), [5, 10]);
     }
 
+    /// What leaves at once is long where the peer is near, however slow its path has become meanwhile.
+    #[test]
+    fn a_near_peer_gets_long_bursts_behind_a_queue_too() {
+        let queued = |min_rtt_us| Pace {
+            min_rtt: Some(Duration::from_micros(min_rtt_us)),
+            ..pace(10_000, 100_000)
+        };
+        assert_eq!(pushes(&queued(100), 10), [5, 10]);
+        assert_eq!(pushes(&queued(50_000), 10), [2, 4, 6, 8, 10]);
+    }
+
     #[test]
     fn a_segment_alone_does_not_push() {
         assert_eq!(pushes(&pace(10_000, 100_000), 1), []);

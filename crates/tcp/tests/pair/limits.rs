@@ -28,6 +28,25 @@ fn a_full_stack_refuses_both_kinds_of_open() {
     assert_eq!(pair.b.stats().refused(Refusal::TooManyConnections), 1);
 }
 
+/// RFC 9293 section 3.10.7.4: a reset ends a connection in SYN-RECEIVED, although nobody could accept it now.
+#[test]
+fn a_reset_is_heard_while_the_accept_queue_is_full() {
+    let mut pair = Pair::new(1);
+    pair.listen(B, 80, ListenConfig { backlog: 1, ..ListenConfig::default() });
+    pair.tap = Some(Box::new(|_, segment| segment.tcp.dst_port == 9));
+    pair.forge(B, &TcpHeader { src_port: 9, dst_port: 80, ..syn(7) }, &[]);
+    let answer = pair.last(B).tcp.clone();
+    pair.connect(A, 80);
+    pair.run_ms(100);
+    assert_eq!((pair.b.connections(), pair.b.half_open()), (2, 1), "one waits for accept");
+    let (seq, ack) = (answer.ack, answer.seq + 1);
+    let numbers = TcpHeader { src_port: 9, dst_port: 80, seq, ack, ..TcpHeader::default() };
+    pair.forge(B, &TcpHeader { flags: Flags::ACK, ..numbers.clone() }, &[]);
+    assert_eq!(pair.b.half_open(), 1, "it has to wait");
+    pair.forge(B, &TcpHeader { flags: Flags::RST | Flags::ACK, ..numbers }, &[]);
+    assert_eq!((pair.b.connections(), pair.b.half_open()), (1, 0));
+}
+
 #[test]
 fn time_waits_make_way_for_new_connections() {
     let small = StackConfig { max_connections: 4, ..stack_config(A) };

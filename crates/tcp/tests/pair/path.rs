@@ -392,6 +392,19 @@ fn a_handshake_that_lost_a_syn_ack_does_not_lengthen_the_path() {
 }
 
 #[test]
+fn a_handshake_that_lost_nothing_leaves_no_doubt_about_a_longer_path() {
+    let mut world = World::new(tcp());
+    world.fetch(100);
+    world.pair.channel.delay = Duration::from_millis(80);
+    world.fetch(100);
+    for side in [A, B] {
+        let facts = world.facts(side);
+        assert_eq!(facts.doubtful_rtt, None, "{side:?}");
+        assert!(facts.rtt.is_some_and(|rtt| rtt.srtt > Duration::from_millis(100)), "{:?}", facts.rtt);
+    }
+}
+
+#[test]
 fn what_is_known_survives_a_restart() {
     let mut world = World::new(from_memory());
     world.fetch(500_000);

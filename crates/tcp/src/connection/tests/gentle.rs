@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
-use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Profile};
+use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
     let mechanisms = MechanismConfig { corrective, proactive, ..MechanismConfig::default() };
@@ -75,4 +75,43 @@ fn a_retransmitted_syn_or_syn_ack_goes_without_it() {
         };
         assert!(off(C).is_some() && off(S).is_some(), "lost from {lost}: {:?} {:?}", off(C), off(S));
     }
+}
+
+#[test]
+fn two_ends_that_open_at_once_learn_nothing_of_the_option() {
+    let mut world = World::new(with(Some(CorrectiveConfig::default()), None));
+    let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
+    let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
+    world.ends[S] = Some(*Connection::connect(tuple, &world.config[S], secrets, HOST, Instant::ZERO));
+    world.run_for(400);
+    for who in [C, S] {
+        assert_eq!(world.end(who).state(), State::Established);
+        assert_eq!(world.end(who).take_opened(), None, "no listener has judged the SYN");
+    }
+}
+
+#[test]
+fn that_a_path_removes_the_option_is_told_once() {
+    let mut world = World::open(with(Some(CorrectiveConfig::default()), None));
+    assert!(!world.end(C).take_spoilt(), "nothing is wrong");
+    world.end(C).stop_parity(ParityOff::Stripped);
+    assert!(world.end(C).take_spoilt());
+    assert!(!world.end(C).take_spoilt());
+}
+
+#[test]
+fn losses_in_a_queue_are_expected_to_go_on() {
+    let queue_after_loss_at = |longer: u64| {
+        let mut world = World::open(TcpConfig { nodelay: true, ..TcpConfig::planned(5) });
+        world.transfer(20_000);
+        world.hold_from(C, Duration::from_millis(longer));
+        world.transfer(20_000);
+        world.lose = |who, n| who == C && n % 5 == 0;
+        world.transfer(100_000);
+        world.hold_from(C, Duration::ZERO);
+        world.lose = |_, _| false;
+        world.end(C).expected_losses().queue
+    };
+    assert!(!queue_after_loss_at(0), "the path itself loses");
+    assert!(queue_after_loss_at(150), "what was lost had waited");
 }

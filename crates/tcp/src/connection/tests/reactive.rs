@@ -2,6 +2,7 @@
 //! probes promise. C sends segments of 1000 bytes in one burst at time 0; the path takes 50 ms each
 //! way, the timeout is 500 ms, every segment is acknowledged at once, the window is ten segments.
 
+use super::recovery::forge;
 use super::*;
 use crate::config::{
     EarlyRetransmit, LossDetection, MechanismConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config,
@@ -252,6 +253,18 @@ fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
         assert_eq!((counters.probes_of_new_data, counters.masked_losses, counters.timeouts), (1, 0, 0));
         assert_eq!(tail.world.read_all(S).len() as u32, 3 * P);
     }
+}
+
+#[test]
+fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
+    // Algorithm 1: the count of consecutive probes begins anew when something is acknowledged.
+    let config = setting(Reactive::Paper(PaperConfig { max_probes: 1, ..PaperConfig::default() }));
+    let mut tail = Tail::new(config, 4, |who, _| who == C);
+    tail.until(300);
+    assert_eq!(tail.counters().probes, 1);
+    forge(&mut tail, 1, &[]);
+    tail.until(690);
+    assert_eq!((tail.counters().probes, tail.counters().timeouts), (1, 0));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn undone(tail: &mut Tail) -> Vec<UndoCause> {
 }
 
 /// An acknowledgement that S never sent arrives at C.
-fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
+pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
     let world = &mut tail.world;
     let seq = |relative: u32| SeqNum(ISS.wrapping_add(relative));
     let sack = sack.iter().map(|&(start, end)| SackBlock { start: seq(start), end: seq(end) }).collect();

@@ -352,6 +352,7 @@ fn what_is_out_of_its_range_is_refused_by_name() {
     assert_eq!(refused(|memory| memory.disable_base = Duration::ZERO), Some("disable_base"));
     assert_eq!(refused(|memory| memory.black_hole_base = Duration::MAX), Some("black_hole_base"));
     assert_eq!(refused(|memory| memory.black_hole_base = Duration::ZERO), None);
+    assert_eq!(refused(|memory| memory.black_hole_base = Duration::from_secs(86_400)), None);
     assert_eq!(refused(|memory| memory.black_hole_destinations = 9), Some("black_hole_destinations"));
 }
 

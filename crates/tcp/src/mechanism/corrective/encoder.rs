@@ -459,6 +459,15 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_was_given_up_gets_no_parity() {
+        let una = SeqNum(1);
+        let mut encoder = three_segments(una);
+        encoder.discard_open();
+        encoder.close();
+        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
+    }
+
+    #[test]
     fn a_group_whose_time_comes_in_a_standing_queue_goes_without() {
         let una = SeqNum(1);
         let mut encoder = three_segments(una);
