@@ -32,6 +32,10 @@ const ATO_MAX: Duration = Duration::from_millis(500);
 /// Most acknowledgements that one entry into quick mode sends undelayed.
 const QUICK_MAX: u32 = 16;
 
+/// What the acknowledgement of a FIN waits for the program's own FIN where no data has told how long programs take here:
+/// in Linux a tick of its clock, 1 to 10 ms.
+const FIN_WAIT: Duration = Duration::from_millis(1);
+
 /// Most packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
@@ -197,7 +201,7 @@ impl AckPolicy {
         if arrival.fin_reached && segment.half_closes {
             self.interactive = true;
             if self.ato.is_none() {
-                return self.force();
+                return self.delay_by(FIN_WAIT.min(self.delack_max), now);
             }
         }
         // RFC 5681 section 4.2: "an ACK SHOULD be generated for at least every second full-sized
@@ -208,7 +212,7 @@ impl AckPolicy {
         if at_once || second_segment || self.in_quick_mode() {
             self.force();
         } else {
-            self.delay(segment.srtt, now);
+            self.delay_by(self.wait(segment.srtt), now);
         }
     }
 
@@ -326,8 +330,7 @@ impl AckPolicy {
         }
     }
 
-    fn delay(&mut self, srtt: Option<Duration>, now: Instant) {
-        let wait = self.wait(srtt);
+    fn delay_by(&mut self, wait: Duration, now: Instant) {
         match self.owed {
             Owed::Now => {}
             // About to leave anyway: let it cover this segment too.
@@ -574,7 +577,11 @@ mod tests {
         let mut receiver = Receiver::settled(40);
         receiver.policy.on_syn_data();
         receiver.policy.on_data(&fin, &segment, ms(10));
-        assert_eq!(receiver.policy.owed(), Owed::Now, "nothing is known of how the peer sends");
+        assert_eq!(receiver.policy.owed(), Owed::At(ms(11)), "nothing is known of how long programs take");
+
+        let mut receiver = Receiver::with_delack_max(0);
+        receiver.policy.on_data(&fin, &segment, ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::Now, "nothing is ever delayed");
     }
 
     /// RFC 9293 section 3.8.6.3: "the delay MUST be less than 0.5 seconds".
