@@ -1,10 +1,11 @@
-//! The error queue of a socket: time stamps of bytes that were sent (`SO_TIMESTAMPING`) and completions
-//! of `MSG_ZEROCOPY`, read with `MSG_ERRQUEUE`.
+//! The error queue of a socket: time stamps of bytes that were sent (`SO_TIMESTAMPING`), completions
+//! of `MSG_ZEROCOPY`, and ICMP errors, read with `MSG_ERRQUEUE`.
 //!
 //! Linux puts three stamps on the last byte of a write: when it was handed to the queueing discipline,
 //! when it left, and when it was acknowledged. Here the first two are one instant.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Flags of `SO_TIMESTAMPING` (linux/net_tstamp.h).
@@ -19,25 +20,39 @@ const OPT_TSONLY: u32 = 1 << 11;
 /// Keys count from what was written, not from what is acknowledged.
 const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux knows.
-const ALL_FLAGS: u32 = (1 << 19) - 1;
+pub(crate) const ALL_FLAGS: u32 = (1 << 19) - 1;
 
-/// What an entry says (`ee_origin`, `ee_code`, `ee_info`, `ee_data` of `struct sock_extended_err`).
+/// What an entry says (`ee_origin`, `ee_type`, `ee_code`, `ee_info`, `ee_data` of `struct sock_extended_err`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ExtendedError {
     pub(crate) errno: u32,
     pub(crate) origin: u8,
+    pub(crate) kind: u8,
     pub(crate) code: u8,
     pub(crate) info: u32,
     pub(crate) data: u32,
 }
 
+/// An ICMP error beside its numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Quoted {
+    /// Who sent the error.
+    pub(crate) offender: IpAddr,
+    /// Where the segment was to go that it quotes.
+    pub(crate) destination: SocketAddr,
+    /// The segment, as far as it is quoted.
+    pub(crate) segment: Vec<u8>,
+}
+
 /// An entry: what happened, and for a time stamp when, since 1970.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
     /// Linux hands back the packet as well, which a program that gives no room for it is told of.
     pub(crate) has_payload: bool,
+    /// For an ICMP error, where it came from.
+    pub(crate) quoted: Option<Box<Quoted>>,
 }
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
@@ -162,11 +177,23 @@ impl ErrorQueue {
         let error = ExtendedError {
             errno: 0,
             origin: ORIGIN_ZEROCOPY,
+            kind: 0,
             code: CODE_ZEROCOPY_COPIED,
             info: number,
             data: number,
         };
-        self.entries.push_back(Entry { error, stamp: None, has_payload: false });
+        self.entries.push_back(Entry { error, stamp: None, has_payload: false, quoted: None });
+    }
+
+    /// An ICMP error ended the attempt to connect.
+    pub(crate) fn on_icmp(&mut self, error: ExtendedError, quoted: Quoted) {
+        self.entries.push_back(Entry {
+            error,
+            stamp: None,
+            has_payload: false,
+            quoted: Some(Box::new(quoted)),
+        });
+        self.count += 1;
     }
 
     /// How often there was something new.
@@ -198,12 +225,14 @@ impl Watched {
         let error = ExtendedError {
             errno: libc::ENOMSG as u32,
             origin: ORIGIN_TIMESTAMPING,
+            kind: 0,
             code: 0,
             info: which,
             data: self.key,
         };
         let told = self.flags & SOFTWARE != 0;
-        Entry { error, stamp: told.then_some(now), has_payload: self.flags & OPT_TSONLY == 0 }
+        let stamp = told.then_some(now);
+        Entry { error, stamp, has_payload: self.flags & OPT_TSONLY == 0, quoted: None }
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use brisk_script::Settings;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
-use brisk_wire::{ChecksumCheck, Instant, Packet, parse};
+use brisk_wire::{Instant, Packet, parse};
 
+use crate::arrivals::{self, SavedSyns};
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
 use crate::ready::epoll::Epoll;
@@ -55,7 +56,7 @@ pub(crate) struct Host {
     next_port: u16,
     /// What the namespace and `--so_flags` say, as of the last `socket()`.
     pub(crate) settings: Settings,
-    stack: Option<Stack>,
+    pub(crate) stack: Option<Stack>,
     pub(crate) now: Instant,
     /// Packets that left, each with its time.
     out: VecDeque<(Instant, Vec<u8>)>,
@@ -64,6 +65,8 @@ pub(crate) struct Host {
     unreachable: Option<Errno>,
     /// That of the packet which is being taken in.
     refused: Option<Errno>,
+    /// SYNs of listeners with TCP_SAVE_SYN whose connections were not accepted yet.
+    pub(crate) syns: SavedSyns,
 }
 
 /// Life, and time.
@@ -81,6 +84,7 @@ impl Host {
             table: BTreeMap::new(),
             unreachable: None,
             refused: None,
+            syns: SavedSyns::default(),
         }
     }
 
@@ -157,7 +161,12 @@ impl Host {
 impl Host {
     /// Takes a packet from outside.
     pub(crate) fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
-        let told = icmp_errno(packet).map(Errno);
+        if self.is_below_min_ttl(packet) {
+            return Ok(());
+        }
+        self.save_syn(packet);
+        let told = arrivals::icmp_errno(packet).map(Errno);
+        self.queue_icmp(packet, told);
         self.unreachable = told.or(self.unreachable);
         self.refused = told;
         let now = self.now;
@@ -170,26 +179,6 @@ impl Host {
         self.drain();
         self.refused = None;
         Ok(())
-    }
-
-    /// An error that ends no connection is kept for SO_ERROR; with IP_RECVERR it counts like any other.
-    fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
-        let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
-        let ends = |stack: &Stack, id| Some((stack.local_addr(id)?, stack.remote_addr(id)?));
-        let Some(stack) = &self.stack else { return };
-        let hit = self.table.values_mut().find_map(|descriptor| match descriptor {
-            Descriptor::Socket(socket) => {
-                let id = socket.conn()?;
-                (ends(stack, id) == Some((error.src, error.dst))).then_some(socket)
-            }
-            Descriptor::Epoll(_) => None,
-        });
-        if let Some(socket) = hit.filter(|socket| socket.connected && !socket.over) {
-            match socket.asks_for_errors() {
-                true => socket.error = Some(errno),
-                false => socket.soft_error = Some(errno),
-            }
-        }
     }
 
     /// The next packet that left, with its time.
@@ -337,11 +326,14 @@ impl Host {
 
     /// A new socket for a connection that was accepted.
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
-        let accepted = self.socket(of)?.accepted(id);
+        let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
+        let syn = ends.and_then(|ends| self.syns.take(ends));
+        let mut accepted = self.socket(of)?.accepted(id);
+        accepted.saved_syn = syn;
         Ok(self.add(Descriptor::Socket(Box::new(accepted))))
     }
 
-    fn of_conn(&mut self, id: ConnId) -> Option<&mut Socket> {
+    pub(crate) fn of_conn(&mut self, id: ConnId) -> Option<&mut Socket> {
         self.sockets().find(|socket| socket.role == Role::Connection(id))
     }
 
@@ -349,7 +341,7 @@ impl Host {
         self.sockets().find(|socket| matches!(&socket.role, Role::Listening(ids) if ids.contains(&listener)))
     }
 
-    fn sockets(&mut self) -> impl Iterator<Item = &mut Socket> {
+    pub(crate) fn sockets(&mut self) -> impl Iterator<Item = &mut Socket> {
         self.table.values_mut().filter_map(|descriptor| match descriptor {
             Descriptor::Socket(socket) => Some(&mut **socket),
             Descriptor::Epoll(_) => None,
@@ -367,6 +359,12 @@ impl Host {
         self.refresh()?;
         let mut socket = Socket::new(family, &self.settings);
         socket.nonblocking = nonblocking;
+        if let Some(dir) = &self.flags.sysctl_dir {
+            let most = |name| sysctl::of_core(dir, name);
+            let options = &mut socket.options;
+            options.most_send_buffer = most("wmem_max").unwrap_or(options.most_send_buffer);
+            options.most_receive_buffer = most("rmem_max").unwrap_or(options.most_receive_buffer);
+        }
         Ok(self.add(Descriptor::Socket(Box::new(socket))))
     }
 }
@@ -376,33 +374,5 @@ fn payload_len(packet: &[u8]) -> usize {
     match parse(packet, brisk_wire::ChecksumCheck::Trust) {
         Ok(Packet::Tcp(segment)) => segment.payload.len(),
         Ok(_) | Err(_) => 0,
-    }
-}
-
-/// What Linux makes of an ICMP error that says something cannot be reached.
-fn icmp_errno(packet: &[u8]) -> Option<i32> {
-    let version = packet.first()? >> 4;
-    let (kind, code) = match version {
-        4 if *packet.get(9)? == 1 => {
-            let at = usize::from(packet.first()? & 15) * 4;
-            (*packet.get(at)?, *packet.get(at + 1)?)
-        }
-        6 if *packet.get(6)? == 58 => (*packet.get(40)?, *packet.get(41)?),
-        _ => return None,
-    };
-    match (version, kind, code) {
-        (4, 3, 0 | 6) | (6, 1, 0) => Some(libc::ENETUNREACH),
-        (4, 3, 2) => Some(libc::ENOPROTOOPT),
-        (4, 3, 3) | (6, 1, 4) => Some(libc::ECONNREFUSED),
-        (4, 3, 9 | 11) => Some(libc::ENETUNREACH),
-        (4, 3, 7) => Some(libc::EHOSTDOWN),
-        (4, 3, 8) => Some(libc::ENONET),
-        (6, 1, 1 | 5 | 6) => Some(libc::EACCES),
-        (4, 3, 5) => Some(libc::EOPNOTSUPP),
-        (4, 3, 4) => None,
-        (4, 3, _) | (6, 1, _) => Some(libc::EHOSTUNREACH),
-        (4, 12, _) | (6, 4, _) => Some(libc::EPROTO),
-        (4 | 6, 11, _) | (6, 3, _) => Some(libc::EHOSTUNREACH),
-        _ => None,
     }
 }

@@ -21,7 +21,8 @@
 //! | `options` | `setsockopt` and `getsockopt` |
 //! | `tcp_info` | `struct tcp_info` |
 //! | `usage` | how long a connection was busy, and what held it up |
-//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY` |
+//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
+//! | `arrivals` | what sockets take from packets themselves: saved SYNs, hop limits, ICMP errors |
 //! | `sysctl` | the settings of the network namespace |
 //! | `flags` | `--so_flags` |
 //!
@@ -32,6 +33,7 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod arrivals;
 mod calls;
 mod errno;
 mod error_queue;

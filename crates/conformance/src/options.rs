@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use brisk_script::{LINEAR_TIMEOUTS, Settings};
+use brisk_script::{LINEAR_TIMEOUTS, Settings, retransmissions_in};
 use brisk_tcp::Stack;
-use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, UrgentPolicy};
+use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, PacingConfig, UrgentPolicy};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
 use brisk_wire::Instant;
 
 use crate::errno::{Answer, Errno};
-use crate::error_queue::Offsets;
+use crate::error_queue::{ALL_FLAGS, Offsets};
 use crate::host::Host;
 use crate::socket::{Family, MOST_WAITING, Role, Socket};
 use crate::tcp_info;
@@ -26,8 +26,17 @@ const TCP_DELACK_MAX_US: i32 = 46;
 const TCP_CC_INFO: i32 = 26;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
+const TCP_MD5SIG: i32 = 14;
+/// Least that TCP_WINDOW_CLAMP bounds a window to.
+const LEAST_CLAMP: i32 = 1152;
+/// Bytes of `struct tcp_md5sig`.
+const MD5SIG_LEN: usize = 216;
 const TCP_NOTSENT_LOWAT: i32 = 25;
 const TCP_TIMESTAMP: i32 = 24;
+/// The least timer that Linux takes: what is more than one tick of a clock of 250 Hz.
+const TWO_TICKS_US: i32 = 4_001;
+/// `IPV6_MINHOPCOUNT` of linux/in6.h.
+const IPV6_MINHOPCOUNT: i32 = 73;
 const SO_ZEROCOPY: i32 = 60;
 /// `SOF_TIMESTAMPING_BIND_PHC`: a clock of the network card, of which there is none.
 const BIND_PHC: u32 = 1 << 15;
@@ -73,21 +82,25 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
 
 /// Linux doubles what a program asks for, as room for its own records: the program's share is half. What is negative
 /// asks for as much as there is.
-fn send_buffer(value: i32) -> BufferConfig {
-    let bytes = (value as u32 as usize).saturating_mul(2).clamp(4608, 1 << 30);
+fn send_buffer(value: i32, most: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
 }
 
-fn receive_buffer(value: i32) -> BufferConfig {
-    let bytes = (value as u32 as usize).clamp(1152, (1 << 30) - 1);
+fn receive_buffer(value: i32, most: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(most).clamp(1152, (1 << 30) - 1);
     BufferConfig { initial: bytes, max: bytes }
 }
 
 fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
     match name {
-        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => socket.tcp.send_buffer = send_buffer(int(value)?),
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+            let most = if name == libc::SO_SNDBUF { socket.options.most_send_buffer } else { usize::MAX };
+            socket.tcp.send_buffer = send_buffer(int(value)?, most);
+        }
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-            socket.tcp.receive_buffer = receive_buffer(int(value)?);
+            let most = if name == libc::SO_RCVBUF { socket.options.most_receive_buffer } else { usize::MAX };
+            socket.tcp.receive_buffer = receive_buffer(int(value)?, most);
             socket.options.receive_buffer_set = true;
         }
         libc::SO_KEEPALIVE => {
@@ -109,13 +122,15 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
         libc::SO_RCVLOWAT => {
             // No more than half of the buffer, of which the program's share is half; a negative value asks for that.
-            let most = socket.tcp.receive_buffer.max;
+            let share = if socket.options.receive_buffer_set { 1 } else { 2 };
+            let most = socket.tcp.receive_buffer.max / share;
             socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
         }
         SO_ZEROCOPY => match int(value)? {
             on @ (0 | 1) => socket.options.zerocopy = on == 1,
             _ => return Err(Errno(libc::EINVAL)),
         },
+        libc::SO_MAX_PACING_RATE => set_pacing_rate(socket, stack, value)?,
         libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => set_timestamping(socket, int(value)? as u32)?,
         _ => return keep_socket(socket, name, value),
     }
@@ -140,7 +155,6 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
         libc::SO_MARK
         | libc::SO_PRIORITY
         | libc::SO_BUSY_POLL
-        | libc::SO_MAX_PACING_RATE
         | libc::SO_INCOMING_CPU
         | libc::SO_BINDTODEVICE
         | libc::SO_NO_CHECK
@@ -152,8 +166,27 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
     Ok(())
 }
 
+/// SO_MAX_PACING_RATE, bytes per second in four or eight bytes; all ones: no bound. Asking for a bound switches pacing
+/// on (Linux: the same).
+fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answer<()> {
+    let rate = match value.first_chunk::<8>() {
+        Some(bytes) => u64::from_ne_bytes(*bytes),
+        None => match int(value)? as u32 {
+            u32::MAX => u64::MAX,
+            rate => u64::from(rate),
+        },
+    };
+    let max_rate = (rate != u64::MAX).then_some(rate.max(1));
+    socket.tcp.pacing = max_rate.map(|_| PacingConfig { max_rate, ..PacingConfig::default() });
+    if let Some(id) = socket.conn() {
+        stack.set_pacing(id, socket.tcp.pacing);
+    }
+    keep(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value);
+    Ok(())
+}
+
 fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
-    if flags & BIND_PHC != 0 {
+    if flags & BIND_PHC != 0 && flags & !ALL_FLAGS == 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let offsets = Offsets { acknowledged: socket.acknowledged, written: socket.written };
@@ -189,6 +222,9 @@ fn set_tcp(
 ) -> Answer<()> {
     match name {
         libc::TCP_CONGESTION => return set_congestion(socket, value),
+        TCP_MD5SIG => {
+            return Err(Errno(if value.len() < MD5SIG_LEN { libc::EINVAL } else { libc::ENOPROTOOPT }));
+        }
         TCP_FASTOPEN_KEY => return set_fast_open_key(socket, value),
         _ => {}
     }
@@ -213,6 +249,16 @@ fn set_tcp(
             keep(socket, libc::SOL_TCP, name, value);
         }
         TCP_INQ => socket.options.inq = within(number, 0..=1)? == 1,
+        libc::TCP_WINDOW_CLAMP => set_window_clamp(socket, stack, number)?,
+        libc::TCP_DEFER_ACCEPT => {
+            let (retransmissions, seconds) = retransmissions_in(number);
+            socket.options.defer_accept = retransmissions;
+            keep(socket, libc::SOL_TCP, name, &seconds.to_ne_bytes());
+        }
+        TCP_SAVE_SYN => {
+            socket.options.save_syn = within(number, 0..=2)? > 0;
+            keep(socket, libc::SOL_TCP, name, value);
+        }
         _ => {
             let given_back = without_effect(name, number)?;
             keep(socket, libc::SOL_TCP, name, &given_back.to_ne_bytes());
@@ -225,18 +271,28 @@ fn set_tcp(
 fn without_effect(name: i32, number: i32) -> Answer<i32> {
     Ok(match name {
         libc::TCP_QUICKACK => i32::from(number != 0),
-        // Linux's window is never less than half of its least receive buffer.
-        libc::TCP_WINDOW_CLAMP if number != 0 => number.max(1152),
-        libc::TCP_WINDOW_CLAMP => 0,
         // Only a connection that is being restored may set it.
         TCP_TIMESTAMP => return Err(Errno(libc::EPERM)),
         libc::TCP_ULP => return Err(Errno(libc::ENOENT)),
         libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
-        TCP_SAVE_SYN => within(number, 0..=2)?,
         TCP_TX_DELAY => within(number, 0..=(1 << 28) - 1)?,
-        libc::TCP_DEFER_ACCEPT => number,
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
+}
+
+/// TCP_WINDOW_CLAMP: never less than half of Linux's least receive buffer. 0, for no bound, only without a connection.
+fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answer<()> {
+    let clamp = match number {
+        0 if socket.conn().is_some() => return Err(Errno(libc::EINVAL)),
+        0 => None,
+        bytes => Some(bytes.max(LEAST_CLAMP) as u32),
+    };
+    socket.tcp.window.clamp = clamp;
+    if let Some(id) = socket.conn() {
+        stack.set_window_rules(id, socket.tcp.window);
+    }
+    keep(socket, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, &clamp.unwrap_or(0).to_ne_bytes());
+    Ok(())
 }
 
 /// Numbers that end or bound a connection. False if the option is none of them.
@@ -280,12 +336,12 @@ fn set_tcp_limits(
             conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
         }
         TCP_RTO_MIN_US => {
-            let least = Duration::from_micros(within(number, 1..=200_000)? as u64);
+            let least = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
             (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
             conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
         }
         TCP_DELACK_MAX_US => {
-            socket.tcp.delack_max = Duration::from_micros(within(number, 1..=200_000)? as u64);
+            socket.tcp.delack_max = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
             conn.into_iter().for_each(|id| stack.set_delack_max(id, socket.tcp.delack_max));
         }
         _ => return Ok(false),
@@ -359,12 +415,24 @@ fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
     }
 }
 
+/// -1 stands for the system's.
+fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()> {
+    socket.tcp.hop_limit = if hops == -1 { 64 } else { within(hops, 1..=255)? as u8 };
+    if let Some(id) = socket.conn() {
+        stack.set_hop_limit(id, socket.tcp.hop_limit);
+    }
+    Ok(())
+}
+
 /// A value of `SOL_IP`: Linux takes a byte as well as an int, and nothing for zero.
 fn int_or_byte(value: &[u8]) -> i32 {
     int(value).unwrap_or_else(|_| value.first().map_or(0, |byte| i32::from(*byte)))
 }
 
 fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    if value.is_empty() && matches!(name, libc::IP_FREEBIND | libc::IP_TRANSPARENT | libc::IP_MINTTL) {
+        return Err(Errno(libc::EINVAL));
+    }
     let value = int_or_byte(value);
     let given_back = match name {
         libc::IP_TOS => {
@@ -372,11 +440,14 @@ fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> An
             value
         }
         libc::IP_TTL => {
-            socket.tcp.hop_limit = if value == -1 { 64 } else { within(value, 1..=255)? as u8 };
+            set_hop_limit(socket, stack, value)?;
             value
         }
         libc::IP_MTU_DISCOVER => within(value, 0..=5)?,
-        libc::IP_MINTTL => within(value, 0..=255)?,
+        libc::IP_MINTTL => {
+            socket.options.min_ttl = within(value, 0..=255)? as u8;
+            value
+        }
         libc::IP_FREEBIND
         | libc::IP_TRANSPARENT
         | libc::IP_RECVERR
@@ -396,10 +467,8 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
         libc::IPV6_V6ONLY if socket.local.is_some() => return Err(Errno(libc::EINVAL)),
         libc::IPV6_V6ONLY => socket.options.v6_only = number != 0,
         libc::IPV6_TCLASS => set_traffic_class(socket, stack, within(number, -1..=255)?.max(0)),
-        libc::IPV6_UNICAST_HOPS => match number {
-            -1 => socket.tcp.hop_limit = 64,
-            hops => socket.tcp.hop_limit = within(hops, 1..=255)? as u8,
-        },
+        libc::IPV6_UNICAST_HOPS => set_hop_limit(socket, stack, number)?,
+        IPV6_MINHOPCOUNT => socket.options.min_ttl = within(number, 0..=255)? as u8,
         libc::IPV6_MTU_DISCOVER
         | libc::IPV6_RECVERR
         | libc::IPV6_RECVTCLASS
@@ -419,9 +488,15 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
 pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     let now = host.now;
     let (socket, stack, _) = host.parts(fd)?;
+    // A SYN is told once, to who has room for it.
+    let larger = |syn: &Vec<u8>| syn.len() > len;
+    if (level, name) == (libc::SOL_TCP, TCP_SAVED_SYN) && socket.saved_syn.as_ref().is_some_and(larger) {
+        return Err(Errno(libc::EINVAL));
+    }
     let mut value = match level {
         libc::SOL_SOCKET => get_socket(socket, stack, name)?,
         libc::SOL_TCP => get_tcp(socket, stack, name, now)?,
+        libc::SOL_IPV6 if socket.family == Family::V4 => return Err(Errno(libc::EOPNOTSUPP)),
         libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
@@ -486,7 +561,20 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         libc::SO_MAX_PACING_RATE | libc::SO_INCOMING_CPU => {
             kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(-1))
         }
-        _ => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
+        libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_DONTROUTE
+        | libc::SO_BROADCAST
+        | libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS
+        | libc::SO_MARK
+        | libc::SO_PRIORITY
+        | libc::SO_BUSY_POLL
+        | libc::SO_BINDTODEVICE
+        | libc::SO_NO_CHECK
+        | libc::SO_TXTIME
+        | libc::SO_PREFER_BUSY_POLL => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
 }
 
@@ -541,8 +629,9 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
         TCP_RTO_MIN_US => number(socket.tcp.rto.var_floor.as_micros() as i64),
         TCP_DELACK_MAX_US => number(socket.tcp.delack_max.as_micros() as i64),
-        // No SYN was kept, no upper protocol is there.
-        TCP_SAVED_SYN | libc::TCP_ULP => Vec::new(),
+        TCP_SAVED_SYN => socket.saved_syn.take().unwrap_or_default(),
+        // No upper protocol is there.
+        libc::TCP_ULP => Vec::new(),
         libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
         libc::TCP_DEFER_ACCEPT
         | libc::TCP_WINDOW_CLAMP

@@ -10,6 +10,7 @@ use brisk_script::Settings;
 /// The settings that are taken over.
 const NAMES: &[&str] = &[
     "ip_default_ttl",
+    "tcp_base_mss",
     "tcp_congestion_control",
     "tcp_dsack",
     "tcp_early_retrans",
@@ -18,17 +19,23 @@ const NAMES: &[&str] = &[
     "tcp_fastopen_blackhole_timeout_sec",
     "tcp_fastopen_key",
     "tcp_fin_timeout",
+    "tcp_frto",
+    "tcp_invalid_ratelimit",
     "tcp_keepalive_intvl",
     "tcp_keepalive_probes",
     "tcp_keepalive_time",
     "tcp_mtu_probing",
     "tcp_notsent_lowat",
+    "tcp_orphan_retries",
+    "tcp_recovery",
+    "tcp_reordering",
     "tcp_retries2",
     "tcp_rfc1337",
     "tcp_rmem",
     "tcp_rto_max_ms",
     "tcp_rto_min_us",
     "tcp_sack",
+    "tcp_shrink_window",
     "tcp_slow_start_after_idle",
     "tcp_syn_linear_timeouts",
     "tcp_syn_retries",
@@ -51,6 +58,12 @@ pub(crate) fn read(dir: &Path, settings: &mut Settings) {
             let _ = settings.sysctl(name, value);
         }
     }
+}
+
+/// A number of `net.core`, beside the directory of `net.ipv4`.
+pub(crate) fn of_core(dir: &Path, name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(dir.parent()?.join("core").join(name)).ok()?;
+    text.trim().parse().ok()
 }
 
 #[cfg(test)]

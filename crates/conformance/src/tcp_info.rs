@@ -12,9 +12,8 @@ use crate::socket::{Role, Socket};
 
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
-/// Reordering that Linux assumes before it has seen any (`tcp_reordering`), and the most that it believes
-/// (`tcp_max_reordering`).
-const REORDERING: std::ops::RangeInclusive<u32> = 3..=300;
+/// Most reordering that Linux believes (`tcp_max_reordering`).
+const MAX_REORDERING: u32 = 300;
 /// `TCPI_OPT_ECN_SEEN` and `TCPI_OPT_TFO_CHILD`.
 const ECN_SEEN: u8 = 16;
 const TFO_CHILD: u8 = 128;
@@ -75,7 +74,7 @@ fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Insta
     let mut fields = Fields::default();
     write_head(&mut fields, stats, info);
     write_state(&mut fields, stats, info, socket, now);
-    write_paths(&mut fields, stats, info);
+    write_paths(&mut fields, stats, info, socket);
     write_counters(&mut fields, stats, info, socket);
     write_totals(&mut fields, stats, info, socket);
     fields.0
@@ -113,7 +112,7 @@ fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
 fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket, now: Instant) {
     let since = |at: Option<Instant>| at.map_or(0, |at| now.saturating_since(at).as_millis() as u32);
     let (sacked, lost) = (info.sacked, info.lost);
-    fields.all([micros(stats.rto), 40_000, stats.mss, info.rcv_mss]);
+    fields.all([micros(stats.rto), info.ack_delay.map_or(0, micros), stats.mss, info.rcv_mss]);
     // A SYN-ACK is not the connection's own segment.
     let unacked = info.unacked - u32::from(stats.state == State::SynReceived && info.unacked > 0);
     fields.all([unacked, sacked, lost, info.retransmitted, 0]);
@@ -128,13 +127,13 @@ fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
 }
 
 /// `tcpi_pmtu` to `tcpi_total_retrans`.
-fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
+fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let segments = |bytes: u32| bytes / stats.mss.max(1);
     let ssthresh = if stats.ssthresh == u32::MAX { INFINITE_SSTHRESH } else { segments(stats.ssthresh) };
     let counters = &stats.counters;
     let probes_again = counters.probes.saturating_sub(counters.probes_of_new_data);
     let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits;
-    let reordering = info.reordering_degree.clamp(*REORDERING.start(), *REORDERING.end());
+    let reordering = info.reordering_degree.max(socket.tcp.dup_thresh).min(MAX_REORDERING);
     fields.all([info.path_mtu, stats.rcv_wnd, stats.srtt.map_or(0, micros), micros(stats.rttvar)]);
     fields.all([ssthresh, segments(stats.cwnd), info.advertised_mss, reordering]);
     fields.all([0, stats.rcv_wnd, retransmits as u32]);

@@ -589,6 +589,85 @@ fn tcp_info_counts_segments_as_linux_does() {
 }
 
 /// A driver with one connection that was accepted.
+/// Linux's numbers of linux/tcp.h.
+const TCP_SAVE_SYN: i32 = 27;
+const TCP_SAVED_SYN: i32 = 28;
+
+#[test]
+fn a_listener_keeps_the_syn_for_who_asks_once() {
+    for (save, kept) in [(0, false), (1, true), (2, true)] {
+        let driver = Driver::new("sysctls=off");
+        let listener = driver.listener(libc::AF_INET, None);
+        driver.set_int(listener, libc::SOL_TCP, TCP_SAVE_SYN, save);
+        driver.handshake();
+        let fd = driver.accept(listener);
+        let syn = driver.packet(Segment { flags: SYN, options: &[2, 4, 5, 180], ..Segment::default() }, &[]);
+        let told = driver.get(fd, libc::SOL_TCP, TCP_SAVED_SYN, 200);
+        assert_eq!(told, if kept { syn } else { vec![] }, "IP header, TCP header, options");
+        assert_eq!(driver.get(fd, libc::SOL_TCP, TCP_SAVED_SYN, 200), [], "once");
+    }
+}
+
+#[test]
+fn what_has_come_too_far_is_not_heard() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_nonblocking(fd);
+    driver.set_int(fd, libc::SOL_IP, libc::IP_MINTTL, 65);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
+    assert_eq!((driver.recv(fd, 200, 0), driver.errno()), (-1, libc::EAGAIN), "it says 64");
+    driver.set_int(fd, libc::SOL_IP, libc::IP_MINTTL, 64);
+    driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
+    assert_eq!(driver.recv(fd, 200, 0), 100);
+}
+
+#[test]
+fn packets_have_the_hop_limit_and_the_class_that_were_set_last() {
+    let (driver, fd, _) = established("sysctls=off");
+    driver.set_int(fd, libc::SOL_IP, libc::IP_TTL, 7);
+    driver.set_int(fd, libc::SOL_IP, libc::IP_TOS, 0x28);
+    assert_eq!(driver.send(fd, &[0; 100], 0), 100);
+    let sent = driver.receive().expect("the data");
+    assert_eq!((sent.hop_limit, sent.dscp), (7, 10));
+}
+
+#[test]
+fn an_icmp_error_about_a_syn_waits_in_the_error_queue() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    assert_eq!((driver.connect(fd), driver.errno()), (-1, libc::EINPROGRESS));
+    let syn = driver.receive().expect("the SYN");
+    driver.follow(&syn);
+    driver.unreachable(1, &syn);
+    assert_ne!(driver.poll(fd, 0) & libc::POLLERR, 0);
+    let (count, control, flags) = driver.recvmsg(fd, 100, libc::MSG_ERRQUEUE);
+    assert_eq!((count, flags), (8, libc::MSG_ERRQUEUE), "as much of the SYN as was quoted");
+    let (level, kind, error) = &control[0];
+    assert_eq!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR));
+    // EHOSTUNREACH, ICMP, type 3, code 1; who sent it.
+    assert_eq!(error[..8], [libc::EHOSTUNREACH as u8, 0, 0, 0, 2, 3, 1, 0]);
+    assert_eq!(error[20..24], [10, 1, 1, 1]);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0, "who has read it knows");
+    assert_eq!(driver.poll(fd, 0) & libc::POLLERR, 0);
+}
+
+#[test]
+fn options_out_of_their_range_are_refused_as_in_linux() {
+    let driver = Driver::new("sysctls=off");
+    let fd = driver.socket(0);
+    for (level, name, value, errno) in [
+        (libc::SOL_TCP, 45, 1000, libc::EINVAL),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, -1, libc::EINVAL),
+        (libc::SOL_IP, libc::IP_MINTTL, 256, libc::EINVAL),
+        (libc::SOL_TCP, TCP_SAVE_SYN, 3, libc::EINVAL),
+    ] {
+        assert_eq!((driver.try_set_int(fd, level, name, value), driver.errno()), (-1, errno), "{name}");
+    }
+    driver.set_int(fd, libc::SOL_TCP, libc::TCP_DEFER_ACCEPT, 5);
+    assert_eq!(driver.get_int(fd, libc::SOL_TCP, libc::TCP_DEFER_ACCEPT), 7, "in retransmissions");
+    driver.set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, i32::MAX);
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF), 2 * (4 << 20), "as much as there is");
+}
+
 fn established(flags: &str) -> (Driver, i32, i32) {
     let driver = Driver::new(flags);
     let listener = driver.listener(libc::AF_INET, None);

@@ -40,7 +40,7 @@ use std::path::Path;
 
 pub use error::ScriptError;
 pub use run::tcp_info_options;
-pub use settings::{LINEAR_TIMEOUTS, Settings, keys, linux_syn_retries};
+pub use settings::{LINEAR_TIMEOUTS, Settings, keys, linux_syn_retries, retransmissions_in};
 
 /// How a script is run, beside what it says itself.
 #[derive(Clone, Debug, Default)]

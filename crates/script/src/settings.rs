@@ -9,13 +9,17 @@ use std::time::Duration;
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, HandshakeCopies, HandshakeTimers, KeepaliveConfig,
     LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, RackTlpConfig, Reactive,
-    Rfc6675Config, RtoConfig, SynCookies, ThinStreamConfig, UrgentPolicy,
+    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
 mod corrective;
 mod proactive;
+mod sysctl;
+
+use sysctl::words;
+pub use sysctl::{LINEAR_TIMEOUTS, linux_syn_retries, retransmissions_in};
 
 /// The keys of `--set`, with what they take.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -468,140 +472,13 @@ impl Settings {
         if !command.contains("sysctl") {
             return Ok(());
         }
-        let settings = command.split(['\n', ';', '&']).flat_map(sysctl_words);
+        let settings = command.split(['\n', ';', '&']).flat_map(words);
         settings.into_iter().try_for_each(|(key, value)| {
             self.sysctl(&key, &value)?;
             self.sysctls.push((key, value));
             Ok(())
         })
     }
-
-    /// Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all listeners.
-    fn sysctl_fast_open(&mut self, key: &str, value: &str) -> Result<(), Refused> {
-        let bits = match value.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| refused(key, value))?,
-            None => number(key, value)?,
-        };
-        self.fast_open_connect.no_cookie = bits & 4 != 0;
-        self.fast_open_client_allowed = bits & 1 != 0;
-        self.fast_open_server_allowed = bits & 2 != 0;
-        self.fast_open_listen.require_cookie = bits & 0x200 == 0;
-        self.fast_open_all_listeners = bits & 0x402 == 0x402;
-        Ok(())
-    }
-
-    /// Takes over a setting of Linux, as it stands in `/proc/sys/net/ipv4`. What the stack has no setting
-    /// for is passed over.
-    ///
-    /// # Errors
-    /// What is wrong with the value.
-    pub fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
-        let last = |value: &str| value.split_whitespace().last().unwrap_or("").to_owned();
-        let triple = || -> Result<BufferConfig, Refused> {
-            let mut sizes = value.split_whitespace().skip(1);
-            let initial = number(key, sizes.next().unwrap_or(""))?;
-            let max: usize = number(key, &last(value))?;
-            Ok(BufferConfig { initial, max: max.max(initial) })
-        };
-        let seconds = || -> Result<Duration, Refused> { Ok(Duration::from_secs(number(key, value)?)) };
-        match key {
-            "tcp_timestamps" => self.tcp.timestamps = value != "0",
-            "tcp_sack" => self.tcp.sack = value != "0",
-            "tcp_dsack" => self.tcp.dsack = value != "0",
-            "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
-            "tcp_ecn" => {
-                self.tcp.ecn = value == "1";
-                self.ecn_passive = value == "2";
-            }
-            "tcp_slow_start_after_idle" => self.tcp.slow_start_after_idle = value != "0",
-            "tcp_rmem" => self.tcp.receive_buffer = triple()?,
-            "tcp_wmem" => self.tcp.send_buffer = triple()?,
-            "tcp_syn_retries" => self.tcp.syn_retries = number(key, value)?,
-            "tcp_synack_retries" => self.tcp.synack_retries = number(key, value)?,
-            "tcp_retries2" => self.tcp.retries = number(key, value)?,
-            "tcp_rfc1337" => self.stack.time_wait_resets = value == "0",
-            "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds()?,
-            "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
-            "tcp_fastopen" => self.sysctl_fast_open(key, value)?,
-            "tcp_fastopen_key" => self.set("fast_open_key", value)?,
-            "tcp_mtu_probing" => self.tcp.mtu_probing = sysctl_mtu_probing(value),
-            "tcp_early_retrans" if !matches!(value, "3" | "4") => {
-                self.tcp.mechanisms.reactive = Reactive::Off
-            }
-            "tcp_keepalive_time" => self.keepalive.idle = seconds()?,
-            "tcp_keepalive_intvl" => self.keepalive.interval = seconds()?,
-            "tcp_keepalive_probes" => self.keepalive.count = number(key, value)?,
-            "tcp_rto_min_us" => {
-                self.tcp.rto.min = Duration::from_micros(number(key, value)?);
-                self.tcp.rto.var_floor = self.tcp.rto.min;
-            }
-            "tcp_rto_max_ms" => self.tcp.rto.max = Duration::from_millis(number(key, value)?),
-            "tcp_fastopen_blackhole_timeout_sec" => {
-                self.stack.fast_open.memory.black_hole_base = seconds()?;
-            }
-            "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
-            "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
-            "tcp_syncookies" => self.listen.syn_cookies = sysctl_syn_cookies(value),
-            "tcp_thin_linear_timeouts" => {
-                self.tcp.thin_stream = (value != "0").then_some(LINEAR_TIMEOUTS);
-            }
-            "ip_default_ttl" => self.tcp.hop_limit = number(key, value)?,
-            // Linux has more knobs than the stack; those that it lacks keep their built-in values.
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// What Linux does for a thin stream when asked to: timeouts that do not double, six at most.
-pub const LINEAR_TIMEOUTS: ThinStreamConfig = ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
-
-/// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as often as
-/// both numbers say together, but not for longer than `retries` doubled timeouts would take.
-pub fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
-    let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
-    let mut passed = 0;
-    for sent in 0..retries + linear {
-        passed += if sent < linear { 1 } else { 1u64 << (sent - linear).min(40) };
-        if passed >= most(retries) {
-            return sent;
-        }
-    }
-    retries + linear
-}
-
-fn sysctl_mtu_probing(value: &str) -> MtuProbing {
-    match value {
-        "0" => MtuProbing::Off,
-        "1" => MtuProbing::OnBlackHole,
-        _ => MtuProbing::Always,
-    }
-}
-
-fn sysctl_syn_cookies(value: &str) -> SynCookies {
-    match value {
-        "0" => SynCookies::Off,
-        "1" => SynCookies::UnderFlood,
-        _ => SynCookies::Always,
-    }
-}
-
-/// The `net.ipv4.name=value` of a sysctl command; values may be quoted and have blanks.
-fn sysctl_words(command: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut rest = command;
-    while let Some(at) = rest.find("net.ipv4.") {
-        rest = rest.get(at + "net.ipv4.".len()..).unwrap_or("");
-        let Some((key, behind)) = rest.split_once('=') else { break };
-        let behind = behind.trim_start();
-        let (value, after) = match behind.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => behind.split_once(char::is_whitespace).unwrap_or((behind, "")),
-        };
-        found.push((key.trim().to_owned(), value.trim().to_owned()));
-        rest = after;
-    }
-    found
 }
 
 fn refused(key: &str, value: &str) -> Refused {

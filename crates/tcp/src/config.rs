@@ -227,11 +227,13 @@ pub struct PacingConfig {
     pub slow_start_percent: u32,
     /// Rate afterwards. Linux: 120.
     pub congestion_avoidance_percent: u32,
+    /// Most bytes per second, payload (Linux: `SO_MAX_PACING_RATE`). Default `None`: no bound.
+    pub max_rate: Option<u64>,
 }
 
 impl Default for PacingConfig {
     fn default() -> Self {
-        PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: 120 }
+        PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: 120, max_rate: None }
     }
 }
 
@@ -278,6 +280,17 @@ pub enum UrgentPolicy {
     Inline,
 }
 
+/// What bounds the window that is offered, beside the receive buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct WindowRules {
+    /// Most bytes that are ever offered, and the largest window that the scale is chosen for (Linux:
+    /// `TCP_WINDOW_CLAMP`). Default `None`: the buffer alone.
+    pub clamp: Option<u32>,
+    /// A buffer that is nearly full closes the window although more was offered before (Linux: `tcp_shrink_window`).
+    /// RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
+    pub may_shrink: bool,
+}
+
 /// What holds for one connection. A listener's connections take the listener's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
@@ -291,6 +304,8 @@ pub struct TcpConfig {
     pub send_buffer: BufferConfig,
     /// Receive buffer. Linux profile: 128 KiB advertised at first, grows to 6 MiB by autotuning.
     pub receive_buffer: BufferConfig,
+    /// What else bounds the receive window.
+    pub window: WindowRules,
     /// Offer timestamps (RFC 7323). Default on.
     pub timestamps: bool,
     /// Offer SACK (RFC 2018). Default on.
@@ -323,10 +338,23 @@ pub struct TcpConfig {
     pub synack_retries: u32,
     /// Retransmission timeouts in a row before an established connection is given up. Default 15.
     pub retries: u32,
+    /// The same for a connection that the application has let go. Default `None`: no fewer.
+    pub orphan_retries: Option<u32>,
+    /// Detect timeouts that were none by F-RTO (RFC 5682). Default on.
+    pub frto: bool,
+    /// Segments that must have arrived above a hole before it counts as lost, as long as nothing is known of
+    /// reordering on the path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
+    pub dup_thresh: u32,
+    /// Of segments outside the window and of other reasons for challenge ACKs, one in so long is answered (RFC 5961
+    /// section 7 asks for a limit; Linux: `tcp_invalid_ratelimit`). Default 500 ms.
+    pub challenge_interval: Duration,
     /// How long FIN-WAIT-2 lasts once the application has let go. Default 60 s.
     pub fin_wait_2_timeout: Duration,
     /// Path-MTU discovery by probing.
     pub mtu_probing: MtuProbing,
+    /// Payload with which the search begins, and to which it falls back where large packets vanish, bytes (RFC 4821
+    /// section 7.2; Linux: `tcp_base_mss`). Default 1024.
+    pub base_mss: u16,
     /// Largest MSS to offer and to use; `None`: what the MTU allows.
     pub max_segment: Option<u16>,
     /// What becomes of urgent data.
@@ -363,6 +391,7 @@ impl Default for TcpConfig {
             rto: RtoConfig::LINUX,
             send_buffer: BufferConfig { initial: 256 << 10, max: 4 << 20 },
             receive_buffer: BufferConfig { initial: 128 << 10, max: 6 << 20 },
+            window: WindowRules::default(),
             timestamps: true,
             sack: true,
             dsack: true,
@@ -378,8 +407,13 @@ impl Default for TcpConfig {
             syn_linear_retries: 0,
             synack_retries: 5,
             retries: 15,
+            orphan_retries: None,
+            frto: true,
+            dup_thresh: 3,
+            challenge_interval: Duration::from_millis(500),
             fin_wait_2_timeout: Duration::from_secs(60),
             mtu_probing: MtuProbing::OnBlackHole,
+            base_mss: 1024,
             max_segment: None,
             urgent: UrgentPolicy::OutOfBand,
             push_bursts: false,
@@ -463,6 +497,12 @@ impl TcpConfig {
                     "2 KiB to 1 GiB, initial not above max",
                 );
             }
+        }
+        if !(1..=300).contains(&self.dup_thresh) {
+            return refuse("dup_thresh", self.dup_thresh.to_string(), "1 to 300 segments");
+        }
+        if self.base_mss < 88 {
+            return refuse("base_mss", self.base_mss.to_string(), "88 to 65535 bytes");
         }
         if self.max_segment.is_some_and(|mss| mss < 88) {
             return refuse("max_segment", alloc::format!("{:?}", self.max_segment), "88 to 65495 bytes");
@@ -747,6 +787,9 @@ pub struct ListenConfig {
     pub max_half_open: usize,
     /// SYN cookies.
     pub syn_cookies: SynCookies,
+    /// An acknowledgement without data does not complete a handshake until the SYN-ACK's timer has fired so often
+    /// (Linux: `TCP_DEFER_ACCEPT`): whoever accepts has something to read. 0, the default: it does.
+    pub defer_accept: u8,
     /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
     pub fast_open: Option<FastOpenListen>,
 }
@@ -766,6 +809,7 @@ impl Default for ListenConfig {
             backlog: 1024,
             max_half_open: 4096,
             syn_cookies: SynCookies::UnderFlood,
+            defer_accept: 0,
             fast_open: None,
         }
     }

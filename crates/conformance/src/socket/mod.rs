@@ -23,6 +23,9 @@ pub(crate) use open::MOST_WAITING;
 pub(crate) use read::{Control, Received};
 pub(crate) use write::Sending;
 
+/// What SO_SNDBUF and SO_RCVBUF may ask for where nobody says otherwise, bytes (Linux since 6.17).
+const MOST_BUFFER: usize = 4 << 20;
+
 /// The family that the program asked for: it decides how addresses look to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
@@ -79,6 +82,8 @@ pub(crate) struct Socket {
     active: bool,
     /// What an ICMP error said of a connection that goes on: SO_ERROR tells it once (Linux: sk_err_soft).
     pub(crate) soft_error: Option<Errno>,
+    /// The SYN that opened its connection, if the listener kept it and nobody has asked for it.
+    pub(crate) saved_syn: Option<Vec<u8>>,
     pub(crate) usage: Usage,
     pub(crate) errors: ErrorQueue,
     /// Stream offsets that were sent and acknowledged, beyond 32 bits.
@@ -107,6 +112,15 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_low_water: usize,
     /// SO_RCVBUF was set.
     pub(crate) receive_buffer_set: bool,
+    /// Most that SO_SNDBUF and SO_RCVBUF may ask for, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
+    pub(crate) most_send_buffer: usize,
+    pub(crate) most_receive_buffer: usize,
+    /// IP_MINTTL: what has come further is not taken; 0: everything is.
+    pub(crate) min_ttl: u8,
+    /// TCP_DEFER_ACCEPT, in retransmissions of the SYN-ACK.
+    pub(crate) defer_accept: u8,
+    /// TCP_SAVE_SYN.
+    pub(crate) save_syn: bool,
     /// Everything else that was set, as bytes: level, name, value.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
 }
@@ -129,6 +143,11 @@ impl Socket {
             send_timeout: None,
             receive_low_water: 1,
             receive_buffer_set: false,
+            most_send_buffer: MOST_BUFFER,
+            most_receive_buffer: MOST_BUFFER,
+            min_ttl: 0,
+            defer_accept: 0,
+            save_syn: false,
             kept: Vec::new(),
         };
         Socket::fresh(family, settings.tcp.clone(), options)
@@ -158,6 +177,7 @@ impl Socket {
             closes_on_exec: false,
             active: false,
             soft_error: None,
+            saved_syn: None,
             usage: Usage::default(),
             errors: ErrorQueue::default(),
             sent: 0,

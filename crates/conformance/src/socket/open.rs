@@ -92,6 +92,7 @@ impl Socket {
         let backlog = if settings.fixed_backlog { settings.listen.backlog } else { self.backlog };
         let mut config = ListenConfig { tcp: self.tcp.clone(), backlog, ..settings.listen.clone() };
         config.tcp.ecn |= settings.ecn_passive;
+        config.defer_accept = self.options.defer_accept;
         let asked = settings.fast_open_all_listeners || self.options.fast_open_queue.is_some();
         if asked && settings.fast_open_server_allowed {
             let mut fast_open = settings.fast_open_listen.clone();
@@ -244,6 +245,7 @@ impl Socket {
             syn_rto_percent: 300,
             syn_rto_floor: Duration::from_secs(1),
             no_cookie: settings.fast_open_connect.no_cookie || self.options.fast_open_no_cookie,
+            assume_mtu: true,
             ..settings.fast_open_connect
         });
         let mut tcp = self.tcp.clone();

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig, UrgentPolicy};
+use brisk_tcp::config::{
+    BufferConfig, CongestionAlgorithm, ConnectConfig, KeepaliveConfig, PacingConfig, UrgentPolicy,
+};
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
 use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, Event, ListenConfig, ListenerId, TcpConfig};
@@ -18,7 +20,7 @@ use super::flow::Flows;
 use super::host::Host;
 use super::stream;
 use crate::ast::Call;
-use crate::settings::{Settings, linux_syn_retries};
+use crate::settings::{Settings, linux_syn_retries, retransmissions_in};
 
 /// What a call answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +62,8 @@ struct Socket {
     told: bool,
     /// TCP_FASTOPEN of a listener: connections that may be pending.
     fast_open_queue: Option<u16>,
+    /// TCP_DEFER_ACCEPT of a listener, in retransmissions of the SYN-ACK.
+    defer_accept: u8,
     /// TCP_FASTOPEN_CONNECT: the SYN waits for the first write.
     fast_open_connect: bool,
     keepalive: KeepaliveConfig,
@@ -84,6 +88,7 @@ impl Socket {
             closed: None,
             told: false,
             fast_open_queue: None,
+            defer_accept: 0,
             fast_open_connect: false,
             keepalive: tcp.keepalive.unwrap_or_default(),
             waiting: 0,
@@ -236,6 +241,7 @@ impl Sockets {
         let mut config = ListenConfig { tcp: socket.tcp.clone(), backlog, ..settings.listen.clone() };
         let asked = settings.fast_open_all_listeners || socket.fast_open_queue.is_some();
         config.tcp.ecn |= settings.ecn_passive;
+        config.defer_accept = socket.defer_accept;
         if asked && settings.fast_open_server_allowed {
             let mut fast_open = settings.fast_open_listen.clone();
             if let Some(queue) = socket.fast_open_queue {
@@ -476,6 +482,10 @@ impl Sockets {
     fn set_option(&mut self, arguments: &Arguments<'_>, host: &mut Host) -> Answer {
         let name = arguments.names(2).first().copied().unwrap_or("").to_owned();
         let value = arguments.number(3).unwrap_or(0);
+        self.get(arguments)?;
+        if self.set_bounds(arguments.number(0)?, &name, value, host) {
+            return Ok(Return::Value(0));
+        }
         let socket = self.get(arguments)?;
         let id = socket.conn();
         let buffer = |value: i64| {
@@ -487,7 +497,11 @@ impl Sockets {
             "SO_RCVBUF" => socket.tcp.receive_buffer = buffer(value),
             "TCP_MAXSEG" => socket.tcp.max_segment = u16::try_from(value).ok(),
             "TCP_SYNCNT" => socket.tcp.syn_retries = u32::try_from(value).unwrap_or(1),
-            "IP_TOS" => socket.tcp.dscp = (value >> 2) as u8 & 63,
+            "IP_TOS" => {
+                socket.tcp.dscp = (value >> 2) as u8 & 63;
+                let dscp = socket.tcp.dscp;
+                id.into_iter().for_each(|id| host.stack.set_dscp(id, dscp));
+            }
             "TCP_NODELAY" => {
                 socket.tcp.nodelay = value != 0;
                 id.into_iter().for_each(|id| host.stack.set_nodelay(id, value != 0));
@@ -521,11 +535,38 @@ impl Sockets {
                 socket.tcp.urgent = if value != 0 { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
             }
             // What Linux keeps, and nothing here depends on.
-            "TCP_QUICKACK" | "TCP_DEFER_ACCEPT" | "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER"
-            | "SO_MARK" | "IP_FREEBIND" | "SO_PRIORITY" => {}
+            "TCP_QUICKACK" | "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER" | "SO_MARK"
+            | "IP_FREEBIND" | "SO_PRIORITY" => {}
             _ => return Err(format!("setsockopt: {name} is not supported")),
         }
         Ok(Return::Value(0))
+    }
+
+    /// Bounds of what is offered and sent. False if the option is none of them.
+    fn set_bounds(&mut self, fd: i64, name: &str, value: i64, host: &mut Host) -> bool {
+        let Some(socket) = self.table.get_mut(&fd) else { return false };
+        let id = socket.conn();
+        match name {
+            "TCP_WINDOW_CLAMP" => {
+                socket.tcp.window.clamp = u32::try_from(value).ok().filter(|clamp| *clamp > 0);
+                let rules = socket.tcp.window;
+                id.into_iter().for_each(|id| host.stack.set_window_rules(id, rules));
+            }
+            "SO_MAX_PACING_RATE" => {
+                let max_rate = u64::try_from(value).ok();
+                socket.tcp.pacing = max_rate.map(|_| PacingConfig { max_rate, ..PacingConfig::default() });
+                let pacing = socket.tcp.pacing;
+                id.into_iter().for_each(|id| host.stack.set_pacing(id, pacing));
+            }
+            "IP_TTL" | "IPV6_UNICAST_HOPS" => {
+                socket.tcp.hop_limit = u8::try_from(value).unwrap_or(64);
+                let hops = socket.tcp.hop_limit;
+                id.into_iter().for_each(|id| host.stack.set_hop_limit(id, hops));
+            }
+            "TCP_DEFER_ACCEPT" => socket.defer_accept = retransmissions_in(value as i32).0,
+            _ => return false,
+        }
+        true
     }
 
     fn option(&mut self, arguments: &Arguments<'_>, host: &Host) -> Answer {

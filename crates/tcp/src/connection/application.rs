@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::config::{KeepaliveConfig, RtoConfig};
+use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::Keepalive;
@@ -229,6 +229,23 @@ impl Connection {
     /// Changes the DSCP of what is sent from now on.
     pub(crate) fn set_dscp(&mut self, dscp: u8) {
         Arc::make_mut(&mut self.config).dscp = dscp & 63;
+    }
+
+    /// The IP hop limit of what is sent from now on.
+    pub(crate) fn set_hop_limit(&mut self, hops: u8) {
+        Arc::make_mut(&mut self.config).hop_limit = hops.max(1);
+    }
+
+    /// What bounds the receive window from now on.
+    pub(crate) fn set_window_rules(&mut self, rules: WindowRules) {
+        Arc::make_mut(&mut self.config).window = rules;
+        self.rx.window.set_rules(rules);
+    }
+
+    /// Paces from now on, or no longer.
+    pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
+        Arc::make_mut(&mut self.config).pacing = pacing;
+        self.tx.pacer.set_config(pacing);
     }
 
     /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux: the same).

@@ -20,13 +20,6 @@ use crate::send::scoreboard::AckInfo;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Pure acknowledgements outside the window are answered at most this often (Linux:
-/// `tcp_invalid_ratelimit`), so that two confused ends do not acknowledge each other for ever.
-pub(crate) const OUT_OF_WINDOW_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Duplicate acknowledgements that declare a loss on a connection without SACK (RFC 5681).
-const DUP_THRESH: u32 = 3;
-
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
@@ -155,10 +148,11 @@ impl Connection {
             self.rx.sack.on_duplicate(old);
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
+            // So that two confused ends do not acknowledge each other for ever.
             let interval = match self.config.handshake_timers {
                 // A peer whose timers know the path as ours do asks for the lost acknowledgement more often than that.
                 Some(timers) if self.is_syn_ack_again(segment) => timers.floor,
-                Some(_) | None => OUT_OF_WINDOW_INTERVAL,
+                Some(_) | None => self.config.challenge_interval,
             };
             let last = self.rx.last_out_of_window_ack;
             if last.is_some_and(|last| now.saturating_since(last) < interval) {
@@ -427,13 +421,14 @@ impl Connection {
         loss
     }
 
-    /// Without SACK: the third duplicate acknowledgement declares the first segment lost (RFC 5681
+    /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC 5681
     /// section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
     fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
         let partial = self.tx.recovery.state() == CongestionState::Recovery
             && ack.advanced > 0
             && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
-        let third = self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= DUP_THRESH;
+        let third =
+            self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= self.config.dup_thresh;
         let cause = match (partial, third) {
             (true, _) => LossCause::PartialAck,
             (false, true) => LossCause::DupAcks,

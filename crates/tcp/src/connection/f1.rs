@@ -9,7 +9,7 @@
 use brisk_wire::{Flags, Gentle};
 
 use crate::connection::Connection;
-use crate::connection::arrive::{OUT_OF_WINDOW_INTERVAL, Verdict};
+use crate::connection::arrive::Verdict;
 use crate::mechanism::{GentleOff, Profile};
 use crate::outcome::Arrived;
 use crate::receive::timestamps::older;
@@ -78,9 +78,10 @@ impl Connection {
             let last_ack = self.rx.ack.last_ack_sent();
             self.rx.timestamps.on_accepted(segment.seq, stamps.value, last_ack, now);
         }
+        let interval = self.config.challenge_interval;
         let Some(Quarantine { told, .. }) = &mut self.gentle.quarantine else { return };
         // Who still has not heard did not get the acknowledgement that told it.
-        if now.saturating_since(*told) >= OUT_OF_WINDOW_INTERVAL {
+        if now.saturating_since(*told) >= interval {
             *told = now;
             self.answer_at_once();
         }

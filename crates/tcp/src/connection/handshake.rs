@@ -50,6 +50,18 @@ pub(crate) struct CookieParams {
 }
 
 impl Connection {
+    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's timer has fired
+    /// less than `timeouts` times.
+    pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
+        let completes =
+            segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
+        let defers = completes && self.tx.handshake.timeouts < u32::from(timeouts);
+        if defers {
+            self.tx.handshake.deferred = timeouts;
+        }
+        defers
+    }
+
     /// An active open: the SYN is due at once.
     pub(crate) fn connect(
         tuple: FourTuple,

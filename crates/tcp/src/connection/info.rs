@@ -5,7 +5,7 @@
 use crate::connection::Connection;
 use crate::outcome::Origin;
 use crate::send::scoreboard::Record;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// A snapshot of the details.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +45,11 @@ pub struct ConnInfo {
     pub unanswered_probes: u32,
     /// Estimate of the payload of the peer's segments, bytes.
     pub rcv_mss: u32,
+    /// How long an acknowledgement is held back; `None` before data has arrived.
+    pub ack_delay: Option<Duration>,
     /// Largest segment that we told the peer to send, bytes.
     pub advertised_mss: u32,
-    /// Path MTU, bytes.
+    /// Path MTU, bytes, whatever the peer takes.
     pub path_mtu: u32,
     /// Bytes written and never sent.
     pub unsent: u32,
@@ -109,7 +111,8 @@ impl Connection {
                 .max(self.keepalive.map_or(0, |keepalive| keepalive.unanswered())),
             rcv_mss: self.rx.ack.rcv_mss(),
             advertised_mss: u32::from(self.tx.advertised_mss()),
-            path_mtu: self.tx.mtu.mtu(),
+            ack_delay: self.rx.ack.delay(),
+            path_mtu: self.tx.mtu.path(),
             unsent,
             una_offset: offset(board.una().min(end)),
             nxt_offset: offset(board.nxt().min(end)),

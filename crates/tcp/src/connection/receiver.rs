@@ -38,7 +38,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// A receiver that told the peer to send at most `mss` bytes a segment.
     pub(crate) fn new(config: &TcpConfig, ts_offset: u32, mss: u32) -> Self {
-        let window = RecvWindow::new(config.receive_buffer, mss);
+        let window = RecvWindow::new(config.receive_buffer, config.window, mss);
         let mut sack = SackReporter::new();
         sack.set_reports_duplicates(config.dsack);
         Receiver {

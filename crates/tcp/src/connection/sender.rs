@@ -105,6 +105,8 @@ pub(crate) struct HandshakeTimer {
     pub(crate) last_sent: Option<Instant>,
     /// Its copy.
     pub(crate) copy: PlainCopy,
+    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is not.
+    pub(crate) deferred: u8,
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
@@ -183,7 +185,7 @@ impl WindowUsage {
 
 impl Sender {
     pub(crate) fn new(config: &TcpConfig, iss: SeqNum, host: Host, v6: bool, now: Instant) -> Self {
-        let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing);
+        let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing, config.base_mss);
         let largest = config.max_segment.map_or(u32::MAX, u32::from);
         let mss = mtu.mss(0).min(largest);
         let announced = mtu.device_mss().min(largest).min(u32::from(u16::MAX)) as u16;
@@ -192,15 +194,17 @@ impl Sender {
         queue.set_start(iss + 1);
         let (rfc6675, prr) = match &config.loss_detection {
             LossDetection::Rack => (None, PrrBound::Rfc9937),
-            LossDetection::Rfc6675(counting) => (Some(Rfc6675::new(counting)), counting.prr),
+            LossDetection::Rfc6675(counting) => {
+                (Some(Rfc6675::new(counting, config.dup_thresh)), counting.prr)
+            }
         };
         Sender {
             queue,
             scoreboard: Scoreboard::new(iss, false),
             rtt: RttEstimator::new(&config.rto, host.granularity),
             rto: Rto::new(&config.rto),
-            rack: Rack::new(host.granularity),
-            recovery: Recovery::new(iss),
+            rack: Rack::new(host.granularity, config.dup_thresh),
+            recovery: Recovery::new(iss, config.frto),
             rfc6675,
             prr: Prr::new(prr),
             window: SendWindow::new(),

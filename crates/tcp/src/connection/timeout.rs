@@ -182,14 +182,21 @@ impl Connection {
     fn has_waited_too_long(&self, now: Instant) -> bool {
         match self.user_timeout {
             Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
-            None => self.tx.timeouts_in_row > self.config.retries,
+            None => self.tx.timeouts_in_row > self.retries(),
         }
+    }
+
+    /// R2 in retransmissions: less patience for what nobody waits for.
+    pub(crate) fn retries(&self) -> u32 {
+        let orphan = self.config.orphan_retries.filter(|_| self.released);
+        orphan.unwrap_or(self.config.retries)
     }
 
     fn on_handshake_timeout(&mut self, now: Instant) {
         let retries =
             if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
-        if self.tx.handshake.timeouts >= retries {
+        let deferred = u32::from(self.tx.handshake.deferred);
+        if self.tx.handshake.timeouts >= retries.max(deferred) {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
         if !self.opens_fast() && self.early_handshake_timeout() {
@@ -198,6 +205,11 @@ impl Connection {
             return self.tx.rto.on_expire_linear();
         }
         self.tx.handshake.timeouts += 1;
+        if self.tx.handshake.timeouts < deferred {
+            // The peer has acknowledged it. The last one asks for the acknowledgement that completes the handshake.
+            self.tx.rto.on_expire();
+            return self.tx.rto.arm(now, self.tx.rtt.rto_base());
+        }
         self.tx.handshake.copy.cancel();
         self.counters.handshake_timeouts += 1;
         if self.fall_back_to_plain_syn() {
@@ -244,7 +256,7 @@ impl Connection {
                 self.tx.window.unanswered_probes() > 0
                     && self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit)
             }
-            None => self.tx.window.unanswered_probes() > self.config.retries,
+            None => self.tx.window.unanswered_probes() > self.retries(),
         };
         if given_up {
             return self.give_up(CloseReason::TimedOut);

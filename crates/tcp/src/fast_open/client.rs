@@ -111,6 +111,9 @@ pub struct FastOpenConnect {
     pub attachment: u64,
     /// Send the data without asking for a cookie, as closed networks may. Default `false`.
     pub no_cookie: bool,
+    /// A destination whose MSS is not known is taken to accept as much data on a SYN as our own device does, instead of
+    /// the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
+    pub assume_mtu: bool,
     /// The option in the experimental form that older servers know. Default `false`.
     pub experimental: bool,
     /// Ask for one-time cookies outside the handshake; only servers of this stack know them. Default
@@ -146,6 +149,7 @@ impl Default for FastOpenConnect {
             partition: 0,
             attachment: 0,
             no_cookie: false,
+            assume_mtu: false,
             experimental: false,
             one_time: false,
             syn_rto_percent: 150,
@@ -386,7 +390,8 @@ impl ClientCache {
         if later(port.disabled_until) {
             return Err(OffReason::Disabled);
         }
-        let mss = known.mss.unwrap_or(DEFAULT_MSS[family]).min(cap).min(user_mss.unwrap_or(u16::MAX));
+        let assumed = if connect.assume_mtu { u16::MAX } else { DEFAULT_MSS[family] };
+        let mss = known.mss.unwrap_or(assumed).min(cap).min(user_mss.unwrap_or(u16::MAX));
         let srtt = known.handshake_rtt();
         let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
         let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);

@@ -218,7 +218,9 @@ mod tests {
         let accepted = Report::SynAck { class: SynAckClass::Accepted, cookie: None, refusals: 0 };
         let plan = |cache: &mut ClientCache, remote: &str| {
             let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
-            cache.choose(&asker(remote), &connect, None, &known, at(1)).map(|plan| (plan.untried, plan.proven))
+            cache
+                .choose(&asker(remote), &connect, None, &known, at(1))
+                .map(|plan| (plan.untried, plan.proven))
         };
         before.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         before.on_report(&asker("198.51.100.9:80"), &accepted, at(0));
@@ -227,6 +229,14 @@ mod tests {
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
         assert_eq!(plan(&mut later, "198.51.100.9:80"), known);
         assert_eq!(known.map(|(untried, _)| untried), Ok(false));
+
+        // A server of which nothing is known but that a SYN was lost.
+        before.on_report(&asker("198.51.100.10:80"), &granted, at(0));
+        before.on_report(&asker("198.51.100.10:80"), &Report::Failed(Mode::Data), at(0));
+        later = cache();
+        later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
+        assert_eq!(plan(&mut later, "198.51.100.10:80"), plan(&mut before, "198.51.100.10:80"));
+        assert_eq!(plan(&mut later, "198.51.100.10:80").map(|(untried, _)| untried), Ok(true));
     }
 
     #[test]

@@ -125,6 +125,11 @@ impl AckPolicy {
         self.last_ack_sent = rcv_nxt;
     }
 
+    /// The delay that adapts to the time between arrivals; `None` before there was one.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        self.ato
+    }
+
     /// Estimate of the payload of the peer's full-sized segments, bytes.
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss

@@ -11,7 +11,7 @@
 
 use brisk_wire::SeqNum;
 
-use crate::config::BufferConfig;
+use crate::config::{BufferConfig, WindowRules};
 use crate::time::{Duration, Instant};
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -24,6 +24,7 @@ const UNSCALED_MAX: u32 = 65_535;
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RecvWindow {
     config: BufferConfig,
+    rules: WindowRules,
     /// Largest payload that we told the peer to send: the unit of the initial window.
     mss: u32,
     /// The shift in force for what we announce; 0 until scaling is agreed.
@@ -38,13 +39,14 @@ pub(crate) struct RecvWindow {
 impl RecvWindow {
     /// The window of a connection with such a buffer, whose peer sends at most `mss` bytes per
     /// segment.
-    pub(crate) fn new(config: BufferConfig, mss: u32) -> Self {
-        let space = u32::try_from(config.initial).unwrap_or(u32::MAX);
+    pub(crate) fn new(config: BufferConfig, rules: WindowRules, mss: u32) -> Self {
+        let space = u32::try_from(config.initial).unwrap_or(u32::MAX).min(rules.clamp.unwrap_or(u32::MAX));
         let mss = mss.max(1);
         let whole = if space > mss { space - space % mss } else { space };
         let initial = whole.min(UNSCALED_MAX);
         RecvWindow {
             config,
+            rules,
             mss,
             shift: 0,
             initial,
@@ -55,8 +57,14 @@ impl RecvWindow {
 
     /// The shift to offer in our SYN: the least with which the largest buffer can be announced.
     pub(crate) fn offered_scale(&self) -> u8 {
-        let bits = usize::BITS - self.config.max.leading_zeros();
+        let most = self.rules.clamp.map_or(self.config.max, |clamp| self.config.max.min(clamp as usize));
+        let bits = usize::BITS - most.leading_zeros();
         (bits.saturating_sub(16) as u8).min(SCALE_MAX)
+    }
+
+    /// Other rules from now on: the edge moves as they ask when something is announced next.
+    pub(crate) fn set_rules(&mut self, rules: WindowRules) {
+        self.rules = rules;
     }
 
     /// The window field of a SYN or SYN-ACK (never scaled, RFC 7323 section 2.2).
@@ -129,10 +137,11 @@ impl RecvWindow {
     /// The window before rounding to the scale.
     fn wanted(&self, rcv_nxt: SeqNum, room: u32, rcv_mss: u32) -> u32 {
         let current = self.rcv_wnd(rcv_nxt);
-        let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX);
-        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0);
+        let most = self.rules.clamp.unwrap_or(u32::MAX);
+        let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX).min(most);
+        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0).min(most);
         // RFC 9293 section 3.8.6.2.1: a receiver SHOULD NOT shrink the window.
-        offer.max(current)
+        if self.rules.may_shrink { offer } else { offer.max(current) }
     }
 
     /// A round trip measured by an echoed timestamp on arriving data.
@@ -262,14 +271,15 @@ mod tests {
 
     /// A window that starts at `NXT`, scaled by 7.
     fn scaled() -> RecvWindow {
-        let mut window = RecvWindow::new(BUFFER, MSS);
+        let mut window = RecvWindow::new(BUFFER, WindowRules::default(), MSS);
         window.agree_scaling();
         window.start(NXT, Instant::ZERO);
         window
     }
 
     fn unscaled(size: usize) -> RecvWindow {
-        let mut window = RecvWindow::new(BufferConfig { initial: size, max: size }, MSS);
+        let mut window =
+            RecvWindow::new(BufferConfig { initial: size, max: size }, WindowRules::default(), MSS);
         window.start(NXT, Instant::ZERO);
         window
     }
@@ -278,7 +288,9 @@ mod tests {
     /// limits of the receive buffer.
     #[test]
     fn the_scale_is_the_least_that_announces_the_largest_buffer() {
-        let scale = |max| RecvWindow::new(BufferConfig { initial: 2048, max }, MSS).offered_scale();
+        let scale = |max| {
+            RecvWindow::new(BufferConfig { initial: 2048, max }, WindowRules::default(), MSS).offered_scale()
+        };
         assert_eq!(scale(6_291_456), 7);
         assert_eq!(scale(15_728_640), 8);
         assert_eq!(scale(65_535), 0);
@@ -291,11 +303,11 @@ mod tests {
     /// scaled."
     #[test]
     fn the_syn_announces_whole_segments_and_at_most_what_fits_unscaled() {
-        assert_eq!(RecvWindow::new(BUFFER, MSS).syn_window(), 65_535);
+        assert_eq!(RecvWindow::new(BUFFER, WindowRules::default(), MSS).syn_window(), 65_535);
         let small = BufferConfig { initial: 65_536, max: 6 << 20 };
-        assert_eq!(RecvWindow::new(small, MSS).syn_window(), 64_240);
+        assert_eq!(RecvWindow::new(small, WindowRules::default(), MSS).syn_window(), 64_240);
         let tiny = BufferConfig { initial: 1_000, max: 1_000 };
-        assert_eq!(RecvWindow::new(tiny, MSS).syn_window(), 1_000);
+        assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
     /// The table of RFC 9293 section 3.10.7.4 (table 6).
@@ -367,7 +379,8 @@ mod tests {
     /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the field stays 0.
     #[test]
     fn a_window_that_the_scale_rounds_to_nothing_is_not_announced() {
-        let mut window = RecvWindow::new(BufferConfig { initial: 1_000, max: 6 << 20 }, MSS);
+        let mut window =
+            RecvWindow::new(BufferConfig { initial: 1_000, max: 6 << 20 }, WindowRules::default(), MSS);
         window.agree_scaling();
         window.start(NXT, Instant::ZERO);
         window.advertise(NXT, 1_000, 50);

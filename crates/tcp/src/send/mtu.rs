@@ -10,7 +10,8 @@ use crate::time::{Duration, Instant};
 
 /// Payload per segment that probing starts from once large packets seem to vanish (Linux:
 /// tcp_base_mss).
-const BASE_MSS: u32 = 1024;
+#[cfg(test)]
+const BASE_MSS: u16 = 1024;
 /// Least payload that a device must have room for (Linux: tcp_mtu_probe_floor).
 const FLOOR_MSS: u32 = 48;
 /// Timeouts in a row of full-sized segments that suggest a black hole (Linux: tcp_retries1). Two would
@@ -29,10 +30,14 @@ const SEGMENTS_BEHIND_PROBE: u32 = 4;
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct PathMtu {
     probing: MtuProbing,
+    /// Payload with which a search begins.
+    base_mss: u16,
     /// IP and TCP header without options, bytes.
     headers: u32,
     min: u32,
     /// What the device takes.
+    device: u32,
+    /// What device and peer take.
     local: u32,
     /// What is used now, bytes of IP packet.
     mtu: u32,
@@ -67,14 +72,16 @@ struct Probe {
 
 impl PathMtu {
     /// What is known before the first packet: the MTU of the device, bytes of IP packet.
-    pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing) -> Self {
+    pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing, base_mss: u16) -> Self {
         let headers = if v6 { 60 } else { 40 };
         let min = if v6 { 1280 } else { 576 };
         let local = u32::from(local).max(headers + FLOOR_MSS);
         let mut path = PathMtu {
             probing,
+            base_mss,
             headers,
             min,
+            device: local,
             local,
             mtu: local,
             search: None,
@@ -118,8 +125,14 @@ impl PathMtu {
     }
 
     /// The MTU in use, bytes of IP packet.
-    pub(crate) fn mtu(&self) -> u32 {
+    #[cfg(test)]
+    fn mtu(&self) -> u32 {
         self.mtu
+    }
+
+    /// What the path takes as far as is known, whatever the peer takes, bytes of IP packet.
+    pub(crate) fn path(&self) -> u32 {
+        if self.narrow { self.mtu } else { self.device }
     }
 
     /// Payload of a full-sized segment whose options take `options` bytes.
@@ -190,7 +203,7 @@ impl PathMtu {
             Some(search) => {
                 // Every path takes the minimum of its family: what is lost below it is not too large,
                 // and ever smaller segments would only starve a path that loses much.
-                let payload = (search.low.saturating_sub(self.headers) / 2).min(BASE_MSS);
+                let payload = (search.low.saturating_sub(self.headers) / 2).min(u32::from(self.base_mss));
                 search.low = (payload + self.headers).max(self.min).min(search.low);
                 search.probe = None;
                 let low = search.low;
@@ -345,7 +358,7 @@ impl PathMtu {
 
     /// What every path is believed to take once large packets seem to vanish, bytes of IP packet.
     fn base(&self) -> u32 {
-        (BASE_MSS + self.headers).max(self.min).min(self.mtu)
+        (u32::from(self.base_mss) + self.headers).max(self.min).min(self.mtu)
     }
 
     fn begin_search(&mut self, now: Instant) {
@@ -379,14 +392,14 @@ mod tests {
 
     #[test]
     fn the_payload_is_what_headers_and_options_leave() {
-        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off).mss(0), 1460);
-        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off).mss(OPTIONS), 1448);
-        assert_eq!(PathMtu::new(1500, true, MtuProbing::Off).mss(OPTIONS), 1428);
+        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS).mss(0), 1460);
+        assert_eq!(PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS).mss(OPTIONS), 1448);
+        assert_eq!(PathMtu::new(1500, true, MtuProbing::Off, BASE_MSS).mss(OPTIONS), 1428);
     }
 
     #[test]
     fn a_router_lowers_the_mtu_and_never_raises_it() {
-        let mut path = PathMtu::new(1500, false, MtuProbing::Off);
+        let mut path = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         assert!(path.on_icmp(1400));
         assert!(!path.on_icmp(1400) && !path.on_icmp(1450) && !path.on_icmp(9000));
         assert_eq!(path.mtu(), 1400);
@@ -396,17 +409,17 @@ mod tests {
     fn sizes_below_the_minimum_of_the_family_are_not_believed() {
         // RFC 8201 section 4: "A node MUST NOT reduce its estimate of the Path MTU below the IPv6
         // minimum link MTU in response to a Packet Too Big message."
-        let mut path = PathMtu::new(1500, true, MtuProbing::Off);
+        let mut path = PathMtu::new(1500, true, MtuProbing::Off, BASE_MSS);
         path.on_icmp(68);
         assert_eq!(path.mtu(), 1280);
-        let mut path = PathMtu::new(1500, false, MtuProbing::Off);
+        let mut path = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         path.on_icmp(0);
         assert_eq!(path.mtu(), 576);
     }
 
     #[test]
     fn three_timeouts_of_full_sized_segments_suggest_a_black_hole() {
-        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert!(!path.on_timeout(true, at(1)) && !path.on_timeout(false, at(1)));
         assert!(!path.on_timeout(true, at(2)) && path.on_timeout(true, at(3)));
         assert_eq!(path.mss(0), 1024);
@@ -419,14 +432,14 @@ mod tests {
 
     #[test]
     fn what_was_found_of_a_path_spares_the_next_connection_the_search() {
-        let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert_eq!(first.report(), MtuReport::Silent);
         (1..=3).for_each(|second| {
             first.on_timeout(true, at(second));
         });
         let found = NarrowPath { low: 1064, high: 1500 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
-        let mut second = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        let mut second = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert!(second.recall(found, at(9)));
         assert_eq!(second.mss(0), 1024);
         let size = probe(&mut second, at(9)).expect("the search goes on");
@@ -440,20 +453,20 @@ mod tests {
 
     #[test]
     fn what_a_router_said_holds_for_the_next_connection_too() {
-        let mut first = PathMtu::new(1500, false, MtuProbing::Off);
+        let mut first = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         first.on_icmp(1400);
         let found = NarrowPath { low: 1400, high: 1400 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
-        let mut second = PathMtu::new(1500, false, MtuProbing::Off);
+        let mut second = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         assert!(second.recall(found, at(9)));
         assert_eq!((second.mtu(), second.device_mss()), (1400, 1460), "announced is what the device takes");
-        let mut small = PathMtu::new(1300, false, MtuProbing::Off);
+        let mut small = PathMtu::new(1300, false, MtuProbing::Off, BASE_MSS);
         assert!(!small.recall(found, at(9)));
     }
 
     #[test]
     fn a_black_hole_does_not_lower_ipv6_below_its_minimum() {
-        let mut path = PathMtu::new(1500, true, MtuProbing::OnBlackHole);
+        let mut path = PathMtu::new(1500, true, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..100 {
             path.on_timeout(true, at(second));
         }
@@ -462,7 +475,7 @@ mod tests {
 
     #[test]
     fn probes_are_no_larger_than_what_the_peer_takes() {
-        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always, BASE_MSS);
         path.cap(1400);
         let mut largest = 0;
         while let Some(size) = probe(&mut path, at(1)) {
@@ -476,19 +489,19 @@ mod tests {
 
     #[test]
     fn progress_between_timeouts_speaks_against_a_black_hole() {
-        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole);
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..10 {
             assert!(!path.on_timeout(true, at(second)));
             path.on_progress();
         }
-        let mut off = PathMtu::new(1500, false, MtuProbing::Off);
+        let mut off = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         assert!((0..10).all(|second| !off.on_timeout(true, at(second))));
     }
 
     #[test]
     fn probes_find_the_largest_size_that_passes() {
         // RFC 4821 section 7.3: search between search_low and search_high.
-        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always, BASE_MSS);
         let passes = 4321;
         let mut probes = 0;
         while let Some(size) = probe(&mut path, at(1)) {
@@ -508,7 +521,7 @@ mod tests {
 
     #[test]
     fn one_probe_is_in_flight_at_a_time_and_only_with_enough_behind_it() {
-        let mut path = PathMtu::new(1500, false, MtuProbing::Always);
+        let mut path = PathMtu::new(1500, false, MtuProbing::Always, BASE_MSS);
         assert_eq!(path.next_probe(10 * 1012, 1_000_000, OPTIONS, at(0)), None, "window too small");
         assert_eq!(path.next_probe(1_000_000, 3000, OPTIONS, at(0)), None, "nothing to follow it");
         assert!(probe(&mut path, at(0)).is_some());
@@ -519,7 +532,7 @@ mod tests {
 
     #[test]
     fn a_router_ends_the_search_above_what_it_names() {
-        let mut path = PathMtu::new(9000, false, MtuProbing::Always);
+        let mut path = PathMtu::new(9000, false, MtuProbing::Always, BASE_MSS);
         assert!(probe(&mut path, at(0)).is_some());
         path.on_icmp(1400);
         assert_eq!(path.probe_in_flight(), None, "the probe cannot have passed");

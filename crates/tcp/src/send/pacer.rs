@@ -44,6 +44,18 @@ impl Pacer {
         Pacer { config, rate: None, mss: 536, level: 0, at: Instant::ZERO, segments: 0, spread: None }
     }
 
+    /// Paces from now on by this, or no longer. The rate of before holds until the next
+    /// [`update`](Pacer::update), a lower bound at once.
+    pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
+        self.config = config;
+        self.rate = self.rate.filter(|_| config.is_some()).map(|rate| self.bounded(rate));
+    }
+
+    fn bounded(&self, rate: u64) -> u64 {
+        let most = self.config.and_then(|config| config.max_rate).unwrap_or(u64::MAX);
+        rate.min(most).clamp(1, 1 << 40)
+    }
+
     /// Sets the rate from the window, bytes, and the smoothed round-trip time.
     pub(crate) fn update(
         &mut self,
@@ -62,7 +74,7 @@ impl Pacer {
             if in_slow_start { config.slow_start_percent } else { config.congestion_avoidance_percent };
         let per_round = u128::from(cwnd.max(mss)) * u128::from(percent.max(1)) * 10_000;
         let rate = per_round / srtt.as_micros().max(1);
-        self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
+        self.rate = Some(self.bounded(u64::try_from(rate).unwrap_or(u64::MAX)));
         self.mss = mss.max(1);
         if first {
             self.level = self.quantum() * BYTE;
@@ -164,7 +176,7 @@ mod tests {
 
     /// A pacer past its first ten segments at `cwnd` bytes per 100 ms, its bucket full at time 0.
     fn pacer(cwnd: u32, percent: u32) -> Pacer {
-        let config = PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: percent };
+        let config = PacingConfig { congestion_avoidance_percent: percent, ..PacingConfig::default() };
         let mut pacer = Pacer::new(Some(config));
         pacer.on_sent(10 * MSS * 2, us(0));
         pacer.update(cwnd, Some(RTT), false, MSS, us(0));

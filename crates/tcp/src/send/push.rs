@@ -103,10 +103,8 @@ mod tests {
     /// What leaves at once is long where the peer is near, however slow its path has become meanwhile.
     #[test]
     fn a_near_peer_gets_long_bursts_behind_a_queue_too() {
-        let queued = |min_rtt_us| Pace {
-            min_rtt: Some(Duration::from_micros(min_rtt_us)),
-            ..pace(10_000, 100_000)
-        };
+        let queued =
+            |min_rtt_us| Pace { min_rtt: Some(Duration::from_micros(min_rtt_us)), ..pace(10_000, 100_000) };
         assert_eq!(pushes(&queued(100), 10), [5, 10]);
         assert_eq!(pushes(&queued(50_000), 10), [2, 4, 6, 8, 10]);
     }

@@ -12,8 +12,6 @@ use crate::outcome::{AckOutcome, Delivered, DsackOf};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Segments reported by SACK that stand in for reordering evidence (RFC 5681, RFC 6675).
-const DUP_THRESH: u32 = 3;
 /// Recoveries for which a widened reordering window persists (RFC 8985 section 6.2 step 4).
 const REO_WND_PERSIST: u32 = 16;
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
@@ -49,6 +47,7 @@ pub(crate) struct Rack {
     min_rtt: Duration,
     srtt: Duration,
     granularity: Duration,
+    dup_thresh: u32,
     deadline: Option<Instant>,
     #[serde(skip)]
     holds: Holds,
@@ -86,10 +85,11 @@ const HOLD_SLACK: Duration = Duration::from_millis(1);
 
 impl Rack {
     /// RACK before the first delivery. `granularity`: that of the driver's clock; the reordering timer
-    /// is never set to less.
-    pub(crate) fn new(granularity: Duration) -> Self {
+    /// is never set to less. `dup_thresh`: segments above a hole that end the wait for it.
+    pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
             granularity,
+            dup_thresh,
             newest: None,
             rtt: Duration::ZERO,
             fack: None,
@@ -279,7 +279,7 @@ impl Rack {
 
     /// RACK_update_reo_wnd of RFC 8985 step 4. `segs_sacked`: segments that SACK reports.
     pub(crate) fn reo_wnd(&self, segs_sacked: u32) -> Duration {
-        if !self.reordering_seen && (self.in_recovery || segs_sacked >= DUP_THRESH) {
+        if !self.reordering_seen && (self.in_recovery || segs_sacked >= self.dup_thresh) {
             return Duration::ZERO;
         }
         (self.min_rtt.saturating_mul(self.reo_wnd_mult) / 4).min(self.srtt)
@@ -364,7 +364,7 @@ mod tests {
         fn new(count: u32) -> Self {
             let mut sender = Sender {
                 board: Scoreboard::new(SeqNum(0), true),
-                rack: Rack::new(Duration::from_micros(1)),
+                rack: Rack::new(Duration::from_micros(1), 3),
                 in_recovery: false,
             };
             for index in 0..count {

@@ -38,6 +38,8 @@ pub(crate) struct Recovery {
     sack: bool,
     /// A timeout is being judged by F-RTO.
     frto: bool,
+    /// F-RTO is used.
+    uses_frto: bool,
     /// It is the first in a row: new data may tell.
     first_timeout: bool,
     /// SND.UNA moved since the last timeout.
@@ -48,7 +50,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// The state before the first segment. `iss` is the initial send sequence number.
-    pub(crate) fn new(iss: SeqNum) -> Self {
+    pub(crate) fn new(iss: SeqNum, uses_frto: bool) -> Self {
         Recovery {
             state: CongestionState::Open,
             una: iss,
@@ -61,6 +63,7 @@ impl Recovery {
             undo_retrans: 0,
             first_retransmit: None,
             frto: false,
+            uses_frto,
             first_timeout: false,
             progressed: false,
             fast: false,
@@ -249,7 +252,7 @@ impl Recovery {
             self.fast = false;
         }
         // What was sent once and is delivered after several timeouts shows the same (Linux: FLAG_ORIG_SACK_ACKED).
-        self.frto = self.sack;
+        self.frto = self.sack && self.uses_frto;
         self.first_timeout = first;
         self.progressed = false;
         self.state = CongestionState::Loss;
@@ -431,7 +434,7 @@ mod tests {
 
     /// SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one segment sent again.
     fn in_recovery() -> Recovery {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(take(&mut recovery, &ack(1000, 1000), true, 9000), Episode::Entered);
         retransmit(&mut recovery, 1000, 2000, ms(100));
@@ -460,7 +463,7 @@ mod tests {
 
     #[test]
     fn sacks_and_duplicates_without_loss_are_disorder() {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         let sacking = ack(1000, 1000);
         assert_eq!(recovery.on_ack(&sacking, &LossOutcome::default(), false, 1000, seq(9000)), Episode::None);
         assert_eq!(recovery.state(), CongestionState::Disorder);
@@ -470,7 +473,7 @@ mod tests {
 
     #[test]
     fn one_window_is_reduced_once_whoever_asks() {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
         assert_eq!(recovery.state(), CongestionState::Cwr);
@@ -489,7 +492,7 @@ mod tests {
     fn a_timeout_lowers_ssthresh_once_for_the_same_data() {
         // RFC 5681 section 3.1, equation (4), applies when "the given segment has not yet been resent
         // by way of the retransmission timer"; else "the value of ssthresh is held constant".
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert!(recovery.on_timeout(seq(9000)));
         assert_eq!(recovery.state(), CongestionState::Loss);
@@ -508,7 +511,7 @@ mod tests {
 
     #[test]
     fn segments_too_large_for_the_path_are_repaired_without_a_reduction() {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_too_big(seq(9000));
         assert_eq!(take(&mut recovery, &ack(1000, 2000), true, 9000), Episode::Stayed);
@@ -524,7 +527,7 @@ mod tests {
     fn duplicates_caused_by_our_own_retransmissions_start_no_fast_retransmit() {
         // RFC 6582 3.2 step 2: "the TCP sender first checks the value of recover to see if the
         // Cumulative Acknowledgment field covers more than recover".
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1), false, 9000);
         assert!(recovery.may_fast_retransmit());
         take(&mut recovery, &ack(1, 1), true, 9000);
@@ -592,7 +595,7 @@ mod tests {
     }
 
     fn timed_out(sack: bool) -> Recovery {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         recovery.set_sack(sack);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_timeout(seq(9000));
@@ -639,7 +642,7 @@ mod tests {
 
     #[test]
     fn gigabytes_without_trouble_do_not_make_the_sender_deaf() {
-        let mut recovery = Recovery::new(ISS);
+        let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1), false, 2);
         for gigabyte in 0..3 {
             let una = (gigabyte << 30) + 1;
@@ -674,7 +677,7 @@ mod tests {
         /// that was outstanding at the first has been acknowledged.
         #[test]
         fn there_is_one_reduction_per_window(steps in prop::collection::vec(step(), 1..80)) {
-            let mut recovery = Recovery::new(ISS);
+            let mut recovery = Recovery::new(ISS, true);
             let (mut una, mut nxt, mut reduced_to) = (0u32, 1u32, None);
             for step in steps {
                 let episode = match step {

@@ -14,8 +14,8 @@ use crate::config::{EarlyRetransmit, Rfc6675Config};
 use crate::outcome::{AckOutcome, LossCause, Origin};
 use crate::time::{Duration, Instant};
 
-/// DupThresh of RFC 6675 before any reordering was seen.
-const DUP_THRESH: u32 = 3;
+/// Fewer outstanding segments than this and one more cannot bring three duplicates (RFC 5827).
+const FEW: u32 = 3;
 /// Where the dynamic threshold ends (Linux: TCP_MAX_REORDERING of the time).
 const MAX_DUP_THRESH: u32 = 127;
 
@@ -53,14 +53,8 @@ struct Count {
 
 impl Rfc6675 {
     /// Detection before the first acknowledgement.
-    pub(crate) fn new(config: &Rfc6675Config) -> Self {
-        Rfc6675 {
-            config: *config,
-            dup_thresh: DUP_THRESH,
-            fack: None,
-            reordering_seen: false,
-            er_deadline: None,
-        }
+    pub(crate) fn new(config: &Rfc6675Config, dup_thresh: u32) -> Self {
+        Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false, er_deadline: None }
     }
 
     /// What is lost according to an acknowledgement, and by which rule.
@@ -178,7 +172,7 @@ impl Rfc6675 {
             EarlyRetransmit::Rfc5827 => count.outstanding.saturating_sub(1).max(1),
             EarlyRetransmit::Relaxed => 1,
         };
-        let few = count.outstanding <= DUP_THRESH && !situation.may_send_new && !self.reordering_seen;
+        let few = count.outstanding <= FEW && !situation.may_send_new && !self.reordering_seen;
         let hole = count.spanned > count.sacked;
         if !few || !hole || count.sacked < needed {
             self.er_deadline = None;
@@ -259,7 +253,7 @@ mod tests {
             let origin = Origin::New;
             let at = Instant::ZERO;
             board.on_sent(&Sent { range, segment_size: MSS, origin, syn: false, fin: false, at });
-            Sender { board, counting: Rfc6675::new(&config) }
+            Sender { board, counting: Rfc6675::new(&config, 3) }
         }
 
         /// What an acknowledgement declares lost, as first segments, and why.

@@ -147,9 +147,15 @@ impl Stack {
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
         if let Phase::HalfOpen(listener) = slot.phase
             && ends_handshake(arrived)
-            && self.listeners.at(listener).is_some_and(|at| at.is_full())
+            && let Some(at) = self.listeners.at(listener)
         {
-            return Err(Refusal::BacklogFull);
+            if at.is_full() {
+                return Err(Refusal::BacklogFull);
+            }
+            if slot.connection.wake().defers_handshake(arrived, at.defer_accept) {
+                slot.half_open = None;
+                return Err(Refusal::Deferred);
+            }
         }
         // Without memory for data the acknowledgement still counts: it may free some. The next bytes for
         // an application that has nothing to read are taken all the same: they may fill the hole before

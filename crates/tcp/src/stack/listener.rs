@@ -41,6 +41,8 @@ pub(crate) struct Listener {
     backlog: usize,
     max_half_open: usize,
     syn_cookies: SynCookies,
+    /// See [`ListenConfig::defer_accept`].
+    pub(crate) defer_accept: u8,
     half_open: usize,
     queue: VecDeque<ConnId>,
     last_cookie: Option<Instant>,
@@ -60,7 +62,7 @@ enum Admission {
 
 impl Listener {
     fn new(addr: SocketAddr, config: ListenConfig) -> Self {
-        let ListenConfig { tcp, backlog, max_half_open, syn_cookies, fast_open } = config;
+        let ListenConfig { tcp, backlog, max_half_open, syn_cookies, defer_accept, fast_open } = config;
         let cookie_tcp = TcpConfig { mechanisms: MechanismConfig::default(), ..tcp.clone() };
         Listener {
             addr,
@@ -69,6 +71,7 @@ impl Listener {
             backlog: backlog.max(1),
             max_half_open,
             syn_cookies,
+            defer_accept,
             half_open: 0,
             queue: VecDeque::new(),
             last_cookie: None,

@@ -35,7 +35,10 @@ use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use crate::config::{ConnectConfig, KeepaliveConfig, ListenConfig, RtoConfig, StackConfig, TcpConfig};
+use crate::config::{
+    ConnectConfig, KeepaliveConfig, ListenConfig, PacingConfig, RtoConfig, StackConfig, TcpConfig,
+    WindowRules,
+};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
 use crate::event::Probe;
@@ -439,6 +442,28 @@ impl Stack {
     pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.wake().set_dscp(dscp);
+        }
+    }
+
+    /// Changes the IP hop limit of what is sent from now on. 1..=255.
+    pub fn set_hop_limit(&mut self, id: ConnId, hops: u8) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_hop_limit(hops);
+        }
+    }
+
+    /// Changes what bounds the receive window. The scale stays as the SYN had it.
+    pub fn set_window_rules(&mut self, id: ConnId, rules: WindowRules) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_window_rules(rules);
+        }
+    }
+
+    /// Changes the pacing, or ends it.
+    pub fn set_pacing(&mut self, id: ConnId, pacing: Option<PacingConfig>) {
+        if let Some(slot) = self.owned_mut(id) {
+            slot.connection.wake().set_pacing(pacing);
+            self.settle(id, self.clock);
         }
     }
 

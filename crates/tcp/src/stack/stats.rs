@@ -48,6 +48,9 @@ pub enum Refusal {
     HalfOpenFull,
     /// A SYN, or the end of a handshake, while the accept queue of the listener is full.
     BacklogFull,
+    /// An acknowledgement without data that would complete a handshake, where only data does
+    /// ([`crate::ListenConfig::defer_accept`]).
+    Deferred,
     /// A SYN while the stack holds its maximum of connections.
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
@@ -60,7 +63,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Refusal; 24] = [
+    pub const ALL: [Refusal; 25] = [
         Refusal::Truncated,
         Refusal::Version,
         Refusal::IpHeader,
@@ -81,6 +84,7 @@ impl Refusal {
         Refusal::NotASyn,
         Refusal::HalfOpenFull,
         Refusal::BacklogFull,
+        Refusal::Deferred,
         Refusal::TooManyConnections,
         Refusal::OutOfMemory,
         Refusal::Replayed,
@@ -110,6 +114,7 @@ impl Refusal {
             Refusal::NotASyn => "not_a_syn",
             Refusal::HalfOpenFull => "half_open_full",
             Refusal::BacklogFull => "backlog_full",
+            Refusal::Deferred => "deferred",
             Refusal::TooManyConnections => "too_many_connections",
             Refusal::OutOfMemory => "out_of_memory",
             Refusal::Replayed => "replayed",

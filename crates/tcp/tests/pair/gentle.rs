@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use brisk_tcp::config::{
     ConnectConfig, CorrectiveConfig, FecCode, FecProfile, ListenConfig, MechanismConfig, ProactiveConfig,
-    TcpConfig,
+    StackConfig, TcpConfig,
 };
 use brisk_tcp::connection::ConnStats;
+use brisk_tcp::mechanism::GentleOutcome;
 use brisk_wire::{Gentle, Segment, TcpHeader};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -269,4 +270,18 @@ fn what_is_kept_for_repairs_is_free_again_when_the_connections_are_gone() {
     pair.run_ms(50);
     pair.release(B, at_b);
     assert_eq!((pair.b.connections(), pair.b.repair_memory()), (0, 0));
+}
+
+#[test]
+fn what_a_syn_offered_is_not_forgotten_while_its_answer_is_on_its_way() {
+    let cold = StackConfig { warm_half_open: 0, ..stack_config(B) };
+    let mut pair = Pair::with_configs(1, stack_config(A), cold);
+    let mechanisms =
+        MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..MechanismConfig::default() };
+    let tcp = TcpConfig { mechanisms, ..TcpConfig::default() };
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    let agreed = [pair.a.conn_stats(at_a), pair.b.conn_stats(at_b)].map(|stats| stats.expect("open").gentle);
+    assert!(matches!(agreed[0], GentleOutcome::On(_)), "{agreed:?}");
+    assert_eq!(agreed[0], agreed[1]);
 }

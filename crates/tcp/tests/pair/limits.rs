@@ -48,6 +48,20 @@ fn a_reset_is_heard_while_the_accept_queue_is_full() {
 }
 
 #[test]
+fn half_open_connections_count_however_they_are_kept() {
+    for warm_half_open in [0, 100] {
+        let small = StackConfig { max_connections: 3, warm_half_open, ..stack_config(B) };
+        let mut pair = Pair::with_configs(1, stack_config(A), small);
+        pair.listen(B, 80, ListenConfig::default());
+        for port in 1000..1004 {
+            pair.forge(B, &TcpHeader { src_port: port, dst_port: 80, ..syn(7) }, &[]);
+        }
+        assert_eq!(pair.b.half_open(), 3);
+        assert_eq!(pair.b.stats().refused(Refusal::TooManyConnections), 1);
+    }
+}
+
+#[test]
 fn time_waits_make_way_for_new_connections() {
     let small = StackConfig { max_connections: 4, ..stack_config(A) };
     let mut pair = Pair::with_configs(1, small, stack_config(B));

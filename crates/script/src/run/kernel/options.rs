@@ -16,8 +16,10 @@ pub(super) fn socket_option(name: &str) -> Option<(i32, i32)> {
         "SO_PRIORITY" => socket(libc::SO_PRIORITY),
         "SO_MARK" => socket(libc::SO_MARK),
         "SO_RCVLOWAT" => socket(libc::SO_RCVLOWAT),
+        "SO_MAX_PACING_RATE" => socket(libc::SO_MAX_PACING_RATE),
         "SO_OOBINLINE" => socket(libc::SO_OOBINLINE),
         "TCP_LINGER2" => tcp(libc::TCP_LINGER2),
+        "TCP_WINDOW_CLAMP" => tcp(libc::TCP_WINDOW_CLAMP),
         "TCP_QUICKACK" => tcp(libc::TCP_QUICKACK),
         "TCP_DEFER_ACCEPT" => tcp(libc::TCP_DEFER_ACCEPT),
         // TCP_RTO_MAX_MS of linux/tcp.h.
@@ -35,6 +37,7 @@ pub(super) fn socket_option(name: &str) -> Option<(i32, i32)> {
         "TCP_FASTOPEN_CONNECT" => tcp(libc::TCP_FASTOPEN_CONNECT),
         "TCP_NOTSENT_LOWAT" => tcp(25),
         "IP_TOS" => ip(libc::IP_TOS),
+        "IP_TTL" => ip(libc::IP_TTL),
         "IP_MTU_DISCOVER" => ip(libc::IP_MTU_DISCOVER),
         "IP_FREEBIND" => ip(libc::IP_FREEBIND),
         _ => None,

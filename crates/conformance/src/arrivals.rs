@@ -1,0 +1,169 @@
+//! What sockets take from the packets themselves, before or beside the stack: the least hop limit (`IP_MINTTL`), the
+//! SYN of a connection (`TCP_SAVE_SYN`), and what ICMP errors say.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use brisk_tcp::ConnId;
+use brisk_tcp::connection::State;
+use brisk_wire::{ChecksumCheck, Flags, IcmpKind, Packet, Segment, parse};
+
+use crate::errno::Errno;
+use crate::error_queue::{ExtendedError, Quoted};
+use crate::host::Host;
+use crate::socket::{Role, Socket, plain};
+
+/// SYNs that are kept for connections that nobody has accepted.
+const MOST_SYNS: usize = 4096;
+/// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
+const ORIGIN_ICMP: u8 = 2;
+const ORIGIN_ICMP6: u8 = 3;
+
+/// Our end of a connection and the peer's.
+type Ends = (SocketAddr, SocketAddr);
+
+/// The SYNs of connections that were not accepted yet, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct SavedSyns(VecDeque<(Ends, Vec<u8>)>);
+
+impl SavedSyns {
+    fn put(&mut self, ends: Ends, syn: Vec<u8>) {
+        self.0.retain(|(known, _)| *known != ends);
+        if self.0.len() == MOST_SYNS {
+            self.0.pop_front();
+        }
+        self.0.push_back((ends, syn));
+    }
+
+    /// The SYN of the connection between these ends.
+    pub(crate) fn take(&mut self, ends: Ends) -> Option<Vec<u8>> {
+        let at = self.0.iter().position(|(known, _)| *known == ends)?;
+        self.0.remove(at).map(|(_, syn)| syn)
+    }
+}
+
+impl Host {
+    /// The packet has come further than the program allows (`IP_MINTTL`): nobody hears of it.
+    pub(crate) fn is_below_min_ttl(&mut self, packet: &[u8]) -> bool {
+        if self.sockets().all(|socket| socket.options.min_ttl == 0) {
+            return false;
+        }
+        let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Trust) else { return false };
+        let hops = segment.ip.hop_limit;
+        self.addressee(ends(&segment)).is_some_and(|socket| hops < socket.options.min_ttl)
+    }
+
+    /// A listener with `TCP_SAVE_SYN` keeps the headers of a SYN.
+    pub(crate) fn save_syn(&mut self, packet: &[u8]) {
+        if self.sockets().all(|socket| !socket.options.save_syn) {
+            return;
+        }
+        let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return };
+        let ends = ends(&segment);
+        let is_syn = segment.tcp.flags.contains(Flags::SYN) && !segment.tcp.flags.contains(Flags::ACK);
+        let wants =
+            |socket: &mut Socket| matches!(socket.role, Role::Listening(_)) && socket.options.save_syn;
+        if is_syn && self.addressee(ends).is_some_and(wants) {
+            let headers = packet.len() - segment.payload.len();
+            self.syns.put(ends, packet[..headers].to_vec());
+        }
+    }
+
+    /// An ICMP error about a SYN goes to the error queue, whether IP_RECVERR is set or not.
+    pub(crate) fn queue_icmp(&mut self, packet: &[u8], errno: Option<Errno>) {
+        let (Some(errno), Ok(Packet::Icmp(error))) = (errno, parse(packet, ChecksumCheck::Verify)) else {
+            return;
+        };
+        let Some(([kind, code], segment)) = icmp_parts(packet) else { return };
+        let Some(id) = self.conn_of((error.src, error.dst)) else { return };
+        if self.stack().map_or(None, |stack| stack.state(id)) != Some(State::SynSent) {
+            return;
+        }
+        let info = if let IcmpKind::PacketTooBig { mtu } = error.kind { mtu } else { 0 };
+        let origin = if error.from.is_ipv4() { ORIGIN_ICMP } else { ORIGIN_ICMP6 };
+        let told = ExtendedError { errno: errno.0 as u32, origin, kind, code, info, data: 0 };
+        let quoted = Quoted { offender: error.from, destination: error.dst, segment: segment.to_vec() };
+        if let Some(socket) = self.of_conn(id) {
+            socket.errors.on_icmp(told, quoted);
+        }
+    }
+
+    /// An error that ends no connection is kept for SO_ERROR; with IP_RECVERR it counts like any other.
+    pub(crate) fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
+        let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
+        let hit = self.conn_of((error.src, error.dst)).and_then(|id| self.of_conn(id));
+        if let Some(socket) = hit.filter(|socket| socket.connected && !socket.over) {
+            match socket.asks_for_errors() {
+                true => socket.error = Some(errno),
+                false => socket.soft_error = Some(errno),
+            }
+        }
+    }
+
+    /// The connection between these ends.
+    fn conn_of(&mut self, ends: Ends) -> Option<ConnId> {
+        let known: Vec<ConnId> = self.sockets().filter_map(|socket| socket.conn()).collect();
+        let stack = self.stack().ok()?;
+        known.into_iter().find(|id| stack.local_addr(*id).zip(stack.remote_addr(*id)) == Some(ends))
+    }
+
+    /// Whom a segment between these ends is for: the connection, or who listens.
+    fn addressee(&mut self, ends: Ends) -> Option<&mut Socket> {
+        if let Some(id) = self.conn_of(ends) {
+            return self.of_conn(id);
+        }
+        let listens = |socket: &&mut Socket| {
+            let local = socket.local.map(plain);
+            let here = local.is_some_and(|at| at.ip().is_unspecified() || at.ip() == ends.0.ip());
+            matches!(socket.role, Role::Listening(_))
+                && here
+                && local.map(|at| at.port()) == Some(ends.0.port())
+        };
+        self.sockets().find(listens)
+    }
+}
+
+fn ends(segment: &Segment<'_>) -> Ends {
+    let (ip, tcp) = (&segment.ip, &segment.tcp);
+    (SocketAddr::new(ip.dst, tcp.dst_port), SocketAddr::new(ip.src, tcp.src_port))
+}
+
+/// Where the ICMP message of a packet begins.
+fn icmp_at(packet: &[u8]) -> Option<usize> {
+    match packet.first()? >> 4 {
+        4 if *packet.get(9)? == 1 => Some(usize::from(packet.first()? & 15) * 4),
+        6 if *packet.get(6)? == 58 => Some(40),
+        _ => None,
+    }
+}
+
+/// Type and code of an ICMP error, and what it quotes behind the IP header.
+fn icmp_parts(packet: &[u8]) -> Option<([u8; 2], &[u8])> {
+    let message = packet.get(icmp_at(packet)?..)?;
+    let inner = message.get(8..)?;
+    let header = match inner.first()? >> 4 {
+        4 => usize::from(inner.first()? & 15) * 4,
+        _ => 40,
+    };
+    Some(([*message.first()?, *message.get(1)?], inner.get(header..)?))
+}
+
+/// What Linux makes of an ICMP error that says something cannot be reached.
+pub(crate) fn icmp_errno(packet: &[u8]) -> Option<i32> {
+    let at = icmp_at(packet)?;
+    match (packet.first()? >> 4, *packet.get(at)?, *packet.get(at + 1)?) {
+        (4, 3, 0 | 6) | (6, 1, 0) => Some(libc::ENETUNREACH),
+        (4, 3, 2) => Some(libc::ENOPROTOOPT),
+        (4, 3, 3) | (6, 1, 4) => Some(libc::ECONNREFUSED),
+        (4, 3, 9 | 11) => Some(libc::ENETUNREACH),
+        (4, 3, 7) => Some(libc::EHOSTDOWN),
+        (4, 3, 8) => Some(libc::ENONET),
+        (6, 1, 1 | 5 | 6) => Some(libc::EACCES),
+        (4, 3, 5) => Some(libc::EOPNOTSUPP),
+        (4, 3, 4) => None,
+        (4, 3, _) | (6, 1, _) => Some(libc::EHOSTUNREACH),
+        (4, 12, _) | (6, 4, _) => Some(libc::EPROTO),
+        (4 | 6, 11, _) | (6, 3, _) => Some(libc::EHOSTUNREACH),
+        _ => None,
+    }
+}
