@@ -26,6 +26,7 @@ use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
 mod account;
+mod acknowledge;
 mod after_syn;
 mod application;
 mod arrive;

@@ -1,0 +1,375 @@
+//! What an acknowledgement changes, part by part: round-trip time, losses, recovery and the undoing of it, congestion
+//! window, timers. What may be undone is decided in [`crate::send::recovery`] and carried out here.
+
+use brisk_wire::Flags;
+
+use crate::congestion::Acked;
+use crate::connection::Connection;
+use crate::connection::control::Events;
+use crate::connection::state::Input;
+use crate::event::Probe;
+use crate::outcome::{
+    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
+    LossOutcome, Origin, Reaction,
+};
+use crate::send::rack::RackVerdict;
+use crate::send::rfc6675::Situation;
+use crate::send::scoreboard::AckInfo;
+use crate::time::{Duration, Instant};
+
+/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+
+impl Connection {
+    /// Everything that an acknowledgement changes, in the order in which the parts depend on each
+    /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
+    pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let news = self.read_gentle_signals(segment, now);
+        let window = &mut self.tx.window;
+        let window_changed = match segment.flags.contains(Flags::SYN) {
+            true => window.update_unscaled(segment.seq, segment.ack, segment.window),
+            false => window.update(segment.seq, segment.ack, segment.window),
+        }
+        .is_change();
+        self.tx.window.on_probe_answered();
+        self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
+        if self.acknowledges_nothing(segment) {
+            return;
+        }
+        let reported = self.tx.scoreboard.highest_sacked();
+        let mut ack = self.tx.scoreboard.on_ack(
+            segment.ack,
+            &segment.options.sack,
+            AckInfo {
+                now,
+                ece: self.ecn.is_echo(segment.flags),
+                window_changed,
+                len: segment.len(),
+                max_snd_wnd: self.tx.window.max_snd_wnd(),
+                ts_echo_rtt: self.echo_rtt(segment, now),
+            },
+        );
+        self.judge_parity(&news, &mut ack, reported, now);
+        self.counters.delivered_segments += ack.delivered.len() as u64;
+        self.note_rtt(&ack, now);
+        self.undo(&ack, now);
+        let mut loss = self.detect_loss(&ack, now);
+        self.mark_unrepaired(&news, &ack, &mut loss);
+        self.recover(&ack, &loss, now);
+        self.note_large(&ack);
+        self.note_progress(&ack, now);
+        self.judge_size(&loss, now);
+        self.note_probes(&ack);
+        self.note_copy_reported(ack.dsack, now);
+        self.charge_copies();
+        for index in 0..self.mechanisms.len() {
+            let view = self.view();
+            if let Some(signal) = self.mechanisms[index].on_acked(&ack, &view, now) {
+                self.answer_masked_loss(signal, ack.undelivered_before, now);
+            }
+        }
+        self.answer_gentle_signals(&news, &ack, now);
+        self.tx.scoreboard.recycle(ack);
+    }
+
+    /// Data that arrives while nothing is in flight says nothing to any part but the window.
+    fn acknowledges_nothing(&self, segment: &Arrived<'_>) -> bool {
+        !segment.payload.is_empty()
+            && self.tx.scoreboard.is_empty()
+            && segment.ack == self.tx.scoreboard.una()
+            && segment.options.sack.is_empty()
+            && self.tx.recovery.state() == CongestionState::Open
+            && self.gentle.active.is_none()
+            && !self.ecn.is_echo(segment.flags)
+    }
+
+    /// Which probes were needed. A segment that was probed and is delivered now came with the probe unless
+    /// the echoed timestamp is older than it.
+    fn note_probes(&mut self, ack: &AckOutcome) {
+        if self.counters.probes == 0 {
+            return;
+        }
+        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
+        self.counters.probes_spurious += u64::from(spurious);
+        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
+        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
+            let age = ack.at.saturating_since(segment.sent_at);
+            // Out of order, the echo says nothing of the segment.
+            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
+            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
+            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
+        });
+        self.counters.repaired_by_probe += repaired.count() as u64;
+    }
+
+    /// A loss that redundancy repaired is still congestion: one reduction per window, never undone.
+    pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
+        let CongestionSignal { ack, by, reaction } = signal;
+        let episode = self.tx.recovery.on_masked_loss(ack, self.tx.scoreboard.nxt());
+        if episode != Episode::Entered {
+            return;
+        }
+        self.counters.masked_losses += 1;
+        self.plan_with_loss();
+        self.probe(Probe::MaskedLoss { by });
+        self.begin_reduction(episode, recover_fs, now);
+        let at_once = match reaction {
+            Reaction::AtOnce => true,
+            // Nothing is in flight that PRR could count: there is nothing to wait for.
+            Reaction::Proportional => self.tx.scoreboard.is_empty(),
+        };
+        if at_once {
+            self.tx.recovery.leave_cwr();
+            self.end_reduction(CongestionState::Cwr, now);
+        }
+    }
+
+    pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
+        let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
+        self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
+    }
+
+    fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
+        if let Some(rtt) = ack.rtt {
+            self.tx.rtt.on_sample(rtt, now);
+            self.tx.rto.reset_backoff();
+            self.plan_with_rtt(rtt);
+            self.watch_queue(rtt, now);
+            let srtt = self.tx.rtt.srtt().unwrap_or(rtt);
+            self.probe(Probe::RttSample { rtt, srtt });
+        }
+        self.counters.dsacks += u64::from(ack.dsack.is_some());
+        let again = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::Retransmit);
+        self.counters.retransmits_spurious += u64::from(again);
+    }
+
+    /// RACK on a connection with SACK; duplicate acknowledgements on one without.
+    fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
+        if ack.reneged {
+            self.counters.reneged += 1;
+            self.tx.scoreboard.clear_sacked();
+        }
+        let in_recovery =
+            matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
+        let una = self.tx.scoreboard.una();
+        let nxt = self.tx.scoreboard.nxt();
+        let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
+        let situation = Situation { in_recovery, may_send_new: self.tx.may_send_new(now), srtt };
+        let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.negotiated.sack) {
+            let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);
+            self.mark_lost(verdict, cause, now)
+        } else if self.negotiated.sack {
+            self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
+            let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
+            self.mark_lost(verdict, LossCause::Rack, now)
+        } else {
+            self.detect_by_duplicates(ack)
+        };
+        self.report_loss(&loss);
+        loss
+    }
+
+    /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC 5681
+    /// section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
+    fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
+        let partial = self.tx.recovery.state() == CongestionState::Recovery
+            && ack.advanced > 0
+            && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
+        let third =
+            self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= self.config.dup_thresh;
+        let cause = match (partial, third) {
+            (true, _) => LossCause::PartialAck,
+            (false, true) => LossCause::DupAcks,
+            (false, false) => return LossOutcome::default(),
+        };
+        self.counters.loss_runs += 1;
+        let newly_lost = self.tx.scoreboard.mark_head_lost(self.tx.mss());
+        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
+    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
+        let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+        // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
+        // congestion: its data is sent again in segments of the proven size.
+        if let Some(probe) = self.tx.mtu.probe_in_flight().filter(|_| !verdict.lost.is_empty()) {
+            if verdict.lost.iter().all(|range| probe.covers(range)) {
+                self.tx.mtu.on_probe_lost(now);
+                self.tx.scoreboard.resplit(self.tx.mss());
+                self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+                return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
+            }
+            if verdict.lost.iter().any(|range| probe.intersection(range).is_some()) {
+                self.tx.mtu.abandon_probe();
+            }
+        }
+        self.count_loss_runs(&verdict.lost);
+        LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
+    }
+
+    pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
+        if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
+            let too_big = by == LossCause::TooBig;
+            let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
+            self.counters.segments_lost += u64::from(segments);
+            self.plan_with_loss();
+            self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
+            self.counters.fack_losses += u64::from(by == LossCause::Fack);
+            self.counters.lost_again_bytes += u64::from(loss.lost_again);
+            self.probe(Probe::LossDeclared { bytes: loss.newly_lost, by });
+        }
+    }
+
+    /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
+    fn undo(&mut self, ack: &AckOutcome, now: Instant) {
+        let Some(why) = self.tx.recovery.spurious(ack) else { return };
+        if self.tx.recovery.shows_reordering() {
+            self.tx.rack.on_spurious_recovery();
+            self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
+        }
+        self.tx.scoreboard.unmark_lost();
+        self.tx.recovery.undo();
+        self.tx.prr.exit();
+        self.tx.congestion.undo(now);
+        self.counters.undos += 1;
+        self.probe(Probe::Undone { why });
+        self.report_recovery();
+    }
+
+    /// The recovery state and the congestion window.
+    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, now: Instant) {
+        let nxt = self.tx.scoreboard.nxt();
+        let was = self.tx.recovery.state();
+        if ack.ece {
+            let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
+            if episode == Episode::Entered {
+                self.ecn.on_reduced();
+                self.begin_reduction(episode, ack.undelivered_before, now);
+            }
+        }
+        let lost_present = self.tx.scoreboard.has_lost();
+        let sacked = self.tx.scoreboard.sacked_bytes();
+        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, sacked, nxt);
+        self.begin_reduction(episode, ack.undelivered_before, now);
+        match self.tx.recovery.state() {
+            CongestionState::Recovery | CongestionState::Cwr => {
+                if ack.delivered_bytes > 0 || episode == Episode::Entered {
+                    let pipe = self.tx.scoreboard.pipe();
+                    let delivered = ack.delivered_bytes;
+                    let cwnd = self.tx.prr.on_ack(
+                        delivered,
+                        pipe,
+                        ack.advanced > 0,
+                        loss.newly_lost > 0,
+                        self.tx.mss(),
+                    );
+                    self.tx.congestion.set_cwnd(cwnd);
+                }
+            }
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
+                if episode == Episode::Exited {
+                    self.end_reduction(was, now);
+                }
+                self.grow(ack, now);
+            }
+        }
+    }
+
+    /// Lowers the window once per episode.
+    pub(crate) fn begin_reduction(&mut self, episode: Episode, recover_fs: u32, now: Instant) {
+        if episode != Episode::Entered {
+            return;
+        }
+        let ssthresh = self.tx.congestion.on_congestion(now);
+        let ssthresh = self.retreat(ssthresh);
+        self.tx.prr.enter(ssthresh, recover_fs);
+        if self.tx.recovery.state() == CongestionState::Recovery {
+            let held = self.delivered_while_held();
+            self.tx.prr.credit(held);
+        }
+        self.counters.reductions += 1;
+        self.counters.recoveries += u64::from(self.tx.recovery.state() == CongestionState::Recovery);
+        self.report_recovery();
+    }
+
+    fn end_reduction(&mut self, was: CongestionState, _now: Instant) {
+        match was {
+            CongestionState::Recovery => self.tx.congestion.set_cwnd(self.tx.congestion.ssthresh()),
+            CongestionState::Cwr => {
+                let cwnd = self.tx.congestion.cwnd().min(self.tx.congestion.ssthresh());
+                self.tx.congestion.set_cwnd(cwnd);
+            }
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {}
+        }
+        self.tx.prr.exit();
+        self.tx.rack.on_recovery_exit();
+        self.report_recovery();
+    }
+
+    pub(crate) fn report_recovery(&mut self) {
+        let (state, congestion) = (self.tx.recovery.state(), &self.tx.congestion);
+        let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh: congestion.ssthresh() };
+        self.probe(probe);
+    }
+
+    fn grow(&mut self, ack: &AckOutcome, now: Instant) {
+        if ack.advanced == 0 {
+            return;
+        }
+        let cwnd_limited = self.tx.is_cwnd_limited();
+        self.tx.congestion.on_ack(&Acked {
+            now,
+            bytes: ack.delivered_bytes,
+            rtt: ack.rtt,
+            srtt: self.tx.rtt.srtt(),
+            min_rtt: self.tx.rtt.min_rtt(),
+            una: self.tx.scoreboard.una(),
+            nxt: self.tx.scoreboard.nxt(),
+            in_flight_before: ack.pipe_before,
+            cwnd_limited,
+        });
+        self.tx.queue.grow(self.tx.congestion.cwnd());
+    }
+
+    /// SND.UNA advanced: buffers, timers, our FIN.
+    fn note_progress(&mut self, ack: &AckOutcome, now: Instant) {
+        if ack.advanced == 0 {
+            return;
+        }
+        let una = self.tx.scoreboard.una();
+        self.confirm_path();
+        self.tx.update_pacing(now);
+        let before = self.tx.queue.len();
+        self.tx.queue.advance(una);
+        self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
+        self.urgent.on_acked(una);
+        self.tx.timeouts_in_row = 0;
+        self.tx.hold.on_acked();
+        self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
+        if self.tx.scoreboard.is_empty() {
+            self.tx.rto.disarm();
+        } else {
+            self.restart_rto(now);
+        }
+        self.tx.mtu.on_progress();
+        if self.tx.mtu.on_acked(una) {
+            self.adopt_mss();
+        }
+        if self.tx.writer_waits && self.tx.queue.free() > 0 {
+            self.tx.writer_waits = false;
+            self.events.insert(Events::WRITABLE);
+        }
+        if self.tx.fin_acked() {
+            self.advance_state(Input::FinAcked, now);
+        }
+    }
+
+    /// RFC 6298 5.3, or RFC 7765 if so configured.
+    fn restart_rto(&mut self, now: Instant) {
+        let base = self.tx.rtt.rto_base();
+        let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.is_thin();
+        match self.tx.scoreboard.head().filter(|_| from_oldest) {
+            Some(head) => self.tx.rto.restart_from(head.sent_at, now, base),
+            None => self.tx.rto.restart(now, base),
+        }
+    }
+}
