@@ -25,6 +25,9 @@ pub(crate) const START: Instant = Instant::from_millis(1_000_000);
 const EPOCH_SECS: u64 = 1_700_000_000;
 /// Ports that are given out (Linux: `ip_local_port_range`).
 const PORTS: RangeInclusive<u16> = 32_768..=60_999;
+/// A full-sized segment over IPv4, and the least window that [`window_of`] answers, bytes.
+const SEGMENT: usize = 1460;
+const LEAST_WINDOW: usize = 2 * SEGMENT;
 /// Packets at one instant beyond which the stack is stuck.
 const MOST_AT_ONCE: u32 = 100_000;
 
@@ -56,6 +59,8 @@ pub(crate) struct Host {
     next_port: u16,
     /// What the namespace and `--so_flags` say, as of the last `socket()`.
     pub(crate) settings: Settings,
+    /// What SO_RCVBUF says where a program has not set it: the window is a part of it.
+    system_receive_buffer: usize,
     pub(crate) stack: Option<Stack>,
     pub(crate) now: Instant,
     /// Packets that left, each with its time.
@@ -78,6 +83,7 @@ impl Host {
             device: None,
             next_port: *PORTS.start(),
             settings: Settings::default(),
+            system_receive_buffer: 0,
             stack: None,
             now: START,
             out: VecDeque::new(),
@@ -122,7 +128,14 @@ impl Host {
         if let Some(dir) = &self.flags.sysctl_dir {
             sysctl::read(dir, &mut settings);
         }
+        let of_system = settings.tcp.receive_buffer.initial;
+        if self.flags.sysctl_dir.is_some() {
+            settings.tcp.receive_buffer.initial = window_of(of_system);
+        }
+        let before = settings.tcp.receive_buffer;
         self.flags.apply(&mut settings).map_err(|_| Errno(libc::EINVAL))?;
+        let now = settings.tcp.receive_buffer;
+        self.system_receive_buffer = if now == before { of_system } else { now.initial };
         self.settings = settings;
         match &mut self.stack {
             None => self.stack = Some(self.make_stack()?),
@@ -359,6 +372,7 @@ impl Host {
         self.refresh()?;
         let mut socket = Socket::new(family, &self.settings);
         socket.nonblocking = nonblocking;
+        socket.options.system_receive_buffer = self.system_receive_buffer;
         if let Some(dir) = &self.flags.sysctl_dir {
             let most = |name| sysctl::of_core(dir, name);
             let options = &mut socket.options;
@@ -367,6 +381,12 @@ impl Host {
         }
         Ok(self.add(Descriptor::Socket(Box::new(socket))))
     }
+}
+
+/// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory they take:
+/// half of it, less a segment.
+fn window_of(buffer: usize) -> usize {
+    (buffer / 2).saturating_sub(SEGMENT).max(LEAST_WINDOW)
 }
 
 /// Payload bytes of a TCP segment.

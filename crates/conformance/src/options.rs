@@ -539,10 +539,10 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
         libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
         // What the system gives is told as it is, what a program asked for doubled.
-        libc::SO_RCVBUF => {
-            let factor = if socket.options.receive_buffer_set { 2 } else { 1 };
-            number(factor * socket.tcp.receive_buffer.initial as i64)
-        }
+        libc::SO_RCVBUF => match socket.options.receive_buffer_set {
+            true => number(2 * socket.tcp.receive_buffer.initial as i64),
+            false => number(socket.options.system_receive_buffer as i64),
+        },
         libc::SO_KEEPALIVE => number(socket.tcp.keepalive.is_some()),
         libc::SO_OOBINLINE => number(socket.tcp.urgent == UrgentPolicy::Inline),
         libc::SO_RCVLOWAT => number(socket.options.receive_low_water as i64),

@@ -110,6 +110,8 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_low_water: usize,
+    /// What the system gives as receive buffer, bytes.
+    pub(crate) system_receive_buffer: usize,
     /// SO_RCVBUF was set.
     pub(crate) receive_buffer_set: bool,
     /// Most that SO_SNDBUF and SO_RCVBUF may ask for, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
@@ -142,6 +144,7 @@ impl Socket {
             receive_timeout: None,
             send_timeout: None,
             receive_low_water: 1,
+            system_receive_buffer: settings.tcp.receive_buffer.initial,
             receive_buffer_set: false,
             most_send_buffer: MOST_BUFFER,
             most_receive_buffer: MOST_BUFFER,

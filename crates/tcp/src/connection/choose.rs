@@ -114,12 +114,16 @@ impl Connection {
 
     /// The first range that is declared lost.
     fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
-        let range = self.tx.queue.within_record(self.tx.scoreboard.next_lost(self.payload_limit())?);
+        let lost = self.tx.scoreboard.next_lost(self.payload_limit())?;
+        let range = self.tx.queue.within_record(lost);
         let room = self.tx.room(now);
         if let Some(retest) = self.choose_retest(&room) {
             return Some(retest);
         }
-        let permitted = room.permits(Origin::Retransmit, range.len());
+        // A segment that ends because its record does is charged as a full one: small records would leave after a timeout
+        // in a burst of many (Linux's window counts segments).
+        let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
+        let permitted = room.permits(Origin::Retransmit, charged);
         self.tx.paced = !permitted && range.len() > room.paced;
         permitted.then(|| self.again(range, Origin::Retransmit))
     }
