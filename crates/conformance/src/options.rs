@@ -600,7 +600,9 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_CC_INFO => Vec::new(),
         libc::TCP_MAXSEG => {
             let connected = stats.filter(|_| socket.connected).map(|stats| stats.mss as i64);
-            number(connected.unwrap_or(socket.tcp.max_segment.map_or(536, i64::from)))
+            // What Linux assumes of a peer that has not answered has the time stamps taken off.
+            let stamps = if socket.conn().is_some() && socket.tcp.timestamps { 12 } else { 0 };
+            number(connected.unwrap_or(socket.tcp.max_segment.map_or(536 - stamps, i64::from)))
         }
         libc::TCP_NODELAY => number(socket.tcp.nodelay),
         libc::TCP_CORK => number(socket.options.cork),

@@ -285,3 +285,34 @@ fn what_a_syn_offered_is_not_forgotten_while_its_answer_is_on_its_way() {
     assert!(matches!(agreed[0], GentleOutcome::On(_)), "{agreed:?}");
     assert_eq!(agreed[0], agreed[1]);
 }
+
+/// Bytes kept for repairs at B after each of these transfers: which connection, how many bytes. `limit`: of B.
+fn kept_after(limit: usize, transfers: &[(usize, usize)]) -> Vec<usize> {
+    let tight = StackConfig { fec_mem_total: limit, ..stack_config(B) };
+    let mut pair = Pair::with_configs(1, stack_config(A), tight);
+    let mechanisms =
+        MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..MechanismConfig::default() };
+    let tcp = TcpConfig { mechanisms, ..TcpConfig::default() };
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+    let open: Vec<_> = (0..4).map(|_| pair.established_at(listener, &connect)).collect();
+    let transfer = |&(which, bytes): &(usize, usize)| {
+        let (at_a, at_b) = open[which];
+        pair.transfer(A, at_a, at_b, &pattern(bytes), Duration::from_secs(10));
+        pair.b.repair_memory()
+    };
+    transfers.iter().map(transfer).collect()
+}
+
+#[test]
+fn who_has_heard_nothing_for_longest_gives_its_memory_for_repairs_up() {
+    let transfers = [(0, 20_000), (1, 12_000), (0, 1_000), (2, 16_000), (3, 12_000)];
+    let free = kept_after(usize::MAX / 2, &transfers);
+    assert!(free.is_sorted() && free[1] > free[0], "{free:?}");
+    // The fourth transfer takes it above nine tenths.
+    let limit = free[3] * 100 / 95;
+    let kept = kept_after(limit, &transfers);
+    assert_eq!(kept[..3], free[..3]);
+    assert_eq!(kept[3], free[3] - (free[1] - free[0]), "the second gave up");
+    assert!(kept[4] <= limit / 10 * 9, "and somebody again: {kept:?} of {limit}");
+}

@@ -199,3 +199,23 @@ fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     world.pair.run(Duration::from_secs(3600));
     assert_eq!(broken(&mut world, [10, 0, 1, 3]), FastOpenOutcome::Blackholed, "tried again after an hour");
 }
+
+/// The answer to data on a SYN never arrives, the FIN behind it does: somebody between keeps the connection from working.
+#[test]
+fn a_fin_without_the_data_before_it_is_a_sign_of_a_black_hole() {
+    for swallowed in [true, false] {
+        let mut world = World::known(FastOpenListen::default());
+        let id = world.open(&asking(), &pattern(100));
+        world.until(60);
+        let at_b = world.accept();
+        world.pair.tap =
+            Some(Box::new(move |side, segment| swallowed && side == B && !segment.payload.is_empty()));
+        world.pair.write(B, at_b, &pattern(200)).expect("room");
+        world.until(70);
+        world.read(B, at_b);
+        world.pair.release(B, at_b);
+        world.until(150);
+        world.pair.abort(A, id);
+        assert_eq!(world.pair.a.stats().fast_open.black_holes, u64::from(swallowed), "{swallowed}");
+    }
+}
