@@ -24,7 +24,6 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::signal::{News, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Reaction, Repair};
-use crate::send::rack::Holds;
 use crate::time::{Duration, Instant};
 
 /// Bytes of a data segment that a set of flags takes, padding included.
@@ -219,7 +218,7 @@ impl Connection {
         self.gentle.switch_off(why);
         self.tx.reserved = 0;
         self.rx.queue.retain(0);
-        self.tx.rack.set_holds(Holds::default());
+        self.tx.rack.hold(false, []);
     }
 
     /// The next deadline of what runs.

@@ -20,7 +20,6 @@ use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
     AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
 };
-use crate::send::rack::Holds;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -351,21 +350,17 @@ impl Connection {
         board.sacked_bytes().saturating_sub(beyond).min(board.lost_bytes().saturating_sub(repairable))
     }
 
-    /// Tells loss detection which segments parity may still repair.
+    /// Tells loss detection what parity may still repair.
     pub(crate) fn refresh_holds(&mut self) {
         let rtt = self.parity_rtt();
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return };
-        let hold = tx.hold(self.planner.is_some());
-        let mut holds = Holds { full: hold == FecHold::Full, ..Holds::default() };
-        if hold != FecHold::Off {
-            let suspects = self.tx.scoreboard.records().filter(|record| !record.sacked && !record.lost);
-            for record in suspects.filter(|record| record.transmissions == 1) {
-                let payload = SeqRange::with_len(record.range.start, record.payload());
-                let at = tx.ring.awaited(&payload).max(tx.encoder.due_for(&payload, rtt));
-                holds.spans.extend(at.map(|at| (record.range, at)));
+        match tx.hold(self.planner.is_some()) {
+            FecHold::Off => self.tx.rack.hold(false, []),
+            hold => {
+                let covered = tx.ring.awaited().chain(tx.encoder.pending(rtt));
+                self.tx.rack.hold(hold == FecHold::Full, covered);
             }
         }
-        self.tx.rack.set_holds(holds);
     }
 }
 
@@ -543,7 +538,7 @@ impl Connection {
         {
             self.tx.reserved = 0;
             self.counters.parity.tx_off = Some(why);
-            self.tx.rack.set_holds(Holds::default());
+            self.tx.rack.hold(false, []);
             self.probe(Probe::ParityOff { sending: true, why });
         }
     }

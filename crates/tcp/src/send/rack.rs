@@ -65,18 +65,22 @@ pub(crate) struct Reordering {
 /// Segments that redundancy may still repair: they are not declared lost before its answer could have
 /// come, else every repair would be accompanied by a retransmission.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Holds {
-    /// Ranges, and when the parity of each left or will leave.
-    pub(crate) spans: SmallVec<[(SeqRange, Instant); 4]>,
+struct Holds {
+    /// What parities cover, and when each left or will leave.
+    covered: SmallVec<[(SeqRange, Instant); 4]>,
     /// Hold also what the reordering window does not, after three segments above a hole.
-    pub(crate) full: bool,
+    full: bool,
 }
 
 impl Holds {
-    /// When the parity of a segment leaves, if one is awaited.
+    /// When the newest parity of a segment leaves, if one is awaited.
     fn parity_at(&self, record: &Record) -> Option<Instant> {
-        let covering = self.spans.iter().filter(|(range, _)| range.covers(&record.range));
-        covering.map(|(_, at)| *at).max().filter(|_| record.transmissions == 1)
+        if self.covered.is_empty() || record.transmissions > 1 {
+            return None;
+        }
+        let payload = SeqRange::with_len(record.range.start, record.payload());
+        let covering = self.covered.iter().filter(|(range, _)| range.covers(&payload));
+        covering.map(|(_, at)| *at).max()
     }
 }
 
@@ -106,9 +110,12 @@ impl Rack {
         }
     }
 
-    /// What redundancy may still repair, from now on.
-    pub(crate) fn set_holds(&mut self, holds: Holds) {
-        self.holds = holds;
+    /// What redundancy may still repair, from now on: ranges, and when the parity of each left or will leave. `full`: hold
+    /// also what the reordering window does not.
+    pub(crate) fn hold(&mut self, full: bool, covered: impl IntoIterator<Item = (SeqRange, Instant)>) {
+        self.holds.full = full;
+        self.holds.covered.clear();
+        self.holds.covered.extend(covered);
     }
 
     /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `una` and

@@ -404,15 +404,12 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// When the parity of a group that covers `range` will leave, if there is such a group.
-    pub(crate) fn due_for(&self, range: &SeqRange, rtt: Option<Duration>) -> Option<Instant> {
+    /// What the groups cover whose parity is still to leave, and when it will.
+    pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
-        ready
-            .iter()
-            .chain(&self.closed)
-            .chain(self.open.iter().filter(|_| self.paused == 0))
-            .find(|group| group.range.covers(range))
-            .map(|group| group.due(rtt))
+        let open = self.open.filter(|_| self.paused == 0);
+        let groups = ready.into_iter().chain(self.closed.iter().copied()).chain(open);
+        groups.map(move |group| (group.range, group.due(rtt)))
     }
 }
 

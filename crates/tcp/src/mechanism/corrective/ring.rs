@@ -68,10 +68,9 @@ impl Ring {
         self.entries.iter().rev().find(|entry| entry.range.covers(range)).copied()
     }
 
-    /// The newest entry that covers `range` and whose answer is still to come.
-    pub(crate) fn awaited(&self, range: &SeqRange) -> Option<Instant> {
-        let waits = |entry: &&SentParity| !entry.answered && entry.range.covers(range);
-        self.entries.iter().rev().find(waits).map(|entry| entry.at)
+    /// What the entries cover whose answer is still to come, and when they left.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (SeqRange, Instant)> {
+        self.entries.iter().filter(|entry| !entry.answered).map(|entry| (entry.range, entry.at))
     }
 
     /// A repair within `range` was reported: answers to parity that left before will not come any more.
@@ -121,9 +120,10 @@ mod tests {
     #[test]
     fn the_answer_to_a_later_parity_ends_the_wait_for_earlier_ones() {
         let mut ring = ring();
-        assert!(ring.awaited(&range(1001, 2001)).is_some());
+        let awaits = |ring: &Ring, range| ring.awaited().any(|(covered, _)| covered.covers(&range));
+        assert!(awaits(&ring, range(1001, 2001)));
         ring.on_repaired(&range(4001, 5001));
-        assert!(ring.awaited(&range(1001, 2001)).is_none());
+        assert!(!awaits(&ring, range(1001, 2001)));
         assert!(ring.has_repaired(&range(4001, 5001)));
         assert!(!ring.has_repaired(&range(1001, 2001)));
     }
