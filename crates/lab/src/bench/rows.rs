@@ -200,6 +200,7 @@ pub fn rows() -> Vec<Row> {
             Way::Udp("proactive"),
             AtMost(2.0),
         ),
+        row("planner", "bulk in UDP, with and without", Work::Upload, UDP, Way::Udp("planner"), AtMost(1.3)),
         row("cores", "rr64 on two cores, on one", rr64, Way::TunOn(1), Way::TunOn(2), Faster(1.7)),
         row("cores-kernel", "the same of the kernel", rr64, Way::KernelOn(1), Way::KernelOn(2), Goal::None),
     ]

@@ -254,11 +254,11 @@ impl Connection {
     fn longest_run(&self, mss: u32, env: &Env<'_>) -> u32 {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
-            || self.sends_copies()
+            || self.sends_one_by_one()
         {
             return mss;
         }
-        (env.super_segment / mss * mss).max(mss)
+        (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss)
     }
 
     fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {

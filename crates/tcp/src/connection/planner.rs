@@ -228,6 +228,20 @@ impl Connection {
         (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
 
+    /// True if segments of the flight that is under way are copied.
+    pub(crate) fn plans_copies(&self) -> bool {
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
+    }
+
+    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its own.
+    pub(crate) fn planned_run(&self, mss: u32) -> u32 {
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let nxt = self.tx.scoreboard.nxt();
+        let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
+        left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
+    }
+
     /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
         let flight = self.planner.as_ref().and_then(|planner| planner.flight);

@@ -61,9 +61,15 @@ impl Connection {
         self.gentle.active.as_mut()?.proactive.as_mut()
     }
 
-    /// True while segments must leave one by one so that each copy can follow its original.
+    /// True if segments may be copied.
     pub(crate) fn sends_copies(&self) -> bool {
+        self.proactive().is_some_and(|proactive| proactive.copies.is_on())
+    }
+
+    /// True while segments must leave one by one so that each copy can follow its original.
+    pub(crate) fn sends_one_by_one(&self) -> bool {
         self.proactive().is_some_and(|proactive| proactive.copies.wants_single_segments())
+            || self.plans_copies()
     }
 
     /// The copy that is due, if what limits copies lets it go.
@@ -142,7 +148,8 @@ impl Connection {
         let named = self.planned_copy(&data.range);
         let Some(proactive) = self.proactive_mut() else { return false };
         let Some(header) = proactive.header.take().filter(|_| !data.mtu_probe) else { return false };
-        let original = Original { range: data.range, origin: data.origin, at: now, srtt, rto };
+        let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
+        let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
         let before = proactive.copies.off();
         let copied = proactive.copies.on_sent(&original, &header);
         if let (Origin::New, Some(wait)) = (data.origin, named) {
@@ -231,7 +238,12 @@ impl Connection {
     /// it did, and they have been dealt with.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
         let size = segment.segment_size;
-        if self.proactive().is_none() || size == 0 || segment.payload.len() <= size {
+        let Some(proactive) = self.proactive().filter(|_| size > 0 && segment.payload.len() > size) else {
+            return false;
+        };
+        // Where no original is awaited, the filter lets all of them pass that are new.
+        let new = segment.seq.ge(self.rx.rcv_nxt()) && !self.rx.assembler.has_hole();
+        if new && !is_marked(segment) && proactive.filter.awaits_nothing() {
             return false;
         }
         let last = (segment.payload.len() - 1) / size;

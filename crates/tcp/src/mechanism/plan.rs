@@ -169,6 +169,10 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     }
     let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain));
     for form in forms(flight, means) {
+        if price(form.cost(flight)) >= best_value {
+            // However early it is, it costs more.
+            continue;
+        }
         let plan = form.weigh(flight, losses);
         let value = value(&plan);
         if value < best_value {
@@ -242,8 +246,26 @@ impl Form {
         redundant + more * flight.headers
     }
 
+    /// The nearest form that a flight can have: no more segments are copied than there are, no more parities made than a
+    /// group can have, and no group is empty.
+    fn possible(self) -> Form {
+        let segments = self.segments.max(1);
+        let protection = match self.protection {
+            Protection::Nothing => Protection::Nothing,
+            Protection::Parity { parities, group, pause } => {
+                Protection::Parity { parities: parities.min(PARITIES_MAX), group: group.max(1), pause }
+            }
+            Protection::Copies { last, pause } => Protection::Copies { last: last.min(segments), pause },
+        };
+        Form { segments, segment: self.segment.max(1), protection }
+    }
+
     /// What the flight costs in this form, and what is expected of it.
     pub fn weigh(&self, flight: &Flight, losses: &Losses) -> Plan {
+        self.possible().weighed(flight, losses)
+    }
+
+    fn weighed(&self, flight: &Flight, losses: &Losses) -> Plan {
         let chain = Chain::of(losses);
         let odds = match self.protection {
             Protection::Nothing => without(self.segments, &chain),
@@ -365,7 +387,7 @@ impl Chain {
         let burst = u64::from(losses.burst_milli.max(1000));
         let stay = (ONE - ONE / 1000 * 1_000_000 / burst).max(loss);
         // The share is what it is: loss = loss * stay + (1 - loss) * enter.
-        let enter = (u128::from(loss) * u128::from(ONE - stay) / u128::from(ONE - loss)) as u64;
+        let enter = loss * (ONE - stay) / (ONE - loss);
         Chain { loss, stay, enter }
     }
 
@@ -400,7 +422,11 @@ impl Chain {
 }
 
 fn mul(a: u64, b: u64) -> u64 {
-    (u128::from(a) * u128::from(b) / u128::from(ONE)) as u64
+    match a.checked_mul(b) {
+        // That of two probabilities, which is nearly all of them.
+        Some(product) => product / ONE,
+        None => (u128::from(a) * u128::from(b) / u128::from(ONE)) as u64,
+    }
 }
 
 fn pow(base: u64, exponent: u32) -> u64 {
@@ -432,6 +458,53 @@ mod tests {
         assert_eq!(of(&losses(20_000), &RS, 0), (Protection::Nothing, Reason::Allowance));
         let none = Means { parity: None, copies: false };
         assert_eq!(of(&losses(20_000), &none, 30_000), (Protection::Nothing, Reason::NoMeans));
+    }
+
+    /// Whoever gives a form himself may give any numbers.
+    #[test]
+    fn a_form_that_no_flight_can_have_becomes_one_that_it_can() {
+        for protection in [
+            Protection::Copies { last: 100, pause: false },
+            Protection::Parity { parities: 200, group: 0, pause: true },
+        ] {
+            for (segments, segment) in [(0, 0), (1, 1448), (3, 0)] {
+                let plan = Form { segments, segment, protection }.weigh(&flight(2_000), &losses(20_000));
+                assert!(plan.segment > 0, "{plan:?}");
+            }
+        }
+    }
+
+    /// What costs more than it could gain is not weighed: the answer is that of weighing everything.
+    #[test]
+    fn the_best_of_all_forms_is_found_without_weighing_all() {
+        for (bytes, last) in [(200, true), (1432, false), (5_000, true), (30_000, true), (64_440, false)] {
+            for per_million in [0, 10, 300, 10_000, 50_000, 300_000] {
+                for allowance in [0, 300, 2_000, 30_000] {
+                    let (flight, losses) = (Flight { last, ..flight(bytes) }, losses(per_million));
+                    let plain = Form::nothing(&flight).weigh(&flight, &losses);
+                    let weighed = forms(&flight, &RS).map(|form| form.weigh(&flight, &losses));
+                    let affordable = weighed.filter(|plan| plan.cost <= allowance);
+                    let best =
+                        affordable.map(|plan| value(&plan)).min().unwrap_or(u64::MAX).min(value(&plain));
+                    let found = plan(&flight, &losses, &RS, allowance);
+                    assert_eq!(value(&found), best, "{bytes} bytes, {per_million}, {allowance}: {found:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_probabilities_and_of_large_numbers_are_exact() {
+        for (a, b) in [
+            (ONE, ONE),
+            (ONE - 1, ONE - 1),
+            (123_456_789, 987_654_321),
+            (u64::MAX, ONE),
+            (u64::MAX / 3, 2_999_999_999),
+        ] {
+            let exact = u128::from(a) * u128::from(b) / u128::from(ONE);
+            assert_eq!(u128::from(mul(a, b)), exact & u128::from(u64::MAX));
+        }
     }
 
     #[test]

@@ -166,6 +166,64 @@ fn the_copies_that_the_planner_names_leave() {
     assert_eq!(copied, [3, 4]);
 }
 
+/// Two stacks with the planner, whose devices take super-segments, and a transfer of 300,000 bytes in this form.
+fn transferred(form: Option<Form>) -> (Pair, ConnId) {
+    let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
+    tcp.mechanisms.planner = Some(PlannerConfig { form, ..PlannerConfig::DEFAULT });
+    let config = |side| StackConfig { max_super_segment: 65_000, ..stack_config(side) };
+    let mut pair = Pair::with_configs(1, config(A), config(B));
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    pair.seen.clear();
+    pair.transfer(A, at_a, at_b, &pattern(300_000), Duration::from_secs(60));
+    (pair, at_a)
+}
+
+/// Where the planner may name copies, but does not, segments leave in runs.
+#[test]
+fn segments_that_nobody_copies_leave_in_runs() {
+    let (pair, at_a) = transferred(None);
+    let copies = pair.seen.iter().filter(|seen| is_copy(&seen.tcp)).count();
+    let left = pair.a.stats().packets_out;
+    assert!(copies == 0 && left < 100, "{copies} copies, {left} packets for 300 kB");
+    assert_eq!(counters(&pair.a, at_a).retransmits, 0);
+    let protection = Protection::Copies { last: 100, pause: false };
+    let (pair, at_a) = transferred(Some(Form { segments: 1, segment: 1448, protection }));
+    let (left, copies) = (pair.a.stats().packets_out, counters(&pair.a, at_a).copies_sent);
+    assert!(left >= 300_000 / 1448 + copies, "one by one, so that each copy follows its original: {left}");
+    assert!(copies > 0);
+}
+
+/// Where no original is awaited, a run of new segments is taken and acknowledged as one.
+#[test]
+fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
+    let (mut pair, at_a, at_b) = connected(0);
+    let held: Rc<RefCell<Held>> = Rc::default();
+    let holds = Rc::clone(&held);
+    pair.tap = Some(Box::new(move |from, segment| {
+        if from == A && !segment.payload.is_empty() && !is_copy(&segment.tcp) {
+            holds.borrow_mut().push((segment.tcp.clone(), segment.payload.to_vec()));
+        }
+        from == A
+    }));
+    assert_eq!(pair.write(A, at_a, &pattern(14_000)), Ok(14_000));
+    pair.run_ms(11);
+    let held = held.take();
+    let payload: Vec<u8> = held.iter().flat_map(|(_, payload)| payload.clone()).collect();
+    let (first, size) = (&held[0].0, held[0].1.len());
+    assert!(payload.len() > 5 * size);
+    let joined = packet(A.addr(first.src_port), B.addr(first.dst_port), first, &payload);
+    let (sent, now) = (pair.seen.len(), pair.now);
+    pair.b.on_packet(&joined, Rx { segment_size: Some(size as u16), ..Rx::default() }, now);
+    pair.run_ms(1);
+    let answers: Vec<_> =
+        pair.seen[sent..].iter().filter(|seen| seen.from == B && !is_copy(&seen.tcp)).collect();
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].tcp.ack, first.seq + payload.len() as u32);
+    let at_b = counters(&pair.b, at_b);
+    assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
+}
+
 /// Of a coalesced segment with a FIN the last part alone has the FIN: all of it is read before the end.
 #[test]
 fn a_fin_on_what_a_device_coalesced_ends_the_last_part() {

@@ -23,9 +23,9 @@ impl Brake {
         Brake { cap: percent.clamp(1, WINDOW as u32) as usize, originals: 0, losses: VecDeque::new() }
     }
 
-    /// An original segment left.
-    pub(crate) fn on_original(&mut self) {
-        self.originals += 1;
+    /// So many original segments left.
+    pub(crate) fn on_originals(&mut self, segments: u32) {
+        self.originals += u64::from(segments);
         while self.losses.front().is_some_and(|at| at + WINDOW <= self.originals) {
             self.losses.pop_front();
         }
@@ -51,7 +51,7 @@ mod tests {
         let mut brake = Brake::new(25);
         let mut stopped = 0;
         for index in 0..100 {
-            brake.on_original();
+            brake.on_originals(1);
             if index % 4 == 0 || index == 99 {
                 stopped += u32::from(brake.on_loss());
             }
@@ -63,7 +63,7 @@ mod tests {
     fn losses_of_long_ago_are_forgotten() {
         let mut brake = Brake::new(25);
         for index in 0..1000 {
-            brake.on_original();
+            brake.on_originals(1);
             if index % 5 == 0 {
                 assert!(!brake.on_loss(), "a fifth is less than a quarter, at segment {index}");
             }

@@ -86,6 +86,8 @@ impl Copy {
 pub(crate) struct Original {
     /// What it occupies, the FIN included.
     pub(crate) range: SeqRange,
+    /// How many segments that is: one, where it is to be copied.
+    pub(crate) segments: u32,
     /// Why it was sent.
     pub(crate) origin: Origin,
     /// When.
@@ -150,16 +152,21 @@ impl Copies {
         }
     }
 
-    /// True if new segments from here on may be copied: they must leave one by one.
-    pub(crate) fn wants_single_segments(&self) -> bool {
+    /// True if segments may be copied.
+    pub(crate) fn is_on(&self) -> bool {
         self.off.is_none()
+    }
+
+    /// True if new segments are copied as they leave, whatever a plan says: they must leave one by one.
+    pub(crate) fn wants_single_segments(&self) -> bool {
+        self.is_on() && self.policy.scope != Scope::Named
     }
 
     /// A segment left with this header. Decides whether it is copied, and says so.
     pub(crate) fn on_sent(&mut self, original: &Original, header: &TcpHeader) -> bool {
         let in_scope = self.is_in_scope(original);
         match original.origin {
-            Origin::New => self.brake.on_original(),
+            Origin::New => self.brake.on_originals(original.segments),
             Origin::Retransmit => self.on_loss(),
             Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => {}
         }
@@ -325,7 +332,8 @@ mod tests {
 
     fn send(copies: &mut Copies, segment: u32, origin: Origin, now: Instant) {
         let header = TcpHeader { seq: range(segment).start, flags: Flags::ACK, ..TcpHeader::default() };
-        let original = Original { range: range(segment), origin, at: now, srtt: Some(RTT), rto: RTO };
+        let original =
+            Original { range: range(segment), segments: 1, origin, at: now, srtt: Some(RTT), rto: RTO };
         copies.on_sent(&original, &header);
     }
 

@@ -139,6 +139,11 @@ impl Filter {
         fate
     }
 
+    /// True if new segments without a mark pass whatever they are, and leave nothing to be remembered one by one.
+    pub(crate) fn awaits_nothing(&self) -> bool {
+        self.pending.is_empty() && self.rule == CopyRule::Ledger
+    }
+
     /// The receiver took new bytes from an instance that was to be processed; its original is awaited
     /// for `age` if it was a copy.
     pub(crate) fn on_taken(&mut self, instance: &Instance, age: Duration, now: Instant) {
