@@ -111,9 +111,13 @@ pub fn connect(decisions: &mut Decisions<'_>) -> ConnectConfig {
 
 /// What a listener needs.
 pub fn listen(decisions: &mut Decisions<'_>) -> ListenConfig {
+    let tcp = tcp(decisions);
+    // One byte for both, so that the corpora mean what they meant.
+    let choice = decisions.byte();
     ListenConfig {
-        tcp: tcp(decisions),
-        backlog: decisions.pick(&[8, 1, 0]),
+        tcp,
+        backlog: [8, 1, 0][usize::from(choice) % 3],
+        defer_accept: choice >> 6,
         max_half_open: decisions.pick(&[8, 1, 0]),
         syn_cookies: decisions.pick(&[SynCookies::UnderFlood, SynCookies::Off, SynCookies::Always]),
         fast_open: fast_open_listen(decisions),
