@@ -228,17 +228,9 @@ pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
         license: license.as_ptr() as u64,
         rest: [0; 12],
     };
-    // SAFETY: BPF_PROG_LOAD takes the attributes and their size; they and what they point to (instructions and a
-    // string that ends in zero) outlive the call, and the kernel only reads them.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            PROG_LOAD,
-            &raw const attributes,
-            size_of_val(&attributes) as libc::c_uint,
-        )
-    };
-    descriptor(answer)
+    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that ends in zero)
+    // outlives the call.
+    unsafe { descriptor(PROG_LOAD, &attributes) }
 }
 
 /// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is closed.
@@ -248,19 +240,18 @@ pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
 pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
     let attributes =
         Tie { program: program.as_raw_fd() as u32, interface, attach_type: TCX_INGRESS, rest: [0; 9] };
-    // SAFETY: BPF_LINK_CREATE takes the attributes and their size; they outlive the call, and the kernel only reads them.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            LINK_CREATE,
-            &raw const attributes,
-            size_of_val(&attributes) as libc::c_uint,
-        )
-    };
-    descriptor(answer)
+    // SAFETY: these are the attributes of BPF_LINK_CREATE, and they point to nothing.
+    unsafe { descriptor(LINK_CREATE, &attributes) }
 }
 
-fn descriptor(answer: libc::c_long) -> io::Result<OwnedFd> {
+/// The descriptor that a command of `bpf(2)` makes.
+///
+/// # Safety
+/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads it.
+unsafe fn descriptor<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
+    let size = size_of::<T>() as libc::c_uint;
+    // SAFETY: by the contract of this function; the reference outlives the call.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size) };
     match i32::try_from(answer) {
         // SAFETY: bpf(2) has made this descriptor, and nobody else knows it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
