@@ -483,7 +483,8 @@ impl Sockets {
         let name = arguments.names(2).first().copied().unwrap_or("").to_owned();
         let value = arguments.number(3).unwrap_or(0);
         self.get(arguments)?;
-        if self.set_bounds(arguments.number(0)?, &name, value, host) {
+        let fd = arguments.number(0)?;
+        if self.set_bounds(fd, &name, value, host) || self.set_timers(fd, &name, value, host) {
             return Ok(Return::Value(0));
         }
         let socket = self.get(arguments)?;
@@ -507,17 +508,33 @@ impl Sockets {
                 id.into_iter().for_each(|id| host.stack.set_nodelay(id, value != 0));
             }
             "TCP_CORK" => id.into_iter().for_each(|id| host.stack.set_cork(id, value != 0)),
+            "TCP_FASTOPEN" => socket.fast_open_queue = Some(u16::try_from(value).unwrap_or(u16::MAX)),
+            "TCP_FASTOPEN_CONNECT" => socket.fast_open_connect = value != 0,
+            "SO_LINGER" => socket.resets = arguments.lingers_for_nothing(3),
+            "TCP_CONGESTION" => return arguments.congestion(3).map(|found| socket.set_congestion(found)),
+            "SO_OOBINLINE" => {
+                socket.tcp.urgent = if value != 0 { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
+            }
+            // What Linux keeps, and nothing here depends on.
+            "TCP_QUICKACK" | "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER" | "SO_MARK"
+            | "IP_FREEBIND" | "SO_PRIORITY" => {}
+            _ => return Err(format!("setsockopt: {name} is not supported")),
+        }
+        Ok(Return::Value(0))
+    }
+
+    /// How long things may take. False if the option is none of them.
+    fn set_timers(&mut self, fd: i64, name: &str, value: i64, host: &mut Host) -> bool {
+        let Some(socket) = self.table.get_mut(&fd) else { return false };
+        let id = socket.conn();
+        match name {
             "TCP_USER_TIMEOUT" => {
                 let limit = u64::try_from(value).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
                 socket.tcp.user_timeout = limit;
                 id.into_iter().for_each(|id| host.stack.set_user_timeout(id, limit));
             }
-            "TCP_FASTOPEN" => socket.fast_open_queue = Some(u16::try_from(value).unwrap_or(u16::MAX)),
-            "TCP_FASTOPEN_CONNECT" => socket.fast_open_connect = value != 0,
-            "SO_LINGER" => socket.resets = arguments.lingers_for_nothing(3),
-            "TCP_CONGESTION" => return arguments.congestion(3).map(|found| socket.set_congestion(found)),
             "SO_KEEPALIVE" | "TCP_KEEPIDLE" | "TCP_KEEPINTVL" | "TCP_KEEPCNT" => {
-                socket.set_keepalive(&name, value);
+                socket.set_keepalive(name, value);
                 let keepalive = socket.tcp.keepalive;
                 id.into_iter().for_each(|id| host.stack.set_keepalive(id, keepalive));
             }
@@ -531,15 +548,9 @@ impl Sockets {
                 let rto = socket.tcp.rto;
                 id.into_iter().for_each(|id| host.stack.set_rto(id, rto));
             }
-            "SO_OOBINLINE" => {
-                socket.tcp.urgent = if value != 0 { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
-            }
-            // What Linux keeps, and nothing here depends on.
-            "TCP_QUICKACK" | "SO_REUSEADDR" | "SO_REUSEPORT" | "IP_MTU_DISCOVER" | "SO_MARK"
-            | "IP_FREEBIND" | "SO_PRIORITY" => {}
-            _ => return Err(format!("setsockopt: {name} is not supported")),
+            _ => return false,
         }
-        Ok(Return::Value(0))
+        true
     }
 
     /// Bounds of what is offered and sent. False if the option is none of them.

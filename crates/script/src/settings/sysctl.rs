@@ -36,7 +36,6 @@ impl Settings {
             let max: usize = number(key, &last(value))?;
             Ok(BufferConfig { initial, max: max.max(initial) })
         };
-        let seconds = || -> Result<Duration, Refused> { Ok(Duration::from_secs(number(key, value)?)) };
         match key {
             "tcp_timestamps" => self.tcp.timestamps = value != "0",
             "tcp_sack" => self.tcp.sack = value != "0",
@@ -64,38 +63,50 @@ impl Settings {
             "tcp_recovery" if number::<u32>(key, value)? & 1 == 0 => {
                 self.tcp.loss_detection = LossDetection::Rfc6675(Rfc6675Config::default());
             }
-            "tcp_rfc1337" => self.stack.time_wait_resets = value == "0",
-            "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds()?,
+            "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds(key, value)?,
             "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
-            "tcp_fastopen" => self.fast_open_bits(key, value)?,
-            "tcp_fastopen_key" => self.set("fast_open_key", value)?,
             "tcp_mtu_probing" => self.tcp.mtu_probing = mtu_probing(value),
             "tcp_early_retrans" if !matches!(value, "3" | "4") => {
                 self.tcp.mechanisms.reactive = Reactive::Off
             }
-            "tcp_keepalive_time" => self.keepalive.idle = seconds()?,
-            "tcp_keepalive_intvl" => self.keepalive.interval = seconds()?,
-            "tcp_keepalive_probes" => self.keepalive.count = number(key, value)?,
             "tcp_rto_min_us" => {
                 self.tcp.rto.min = Duration::from_micros(number(key, value)?);
                 self.tcp.rto.var_floor = self.tcp.rto.min;
             }
             "tcp_rto_max_ms" => self.tcp.rto.max = Duration::from_millis(number(key, value)?),
-            "tcp_fastopen_blackhole_timeout_sec" => {
-                self.stack.fast_open.memory.black_hole_base = seconds()?;
-            }
-            "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
             "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
-            "tcp_syncookies" => self.listen.syn_cookies = syn_cookies(value),
             "tcp_thin_linear_timeouts" => {
                 self.tcp.thin_stream = (value != "0").then_some(LINEAR_TIMEOUTS);
             }
             "ip_default_ttl" => self.tcp.hop_limit = number(key, value)?,
+            _ => return self.sysctl_of_host(key, value),
+        }
+        Ok(())
+    }
+
+    /// A setting of the stack, of listeners or of what sockets begin with.
+    fn sysctl_of_host(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        match key {
+            "tcp_rfc1337" => self.stack.time_wait_resets = value == "0",
+            "tcp_fastopen" => self.fast_open_bits(key, value)?,
+            "tcp_fastopen_key" => self.set("fast_open_key", value)?,
+            "tcp_keepalive_time" => self.keepalive.idle = seconds(key, value)?,
+            "tcp_keepalive_intvl" => self.keepalive.interval = seconds(key, value)?,
+            "tcp_keepalive_probes" => self.keepalive.count = number(key, value)?,
+            "tcp_fastopen_blackhole_timeout_sec" => {
+                self.stack.fast_open.memory.black_hole_base = seconds(key, value)?;
+            }
+            "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
+            "tcp_syncookies" => self.listen.syn_cookies = syn_cookies(value),
             // Linux has more knobs than the stack; those that it lacks keep their built-in values.
             _ => {}
         }
         Ok(())
     }
+}
+
+fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
+    Ok(Duration::from_secs(number(key, value)?))
 }
 
 /// What Linux does for a thin stream when asked to: timeouts that do not double, six at most.
