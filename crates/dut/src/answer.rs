@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use brisk_conformance::Errno;
-use brisk_conformance::live::{PollEntry, Sockets};
+use brisk_sockets::Errno;
+use brisk_sockets::live::{PollEntry, Sockets};
 
 use crate::messages::*;
 

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
-use brisk_conformance::live::Sockets;
 use brisk_conformance_dut::service;
 use brisk_packet_io::ethernet::{EthernetDevice, EthernetOptions, OwnAddress};
 use brisk_runtime::Prefix;
+use brisk_sockets::live::Sockets;
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};

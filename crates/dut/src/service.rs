@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 
-use brisk_conformance::live::Sockets;
+use brisk_sockets::live::Sockets;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};

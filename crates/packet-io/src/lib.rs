@@ -33,6 +33,7 @@ mod headers;
 pub mod inherited;
 pub mod interface;
 pub mod memory;
+pub mod message;
 pub mod netns;
 mod offload;
 pub mod packet;

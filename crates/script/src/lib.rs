@@ -25,6 +25,9 @@
 //! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
 //! stack ([`keys`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
 //! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
+//!
+//! Calls are made on the sockets of [`brisk_sockets`], or of the kernel ([`run_on_kernel`]), by a thread of their own, so
+//! that one may last while packets come and go.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +42,7 @@ mod tcp_option;
 use std::path::Path;
 
 pub use error::ScriptError;
-pub use run::tcp_info_options;
-pub use settings::{LINEAR_TIMEOUTS, Settings, keys, linux_syn_retries, retransmissions_in};
+pub use settings::keys;
 
 /// How a script is run, beside what it says itself.
 #[derive(Clone, Debug, Default)]

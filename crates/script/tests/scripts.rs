@@ -56,6 +56,7 @@ topics! {
     corrective
     language
     matrix
+    sockets
 }
 
 #[test]

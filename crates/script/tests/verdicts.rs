@@ -95,12 +95,12 @@ fn results_of_calls_are_compared() {
     for (script, part) in [
         ("+0 write(4, ..., 1000) = 999\n", "write: expected 999, the stack gives 1000"),
         ("+0 read(4, ..., 10) = 10\n", "read blocks; write when it returns"),
-        ("+0 read(7, ..., 10) = 10\n", "7 is no open descriptor"),
-        ("+0 recv(4, ..., 10, MSG_ERRQUEUE) = 10\n", "no error queue"),
+        ("+0 read(7, ..., 10) = 10\n", "read: expected 10, the stack gives -1 EBADF"),
+        ("+0 recv(4, ..., 10, MSG_ERRQUEUE) = 10\n", "recv: expected 10, the stack gives -1 EAGAIN"),
         ("+0...0.1 read(4, ..., 10) = 10\n", "has not returned at the end"),
         ("+0...0.1 write(4, ..., 10) = 10\n", "write returns at once instead of at 0.200000"),
         ("+0 frobnicate(4) = 0\n", "the system call frobnicate is not supported"),
-        ("+0 ioctl(4, SIOCINQ, [5]) = 0\n", "expected [5], the stack says [0]"),
+        ("+0 ioctl(4, SIOCINQ, [5]) = 0\n", "ioctl: expected [5], it is [0]"),
     ] {
         let told = message(script);
         assert!(told.starts_with("t.pkt:8: ") && told.contains(part), "{script}: {told}");

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use crate::errno::{Answer, Errno};
+use brisk_sockets::{Answer, Errno};
 
 /// Most entries of a vector (Linux: UIO_MAXIOV).
 const MOST_VECTORS: i32 = 1024;

@@ -7,9 +7,9 @@ use std::ffi::{c_int, c_void};
 use libc::{off_t, size_t, socklen_t, ssize_t};
 
 use super::{raw, slots, table};
-use crate::calls::{self, SendOptions};
-use crate::errno::Answer;
-use crate::host::FIRST_FD;
+use brisk_sockets::Answer;
+use brisk_sockets::FIRST_FD;
+use brisk_sockets::calls::{self, SendOptions};
 
 /// Bytes that sendfile() moves at once.
 const STEP: usize = 65_536;

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use crate::errno::{Answer, Errno};
+use brisk_sockets::{Answer, Errno};
 
 /// The error number of the last call that failed.
 pub(super) fn last_errno() -> Errno {

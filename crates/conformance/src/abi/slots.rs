@@ -13,11 +13,11 @@ use libc::{
 };
 
 use super::{memory, message, raw};
-use crate::calls::{self, SendOptions};
-use crate::errno::{Answer, Errno};
-use crate::host::FIRST_FD;
-use crate::ready::epoll::Control;
-use crate::world::{VirtualWorld, World};
+use brisk_sockets::EpollControl as Control;
+use brisk_sockets::FIRST_FD;
+use brisk_sockets::calls::{self, SendOptions};
+use brisk_sockets::{Answer, Errno};
+use brisk_sockets::{VirtualWorld, World};
 
 type User = *mut c_void;
 

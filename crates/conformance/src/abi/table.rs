@@ -8,8 +8,8 @@ use libc::{
 };
 
 use super::slots;
-use crate::flags::SoFlags;
-use crate::world::VirtualWorld;
+use brisk_sockets::SoFlags;
+use brisk_sockets::VirtualWorld;
 
 type User = *mut c_void;
 

@@ -1,26 +1,63 @@
 //! What a script runs against: our stack in virtual time, or the kernel in real time.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use super::flow::Flows;
-use super::host::{Host, Sent, instant};
-use super::info;
-use super::sockets::{Answer, Progress, Sockets};
-use crate::ast::Call;
-use crate::settings::Settings;
+use brisk_wire::{ChecksumCheck, IpMeta, OptionProfile, Packet, TcpHeader, parse_with, tcp_offset};
 
-/// What a script knows beside its calls.
-pub(super) struct Scene<'a> {
-    /// The connections that its packets belong to.
-    pub(super) flows: &'a mut Flows,
-    /// What it has set.
-    pub(super) settings: &'a Settings,
+use super::request::{Slot, System};
+
+/// A segment that was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    /// Microseconds since the start of the script.
+    pub(super) at: i64,
+    pub(super) ip: IpMeta,
+    pub(super) tcp: TcpHeader,
+    /// The option area as on the wire.
+    pub(super) options: Vec<u8>,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Sent {
+    /// What a packet is; the error is what it is instead of a TCP segment.
+    pub(super) fn read(at: i64, packet: &[u8], profile: &OptionProfile) -> Result<Sent, String> {
+        let parsed = parse_with(packet, ChecksumCheck::Verify, profile);
+        let Ok(Packet::Tcp(segment)) = parsed else { return Err(format!("{parsed:?}")) };
+        let options = option_area(packet).unwrap_or_default().to_vec();
+        let (ip, tcp, payload) = (segment.ip, segment.tcp, segment.payload.to_vec());
+        Ok(Sent { at, ip, tcp, options, payload })
+    }
+
+    /// The sender's end of the connection.
+    pub(super) fn local(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src, self.tcp.src_port)
+    }
+
+    /// The peer's end.
+    pub(super) fn remote(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst, self.tcp.dst_port)
+    }
+}
+
+/// The bytes between the fixed TCP header and the payload.
+fn option_area(packet: &[u8]) -> Option<&[u8]> {
+    let tcp = packet.get(tcp_offset(packet)?..)?;
+    let header_len = usize::from(tcp.get(12)? >> 4) * 4;
+    tcp.get(20..header_len)
 }
 
 /// A TCP with a clock. Times are microseconds since the start of the script.
 pub(super) trait Backend {
+    /// Its sockets.
+    fn system(&self) -> Arc<dyn System>;
+
     /// Now.
     fn now(&self) -> i64;
+
+    /// Microseconds since 1970 at the start of the script.
+    fn start_of_day(&self) -> u64;
 
     /// Lets something happen before `to`, or at it with `inclusive`; false if nothing does.
     fn step(&mut self, to: i64, inclusive: bool) -> Result<bool, String>;
@@ -28,20 +65,21 @@ pub(super) trait Backend {
     /// Nothing happens any more before `to`: it is now.
     fn reach(&mut self, to: i64);
 
+    /// Changes a setting of Linux while the script plays.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
+
     /// A packet arrives.
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String>;
+
+    /// Waits until the call whose answer comes into `slot` has come back or sleeps. `may_sleep`: the script says that
+    /// it lasts.
+    fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String>;
 
     /// What was sent and nobody has looked at.
     fn sent(&mut self) -> &mut VecDeque<Sent>;
 
-    /// The sockets hear what has happened.
-    fn settle(&mut self);
-
-    /// Makes a system call.
-    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer;
-
-    /// The value of a name in an assertion; `None` if there is no such name.
-    fn value(&self, name: &str) -> Option<i128>;
+    /// The value of a name in an assertion about a socket; `None` if there is no such name.
+    fn value(&self, name: &str, fd: Option<i32>) -> Option<i128>;
 
     /// True if assertions about names that there are not are passed over: the kernel has no figures of our
     /// stack.
@@ -58,48 +96,5 @@ pub(super) trait Backend {
     /// that it hands to a device with segmentation offload.
     fn pushes_bursts(&self) -> bool {
         false
-    }
-}
-
-/// Our stack in virtual time.
-pub(super) struct Virtual {
-    pub(super) host: Host,
-    pub(super) sockets: Sockets,
-}
-
-impl Backend for Virtual {
-    fn now(&self) -> i64 {
-        self.host.micros()
-    }
-
-    fn step(&mut self, to: i64, inclusive: bool) -> Result<bool, String> {
-        self.host.step(instant(to), inclusive)
-    }
-
-    fn reach(&mut self, to: i64) {
-        self.host.now = self.host.now.max(instant(to));
-    }
-
-    fn arrive(&mut self, packet: &[u8]) -> Result<(), String> {
-        self.host.arrive(packet)
-    }
-
-    fn sent(&mut self) -> &mut VecDeque<Sent> {
-        &mut self.host.sent
-    }
-
-    fn settle(&mut self) {
-        self.sockets.on_events(std::mem::take(&mut self.host.events));
-    }
-
-    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer {
-        self.sockets.call(call, progress, &mut self.host, scene)
-    }
-
-    fn value(&self, name: &str) -> Option<i128> {
-        let stack = &self.host.stack;
-        let watched =
-            self.sockets.watched().and_then(|id| Some((stack.conn_stats(id)?, stack.conn_info(id)?)));
-        info::value(name, watched.as_ref().map(|(stats, info)| (stats, info)), stack.stats())
     }
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use brisk_wire::{Ecn, Flags};
 
+use super::backend::Sent;
 use super::flow::Flow;
-use super::host::{Sent, micros};
 use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, TcpPacket};
 use crate::tcp_option::{Cookie, TcpOption};
@@ -56,7 +56,7 @@ impl Seen {
             other => other,
         };
         Seen {
-            at: micros(sent.at),
+            at: sent.at,
             flow: flow.name.clone(),
             ecn: sent.ip.ecn,
             flags,

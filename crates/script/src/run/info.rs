@@ -1,41 +1,12 @@
-//! The names that assertions know: Linux's `tcpi_…` as far as the stack has such figures, the
-//! constants that scripts compare them with, and the stack's own counters as `brisk_…` and `stack_…`.
+//! The names that assertions know beside Linux's `tcpi_…`: the constants that scripts compare them with, and the
+//! stack's own counters as `brisk_…` and `stack_…`.
 
-use brisk_tcp::connection::{ConnInfo, ConnStats, ParityCounters, State};
-use brisk_tcp::fast_open::SynAckClass;
+use brisk_tcp::connection::{ConnStats, ParityCounters};
 use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOff, GentleOutcome, ParityOff};
-use brisk_tcp::outcome::CongestionState;
 use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
-use std::time::Duration;
 
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: i128 = 0x7fff_ffff;
-
-/// Bits of `tcpi_options`.
-const TIMESTAMPS: u8 = 1;
-const SACK: u8 = 2;
-const WSCALE: u8 = 4;
-const ECN: u8 = 8;
-const SYN_DATA: u8 = 32;
-
-/// The value of a name.
-pub(crate) fn value(
-    name: &str,
-    connection: Option<(&ConnStats, &ConnInfo)>,
-    stack: &StackStats,
-) -> Option<i128> {
-    if let Some(constant) = constant(name) {
-        return Some(constant);
-    }
-    if let Some(counter) = name.strip_prefix("stack_") {
-        return stack_value(counter, stack);
-    }
-    let (stats, info) = connection?;
-    match name.strip_prefix("tcpi_") {
-        Some(field) => linux_value(field, stats).or_else(|| linux_detail(field, stats, info)),
-        None => name.strip_prefix("brisk_").and_then(|field| own_value(field, stats)),
-    }
-}
 
 /// The constants that scripts compare with.
 pub(super) fn constant(name: &str) -> Option<i128> {
@@ -63,101 +34,8 @@ pub(super) fn constant(name: &str) -> Option<i128> {
     (name == "TCP_INFINITE_SSTHRESH").then_some(INFINITE_SSTHRESH)
 }
 
-fn linux_value(field: &str, stats: &ConnStats) -> Option<i128> {
-    let segments = |bytes: u32| i128::from(bytes.div_ceil(stats.mss.max(1)));
-    let counters = &stats.counters;
-    Some(match field {
-        "state" => constant(linux_state(stats.state))?,
-        "ca_state" => ca_state(stats.recovery),
-        "snd_cwnd" => i128::from(stats.cwnd / stats.mss.max(1)),
-        "snd_ssthresh" if stats.ssthresh == u32::MAX => INFINITE_SSTHRESH,
-        "snd_ssthresh" => i128::from(stats.ssthresh / stats.mss.max(1)),
-        "snd_mss" => i128::from(stats.mss),
-        "rtt" => time(stats.srtt),
-        "rttvar" => time(Some(stats.rttvar)),
-        "min_rtt" => stats.min_rtt.map_or(i128::from(u32::MAX), |rtt| time(Some(rtt))),
-        "rto" => time(Some(stats.rto)),
-        "snd_wnd" => i128::from(stats.snd_wnd),
-        "rcv_wnd" => i128::from(stats.rcv_wnd),
-        "in_flight" => segments(stats.pipe),
-        "total_retrans" => i128::from(counters.retransmits),
-        "bytes_retrans" => i128::from(counters.retransmitted_bytes + counters.probe_bytes_again),
-        "bytes_acked" => i128::from(counters.payload_bytes_acked),
-        "bytes_received" => i128::from(counters.payload_bytes_received),
-        "segs_out" => i128::from(counters.segments_out),
-        "segs_in" => i128::from(counters.segments_in),
-        "dsack_dups" => i128::from(counters.dsacks),
-        "rcv_ooopack" => i128::from(counters.out_of_order),
-        "total_rto" => i128::from(counters.timeouts),
-        _ => return None,
-    })
-}
-
-/// What Linux tells of the segments that are outstanding, and of what was agreed on.
-fn linux_detail(field: &str, stats: &ConnStats, info: &ConnInfo) -> Option<i128> {
-    Some(match field {
-        "options" => i128::from(tcp_info_options(stats, info)),
-        "retransmits" => i128::from(info.timeouts_in_row),
-        "probes" => i128::from(info.unanswered_probes),
-        "backoff" => i128::from(info.backoffs),
-        "rcv_mss" => i128::from(info.rcv_mss),
-        "advmss" => i128::from(info.advertised_mss),
-        "unacked" => i128::from(info.unacked),
-        "sacked" => i128::from(info.sacked),
-        "lost" => i128::from(info.lost),
-        "retrans" => i128::from(info.retransmitted),
-        "notsent_bytes" => i128::from(info.unsent),
-        "reord_seen" => i128::from(info.reorderings),
-        "reordering" => i128::from(info.reordering_degree.clamp(3, 300)),
-        "delivered" => i128::from(stats.counters.delivered_segments),
-        _ => return None,
-    })
-}
-
-/// `tcpi_options` of Linux: timestamps 1, SACK 2, window scaling 4, ECN 8, data of a SYN taken 32.
-pub fn tcp_info_options(stats: &ConnStats, info: &ConnInfo) -> u8 {
-    let syn_data = stats.syn_data_taken || stats.syn_ack == Some(SynAckClass::Accepted);
-    let options = [
-        (TIMESTAMPS, info.timestamps),
-        (SACK, info.sack),
-        (WSCALE, info.scales.is_some()),
-        (ECN, info.ecn),
-        (SYN_DATA, syn_data),
-    ];
-    options.into_iter().filter(|(_, holds)| *holds).map(|(bit, _)| bit).sum()
-}
-
-fn linux_state(state: State) -> &'static str {
-    match state {
-        State::Closed => "TCP_CLOSE",
-        State::SynSent => "TCP_SYN_SENT",
-        State::SynReceived => "TCP_SYN_RECV",
-        State::Established => "TCP_ESTABLISHED",
-        State::FinWait1 => "TCP_FIN_WAIT1",
-        State::FinWait2 => "TCP_FIN_WAIT2",
-        State::CloseWait => "TCP_CLOSE_WAIT",
-        State::Closing => "TCP_CLOSING",
-        State::LastAck => "TCP_LAST_ACK",
-        State::TimeWait => "TCP_TIME_WAIT",
-    }
-}
-
-fn ca_state(state: CongestionState) -> i128 {
-    match state {
-        CongestionState::Open => 0,
-        CongestionState::Disorder => 1,
-        CongestionState::Cwr => 2,
-        CongestionState::Recovery => 3,
-        CongestionState::Loss => 4,
-    }
-}
-
-/// Microseconds.
-fn time(span: Option<Duration>) -> i128 {
-    span.map_or(0, |span| span.as_micros() as i128)
-}
-
-fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
+/// A figure of a connection that only our stack has.
+pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
     if let Some(outcome) = field.strip_prefix("fast_open_") {
         return Some(i128::from(stats.fast_open.name().replace(['-', '('], "_").replace(')', "") == outcome));
     }
@@ -176,10 +54,12 @@ fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "cwnd" => u64::from(stats.cwnd),
         "ssthresh" => u64::from(stats.ssthresh),
         "pipe" => u64::from(stats.pipe),
+        "in_flight" => u64::from(stats.pipe.div_ceil(stats.mss.max(1))),
         "send_queue" => stats.send_queue as u64,
         "receive_queue" => stats.receive_queue as u64,
         "wire_bytes_out" => counters.wire_bytes_out,
         "wire_bytes_in" => counters.wire_bytes_in,
+        "retransmits" => counters.retransmits,
         "handshake_retransmits" => counters.handshake_retransmits,
         "timeouts" => counters.timeouts,
         "probes" => counters.probes,
@@ -243,7 +123,8 @@ fn parity_value(field: &str, counters: &ParityCounters) -> Option<i128> {
     }))
 }
 
-fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
+/// A counter of the stack.
+pub(super) fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
     if let Some(counter) = field.strip_prefix("fast_open_") {
         return fast_open_value(counter, &stats.fast_open);
     }

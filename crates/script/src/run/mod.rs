@@ -6,14 +6,17 @@
 
 mod arguments;
 mod backend;
+mod calls;
 mod compare;
 mod flow;
-mod host;
 mod info;
 mod inject;
 mod kernel;
-mod sockets;
+mod names;
+mod ours;
+mod request;
 mod stream;
+mod tcp_info;
 
 use std::collections::BTreeMap;
 
@@ -23,15 +26,14 @@ use crate::Options;
 use crate::assertion::Assertion;
 use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpPacket, Time};
 use crate::error::ScriptError;
-use crate::settings::Settings;
+use crate::settings::{Settings, sysctls};
 use crate::tcp_option::{Cookie, TcpOption};
-use backend::{Backend, Scene, Virtual};
+use backend::Backend;
+use calls::{Calls, Return, Scene};
 pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
-use host::Host;
-pub use info::tcp_info_options;
-use sockets::{Progress, Return, Sockets};
+use ours::Virtual;
 
 /// How long an expected packet with the time `*` is waited for: longer than any timer of TCP.
 const PATIENCE: i64 = 4 * 3600 * 1_000_000;
@@ -44,11 +46,7 @@ pub(crate) fn run(
     note: &mut dyn FnMut(String),
 ) -> Result<(), ScriptError> {
     let settings = settings(file, script, options)?;
-    let mut stack = settings.stack.clone();
-    stack.addresses = vec![settings.local_ip];
-    settings.tcp.validate().map_err(|error| ScriptError::new(file, 1, error.to_string()))?;
-    let host = Host::new(stack, settings.seed).map_err(|error| ScriptError::new(file, 1, error))?;
-    let mut backend = Virtual { host, sockets: Sockets::default() };
+    let mut backend = Virtual::new(&settings).map_err(|error| ScriptError::new(file, 1, error))?;
     play(file, script, settings, &mut backend, note)
 }
 
@@ -69,7 +67,7 @@ pub(crate) fn run_on_kernel(
         Ok(world) => world,
         Err(kernel::Refused(reason)) => return Ok(Some(reason)),
     };
-    let mut backend = kernel::Kernel::new(world.device);
+    let mut backend = kernel::Kernel::new(world.device, &settings);
     play(file, script, settings, &mut backend, note).map(|()| None)
 }
 
@@ -84,6 +82,7 @@ fn play(
     let mut runner = Runner {
         file,
         flows: Flows::new(&settings),
+        calls: Calls::new(backend.system()),
         settings,
         backend,
         cookies: BTreeMap::new(),
@@ -118,7 +117,6 @@ struct Blocked {
     call: Call,
     /// Microseconds of script time at which it must return.
     until: i64,
-    progress: Progress,
 }
 
 /// When an event is due, in microseconds of script time.
@@ -133,6 +131,7 @@ struct Runner<'a> {
     settings: Settings,
     backend: &'a mut dyn Backend,
     flows: Flows,
+    calls: Calls,
     cookies: BTreeMap<String, Vec<u8>>,
     blocked: Option<Blocked>,
     /// When the last event was: the base of relative times.
@@ -161,9 +160,16 @@ impl Runner<'_> {
             Action::IcmpArrives(packet) => self.icmp_arrives(event.line, packet),
             Action::Call(call) => self.begin_call(event, call, due),
             Action::Assert(assertions) => assertions.iter().try_for_each(|assertion| self.check(assertion)),
-            // What a command of the operating system does has no meaning in virtual time.
-            Action::Command(_) => Ok(()),
+            Action::Command(command) => self.command(event.line, command),
         }
+    }
+
+    /// A command in the middle: settings of Linux are changed, everything else has no meaning here.
+    fn command(&mut self, line: u32, command: &str) -> Result<(), ScriptError> {
+        for (name, value) in sysctls(command) {
+            self.backend.set(&name, &value).or_else(|error| self.fail(line, error))?;
+        }
+        Ok(())
     }
 
     fn due(&self, event: &Event) -> Result<Due, ScriptError> {
@@ -201,21 +207,16 @@ impl Runner<'_> {
         Ok(stepped)
     }
 
-    /// After anything happened: events to the sockets, and the blocked call once more.
+    /// After anything happened: the call that has not returned may return now.
     fn settle(&mut self) -> Result<(), ScriptError> {
-        self.backend.settle();
-        let Some(mut blocked) = self.blocked.take() else { return Ok(()) };
-        let (line, before) = (blocked.line, self.backend.sent().len());
-        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings };
-        let answer = self.backend.call(&blocked.call, &mut blocked.progress, &mut scene);
-        self.backend.settle();
-        self.note_sent(before);
-        match answer.or_else(|error| self.fail(line, error))? {
-            Return::Blocks => {
+        let Some(blocked) = self.blocked.take() else { return Ok(()) };
+        let line = blocked.line;
+        match self.finish_call(line, &blocked.call, true)? {
+            None => {
                 self.blocked = Some(blocked);
                 Ok(())
             }
-            returned => {
+            Some(returned) => {
                 let now = self.backend.now();
                 let late = self.backend.lateness(blocked.until - self.last).max(0);
                 if (now - blocked.until).abs() > self.settings.tolerance + late {
@@ -226,6 +227,23 @@ impl Runner<'_> {
                 self.judge(line, &blocked.call, returned)
             }
         }
+    }
+
+    /// What the call that was begun returns; `None` as long as it sleeps.
+    fn finish_call(
+        &mut self,
+        line: u32,
+        call: &Call,
+        may_sleep: bool,
+    ) -> Result<Option<Return>, ScriptError> {
+        let before = self.backend.sent().len();
+        let awaited = self.backend.await_call(self.calls.slot(), may_sleep);
+        awaited.or_else(|error| self.fail(line, error))?;
+        self.note_sent(before);
+        let start_of_day = self.backend.start_of_day();
+        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings, start_of_day };
+        let returned = self.calls.finish(call, &mut scene);
+        returned.or_else(|error| self.fail(line, error))
     }
 
     fn note_sent(&mut self, before: usize) {
@@ -240,7 +258,7 @@ impl Runner<'_> {
                     seen_line(&Seen::new(sent, &flow), '>')
                 }
                 None => {
-                    format!("{} > to {} from {}", seconds(host::micros(sent.at)), sent.remote(), sent.local())
+                    format!("{} > to {} from {}", seconds(sent.at), sent.remote(), sent.local())
                 }
             };
             (self.note)(line);
@@ -281,25 +299,21 @@ impl Runner<'_> {
             return self.fail(event.line, message);
         }
         (self.note)(format!("{} {}", seconds(self.backend.now()), call.name));
-        let before = self.backend.sent().len();
-        let mut progress = Progress::default();
-        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings };
-        let answer = self.backend.call(call, &mut progress, &mut scene);
-        let answer = answer.or_else(|error| self.fail(event.line, error))?;
-        self.note_sent(before);
-        self.backend.settle();
+        let start_of_day = self.backend.start_of_day();
+        let mut scene = Scene { flows: &mut self.flows, settings: &self.settings, start_of_day };
+        let begun = self.calls.begin(call, &mut scene);
+        begun.or_else(|error| self.fail(event.line, error))?;
         let may_block = matches!(event.time, Time::Blocking(..));
-        match answer {
-            Return::Blocks if may_block => {
-                self.blocked =
-                    Some(Blocked { line: event.line, call: call.clone(), until: due.to, progress });
+        match self.finish_call(event.line, call, may_block)? {
+            None if may_block => {
+                self.blocked = Some(Blocked { line: event.line, call: call.clone(), until: due.to });
                 Ok(())
             }
-            Return::Blocks => self
+            None => self
                 .fail(event.line, format!("{} blocks; write when it returns, as in `0.1...0.3`", call.name)),
-            _ if may_block && due.to - due.from > self.settings.tolerance => self
+            Some(_) if may_block && due.to - due.from > self.settings.tolerance => self
                 .fail(event.line, format!("{} returns at once instead of at {}", call.name, seconds(due.to))),
-            returned => self.judge(event.line, call, returned),
+            Some(returned) => self.judge(event.line, call, returned),
         }
     }
 
@@ -307,14 +321,15 @@ impl Runner<'_> {
     fn judge(&self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),
-            Return::Errno(errno) => format!("-1 {errno}"),
-            Return::Blocks => "nothing yet".to_owned(),
+            Return::Errno(number) => format!("-1 {}", names::errno(number)),
         };
         let (right, expected) = match &call.result {
             Expected::Anything => (true, "?".to_owned()),
             Expected::Value(value) => (returned == Return::Value(*value), value.to_string()),
             Expected::Errno(errno) => {
-                (matches!(returned, Return::Errno(actual) if actual == errno), format!("-1 {errno}"))
+                let number = names::number(errno);
+                let right = matches!(returned, Return::Errno(actual) if number == Some(i64::from(actual)));
+                (right, format!("-1 {errno}"))
             }
         };
         if right {
@@ -324,7 +339,7 @@ impl Runner<'_> {
     }
 
     fn check(&mut self, assertion: &Assertion) -> Result<(), ScriptError> {
-        match assertion.check(&|name| self.backend.value(name)) {
+        match assertion.check(&|name| self.backend.value(name, self.calls.watched())) {
             Err(_) if self.backend.passes_over_unknown() => Ok(()),
             Err(error) => self.fail(assertion.line, error),
             Ok((true, _)) => Ok(()),

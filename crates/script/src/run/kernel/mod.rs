@@ -1,33 +1,37 @@
 //! The kernel's TCP as what a script runs against: real sockets in a network namespace of their own, a
 //! TUN device for the packets, and real time.
 //!
-//! Every socket is non-blocking underneath; a call that would block in the script is tried again whenever
-//! something has happened, as with our own stack.
+//! The packets are taken by the thread that plays the script, the calls are made by another one.
 
 mod namespace;
-mod options;
-mod sockets;
-mod tcp_info;
+mod system;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant as RealInstant};
+use std::sync::Arc;
+use std::time::{Duration, Instant as RealInstant, SystemTime, UNIX_EPOCH};
 
+use brisk_packet_io::sockopt;
 use brisk_packet_io::tun::TunDevice;
-use brisk_wire::{ChecksumCheck, Packet, parse};
+use brisk_tcp::config::CongestionAlgorithm;
+use brisk_wire::OptionProfile;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::backend::{Backend, Scene};
-use super::host::{Sent, instant, option_area};
-use super::sockets::{Answer, Progress};
-use crate::ast::{Action, Call, Event, Moment, Script, Time};
+use super::backend::{Backend, Sent};
+use super::request::{Slot, System};
+use super::{info, tcp_info};
+use crate::ast::{Action, Event, Moment, Script, Time};
 use crate::settings::Settings;
-use sockets::KernelSockets;
+use system::KernelSystem;
 
 pub(crate) use namespace::{Refused, World};
 
-/// How long one look at the device waits at most: a call that blocks is tried again this often.
+/// How long one look at the device waits at most: a call that blocks is looked after this often.
 const SLICE: Duration = Duration::from_millis(1);
+/// How long a call that does not last may take.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
+/// Fields of TCP_INFO that are measured.
+const REAL_TIMES: &[&str] = &["rtt", "min_rtt"];
 /// How late the machine may be in real time, beside what a script tolerates.
 pub(crate) const LATENESS: i64 = 20_000;
 /// Scripts that last longer than this in real time are not run.
@@ -37,17 +41,24 @@ const MOST_SECONDS: i64 = 40;
 pub(super) struct Kernel {
     device: TunDevice,
     started: RealInstant,
+    start_of_day: u64,
     sent: VecDeque<Sent>,
-    sockets: KernelSockets,
+    system: Arc<KernelSystem>,
 }
 
 impl Kernel {
-    pub(super) fn new(device: TunDevice) -> Kernel {
+    pub(super) fn new(device: TunDevice, settings: &Settings) -> Kernel {
+        let congestion = match settings.host.tcp.congestion {
+            CongestionAlgorithm::Reno => "reno",
+            CongestionAlgorithm::Cubic | CongestionAlgorithm::Fixed(_) => "cubic",
+        };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Kernel {
             device,
             started: RealInstant::now(),
+            start_of_day: since_1970.as_micros() as u64,
             sent: VecDeque::new(),
-            sockets: KernelSockets::default(),
+            system: Arc::new(KernelSystem::new(congestion)),
         }
     }
 
@@ -66,10 +77,8 @@ impl Kernel {
 
     /// What is not TCP (neighbour discovery, multicast reports) is nobody's business.
     fn record(&mut self, packet: &[u8]) -> bool {
-        let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return false };
-        let options = option_area(packet).unwrap_or_default().to_vec();
-        let (ip, tcp, payload) = (segment.ip, segment.tcp, segment.payload.to_vec());
-        self.sent.push_back(Sent { at: instant(self.now()), ip, tcp, options, payload });
+        let Ok(sent) = Sent::read(self.now(), packet, &OptionProfile::default()) else { return false };
+        self.sent.push_back(sent);
         true
     }
 
@@ -85,6 +94,14 @@ impl Kernel {
 }
 
 impl Backend for Kernel {
+    fn system(&self) -> Arc<dyn System> {
+        Arc::clone(&self.system) as Arc<dyn System>
+    }
+
+    fn start_of_day(&self) -> u64 {
+        self.start_of_day
+    }
+
     fn now(&self) -> i64 {
         self.started.elapsed().as_micros() as i64
     }
@@ -102,6 +119,10 @@ impl Backend for Kernel {
 
     fn reach(&mut self, _to: i64) {}
 
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        namespace::write("ipv4", name, value).map_err(|Refused(reason)| reason)
+    }
+
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String> {
         self.device.send_raw(packet).map_err(|error| format!("the device takes no packet: {error}"))?;
         self.take_packets().map(|_| ())
@@ -111,18 +132,23 @@ impl Backend for Kernel {
         &mut self.sent
     }
 
-    fn settle(&mut self) {}
-
-    fn call(&mut self, call: &Call, progress: &mut Progress, scene: &mut Scene<'_>) -> Answer {
-        let answer = self.sockets.call(call, progress, scene);
-        progress.begun = true;
-        self.take_packets()?;
-        answer
+    fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String> {
+        slot.wait(if may_sleep { SLICE } else { CALL_LIMIT });
+        self.take_packets().map(|_| ())
     }
 
-    fn value(&self, name: &str) -> Option<i128> {
-        let watched = self.sockets.watched()?;
-        tcp_info::value(name, watched.as_fd())
+    fn value(&self, name: &str, fd: Option<i32>) -> Option<i128> {
+        // To its program the kernel says of a socket in TIME-WAIT that it is closed.
+        let name = if name == "TCP_TIME_WAIT" { "TCP_CLOSE" } else { name };
+        if let Some(constant) = info::constant(name) {
+            return Some(constant);
+        }
+        let field = name.strip_prefix("tcpi_")?;
+        let socket = self.system.get(fd?).ok()?;
+        let bytes = sockopt::get(socket.as_fd(), libc::SOL_TCP, libc::TCP_INFO, 512).ok()?;
+        let number = tcp_info::value(field, &bytes)?;
+        // Real time is not exact: to the millisecond, as scripts have it.
+        Some(if REAL_TIMES.contains(&field) { (number + 500) / 1000 * 1000 } else { number })
     }
 
     fn passes_over_unknown(&self) -> bool {

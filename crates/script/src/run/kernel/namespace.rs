@@ -109,7 +109,7 @@ impl World {
         }
         let _ = write("ipv6", "conf/default/accept_dad", "0");
         let _ = write("ipv6", "conf/default/disable_ipv6", if v6 { "0" } else { "1" });
-        if settings.linux_suite {
+        if settings.host.linux_suite {
             LINUX_SUITE.iter().try_for_each(|(name, value)| write("ipv4", name, value))?;
         }
         for (name, value) in &settings.sysctls {
@@ -123,14 +123,14 @@ impl World {
         let mut device = TunDevice::open("tun0", TunOptions { offload: false, ..TunOptions::default() })
             .map_err(refused)?;
         let prefix = if v6 { 64 } else { 16 };
-        device.configure(settings.local_ip, prefix, u32::from(settings.stack.mtu)).map_err(refused)?;
+        device.configure(settings.local_ip, prefix, u32::from(settings.host.stack.mtu)).map_err(refused)?;
         let everything = if v6 { IpAddr::from([0u16; 8]) } else { IpAddr::from([0u8; 4]) };
         Interface::named("tun0").and_then(|tun| tun.add_route(everything, 0, None)).map_err(refused)?;
         Ok(World { device })
     }
 }
 
-fn write(family: &str, name: &str, value: &str) -> Result<(), Refused> {
+pub(super) fn write(family: &str, name: &str, value: &str) -> Result<(), Refused> {
     let path = format!("/proc/sys/net/{family}/{name}");
     std::fs::write(&path, value).map_err(|error| Refused(format!("{path} cannot be set to {value}: {error}")))
 }

@@ -1,0 +1,78 @@
+//! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface hands through.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use socket2::SockAddr;
+
+/// What recvmsg() brought into the buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Bytes of data.
+    pub len: usize,
+    /// Bytes of control messages.
+    pub control_len: usize,
+    /// `msg_flags`.
+    pub flags: i32,
+}
+
+/// Sends `data`, to `to` if it is given, with control messages in the layout of this machine. Returns how many bytes
+/// were taken.
+pub fn send(
+    fd: BorrowedFd<'_>,
+    data: &[u8],
+    flags: i32,
+    to: Option<&SockAddr>,
+    control: &[u8],
+) -> io::Result<usize> {
+    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: all zero is a header that names nothing.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+    if let Some(to) = to {
+        header.msg_name = to.as_ptr().cast_mut().cast();
+        header.msg_namelen = to.len();
+    }
+    if !control.is_empty() {
+        (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), control.len());
+    }
+    // SAFETY: everything that the header points to outlives the call, which only reads it.
+    let taken = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) };
+    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives into `data`, and control messages into `control`.
+pub fn receive(fd: BorrowedFd<'_>, data: &mut [u8], control: &mut [u8], flags: i32) -> io::Result<Received> {
+    let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: all zero is a header that names nothing.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len());
+    // SAFETY: everything that the header points to outlives the call and is as large as it says.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    Ok(Received { len, control_len: header.msg_controllen, flags: header.msg_flags })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_sent_is_received_with_what_stands_beside_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        crate::sockopt::set(receiver.as_fd(), libc::SOL_TCP, libc::TCP_INQ, &1i32.to_ne_bytes()).unwrap();
+        assert_eq!(send(sender.as_fd(), b"hello", 0, None, &[]).unwrap(), 5);
+        let (mut data, mut control) = ([0; 3], [0; 64]);
+        let received = receive(receiver.as_fd(), &mut data, &mut control, 0).unwrap();
+        assert_eq!((received.len, &data), (3, b"hel"));
+        // One message of one int: two bytes are left.
+        assert!((20..=24).contains(&received.control_len), "{received:?}");
+        assert_eq!(control[16..20], 2i32.to_ne_bytes());
+        let none = receive(receiver.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+    }
+}

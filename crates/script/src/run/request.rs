@@ -1,0 +1,222 @@
+//! Socket calls as values: what a script asks of a system, what the system answers, and the thread that asks.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brisk_sockets::{Answer, Control, EpollControl, Errno};
+
+/// A call with its arguments. A descriptor is the system's number; -1 is one that is not open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Request {
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    Bind {
+        fd: i32,
+        addr: SocketAddr,
+    },
+    Listen {
+        fd: i32,
+        backlog: i32,
+    },
+    /// accept4().
+    Accept {
+        fd: i32,
+        flags: i32,
+    },
+    /// `None`: `AF_UNSPEC`.
+    Connect {
+        fd: i32,
+        addr: Option<SocketAddr>,
+    },
+    Name {
+        fd: i32,
+    },
+    /// recvmsg(), with room for control messages.
+    Receive {
+        fd: i32,
+        len: usize,
+        flags: i32,
+    },
+    /// sendmsg().
+    Send {
+        fd: i32,
+        data: Vec<u8>,
+        flags: i32,
+        to: Option<SocketAddr>,
+        control: Vec<Control>,
+    },
+    Shutdown {
+        fd: i32,
+        how: i32,
+    },
+    Close {
+        fd: i32,
+    },
+    SetOption {
+        fd: i32,
+        level: i32,
+        name: i32,
+        value: Vec<u8>,
+    },
+    GetOption {
+        fd: i32,
+        level: i32,
+        name: i32,
+        room: usize,
+    },
+    Fcntl {
+        fd: i32,
+        command: i32,
+        argument: i32,
+    },
+    Ioctl {
+        fd: i32,
+        request: u64,
+    },
+    /// Descriptors and the events that are asked for.
+    Poll {
+        entries: Vec<(i32, i16)>,
+        timeout: i32,
+    },
+    EpollCreate {
+        size: i32,
+    },
+    EpollControl {
+        epfd: i32,
+        fd: i32,
+        control: EpollControl,
+    },
+    EpollWait {
+        epfd: i32,
+        most: i32,
+        timeout: i32,
+    },
+}
+
+/// What a call brings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Reply {
+    /// What it returns.
+    pub(super) value: i64,
+    /// What it reads.
+    pub(super) bytes: Vec<u8>,
+    pub(super) control: Vec<Control>,
+    /// `msg_flags`.
+    pub(super) flags: i32,
+    /// An address.
+    pub(super) addr: Option<SocketAddr>,
+    /// The `revents` of poll(), one for each entry.
+    pub(super) ready: Vec<i16>,
+    /// Events and data of epoll_wait().
+    pub(super) told: Vec<(u32, u64)>,
+}
+
+impl Reply {
+    pub(super) fn of(value: impl Into<i64>) -> Reply {
+        Reply { value: value.into(), ..Reply::default() }
+    }
+}
+
+/// Who carries out calls: our sockets or the kernel's.
+pub(super) trait System: Send + Sync {
+    /// Makes a call, and waits as long as it waits.
+    fn call(&self, request: Request) -> Answer<Reply>;
+
+    /// The thread that makes calls has stored what the last of them answered.
+    fn returned(&self) {}
+
+    /// Whoever waits in a call shall come back.
+    fn hang_up(&self);
+}
+
+/// What is known of the call that is being made.
+#[derive(Default)]
+pub(super) struct Slot {
+    answer: Mutex<Option<Answer<Reply>>>,
+    filled: Condvar,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Answer<Reply>>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_filled(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Waits for the answer, at most so long.
+    pub(super) fn wait(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut answer = self.lock();
+        while answer.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            answer = self.filled.wait_timeout(answer, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn fill(&self, answer: Answer<Reply>) {
+        *self.lock() = Some(answer);
+        self.filled.notify_all();
+    }
+}
+
+/// A thread that makes the calls of a script, one after another.
+pub(super) struct Caller {
+    system: Arc<dyn System>,
+    requests: Sender<Request>,
+    slot: Arc<Slot>,
+}
+
+impl Caller {
+    pub(super) fn new(system: Arc<dyn System>) -> Caller {
+        let (requests, received) = channel();
+        let slot = Arc::new(Slot::default());
+        let caller = Caller { system: Arc::clone(&system), requests, slot: Arc::clone(&slot) };
+        // It ends when nobody can ask any more; one that the kernel does not let go is left behind.
+        std::thread::spawn(move || make_calls(system.as_ref(), &received, &slot));
+        caller
+    }
+
+    /// Begins a call; what it answers comes into the slot.
+    pub(super) fn begin(&self, request: Request) {
+        // The other end lives as long as this one.
+        let _ = self.requests.send(request);
+    }
+
+    pub(super) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// What the call has answered, once it has.
+    pub(super) fn take(&self) -> Option<Answer<Reply>> {
+        self.slot.lock().take()
+    }
+
+    /// Makes a call that never waits.
+    pub(super) fn ask(&self, request: Request) -> Answer<Reply> {
+        self.system.call(request)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.system.hang_up();
+    }
+}
+
+fn make_calls(system: &dyn System, requests: &Receiver<Request>, slot: &Slot) {
+    for request in requests {
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| system.call(request)));
+        slot.fill(called.unwrap_or(Err(Errno(libc::EIO))));
+        system.returned();
+    }
+}

@@ -1,0 +1,83 @@
+//! The names of assertions, from `struct tcp_info`.
+
+/// Where the fields of `struct tcp_info` are, and how many bytes they have.
+const FIELDS: &[(&str, usize, usize)] = &[
+    ("state", 0, 1),
+    ("ca_state", 1, 1),
+    ("retransmits", 2, 1),
+    ("probes", 3, 1),
+    ("backoff", 4, 1),
+    ("options", 5, 1),
+    ("rto", 8, 4),
+    ("ato", 12, 4),
+    ("snd_mss", 16, 4),
+    ("rcv_mss", 20, 4),
+    ("unacked", 24, 4),
+    ("sacked", 28, 4),
+    ("lost", 32, 4),
+    ("retrans", 36, 4),
+    ("fackets", 40, 4),
+    ("last_data_sent", 44, 4),
+    ("last_data_recv", 52, 4),
+    ("last_ack_recv", 56, 4),
+    ("pmtu", 60, 4),
+    ("rcv_ssthresh", 64, 4),
+    ("rtt", 68, 4),
+    ("rttvar", 72, 4),
+    ("snd_ssthresh", 76, 4),
+    ("snd_cwnd", 80, 4),
+    ("advmss", 84, 4),
+    ("reordering", 88, 4),
+    ("rcv_rtt", 92, 4),
+    ("rcv_space", 96, 4),
+    ("total_retrans", 100, 4),
+    ("pacing_rate", 104, 8),
+    ("max_pacing_rate", 112, 8),
+    ("bytes_acked", 120, 8),
+    ("bytes_received", 128, 8),
+    ("segs_out", 136, 4),
+    ("segs_in", 140, 4),
+    ("notsent_bytes", 144, 4),
+    ("min_rtt", 148, 4),
+    ("data_segs_in", 152, 4),
+    ("data_segs_out", 156, 4),
+    ("delivery_rate", 160, 8),
+    ("busy_time", 168, 8),
+    ("rwnd_limited", 176, 8),
+    ("sndbuf_limited", 184, 8),
+    ("delivered", 192, 4),
+    ("delivered_ce", 196, 4),
+    ("bytes_sent", 200, 8),
+    ("bytes_retrans", 208, 8),
+    ("dsack_dups", 216, 4),
+    ("reord_seen", 220, 4),
+    ("rcv_ooopack", 224, 4),
+    ("snd_wnd", 228, 4),
+    ("rcv_wnd", 232, 4),
+    ("total_rto", 240, 2),
+];
+
+/// The value of a field; `None` if there is none of this name.
+pub(super) fn value(field: &str, info: &[u8]) -> Option<i128> {
+    let (_, at, len) = FIELDS.iter().find(|(known, _, _)| *known == field)?;
+    let bytes = info.get(*at..at + len)?;
+    Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | i128::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_their_places() {
+        let mut info = vec![0; 248];
+        info[0] = 1;
+        info[80..84].copy_from_slice(&10u32.to_ne_bytes());
+        info[168..176].copy_from_slice(&(1u64 << 40).to_ne_bytes());
+        assert_eq!(value("state", &info), Some(1));
+        assert_eq!(value("snd_cwnd", &info), Some(10));
+        assert_eq!(value("busy_time", &info), Some(1 << 40));
+        assert_eq!(value("nothing", &info), None);
+        assert_eq!(value("total_rto", &info[..200]), None, "an older kernel");
+    }
+}

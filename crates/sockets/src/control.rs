@@ -1,0 +1,80 @@
+//! Control messages as bytes, in the layout of this machine.
+
+use crate::errno::{Answer, Errno};
+use crate::socket::Control;
+
+/// What a control message begins with: a length of 8 bytes, level and type.
+const HEADER: usize = 16;
+
+/// Bytes that a control message with so much data takes.
+fn space(len: usize) -> usize {
+    HEADER + len.next_multiple_of(8)
+}
+
+/// The messages in a control buffer.
+///
+/// # Errors
+/// `EINVAL` if one says that it is longer than the buffer.
+pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
+    let invalid = Errno(libc::EINVAL);
+    let mut found = Vec::new();
+    while rest.len() >= HEADER {
+        let number = |at: usize| i32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+        let len = usize::from_ne_bytes(*rest.first_chunk().ok_or(invalid)?);
+        let data = rest.get(HEADER..len).ok_or(invalid)?.to_vec();
+        found.push(Control { level: number(8), kind: number(12), data });
+        rest = rest.get(len.next_multiple_of(8)..).unwrap_or(&[]);
+    }
+    Ok(found)
+}
+
+/// Control messages as bytes; what does not fit `room` bytes is left out, which the flag `MSG_CTRUNC` tells.
+pub fn write(control: &[Control], room: usize) -> (Vec<u8>, i32) {
+    let mut bytes = Vec::new();
+    for one in control {
+        let left = room - bytes.len();
+        if HEADER + one.data.len() > left {
+            // Of the last one as much as fits, header and all (Linux: put_cmsg).
+            if let Some(fits) = left.checked_sub(HEADER) {
+                bytes.extend(left.to_ne_bytes());
+                bytes.extend(one.level.to_ne_bytes());
+                bytes.extend(one.kind.to_ne_bytes());
+                bytes.extend(&one.data[..fits]);
+            }
+            return (bytes, libc::MSG_CTRUNC);
+        }
+        let end = (bytes.len() + space(one.data.len())).min(room);
+        bytes.extend((HEADER + one.data.len()).to_ne_bytes());
+        bytes.extend(one.level.to_ne_bytes());
+        bytes.extend(one.kind.to_ne_bytes());
+        bytes.extend(&one.data);
+        bytes.resize(end, 0);
+    }
+    (bytes, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_messages_go_both_ways_and_say_when_they_do_not_fit() {
+        let one = Control { level: libc::SOL_TCP, kind: libc::TCP_INQ, data: vec![1, 2, 3, 4] };
+        let two = Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data: vec![7; 48] };
+        let (bytes, flags) = write(&[one.clone(), two.clone()], 256);
+        assert_eq!((bytes.len(), flags), (24 + 64, 0));
+        assert_eq!(parse(&bytes), Ok(vec![one.clone(), two.clone()]));
+        let (bytes, flags) = write(&[one.clone(), two.clone()], 60);
+        let part = Control { data: vec![7; 20], ..two.clone() };
+        assert_eq!((parse(&bytes), flags), (Ok(vec![one.clone(), part]), libc::MSG_CTRUNC));
+        let (bytes, flags) = write(&[one.clone(), two], 30);
+        assert_eq!((parse(&bytes), flags), (Ok(vec![one]), libc::MSG_CTRUNC), "no room for a header");
+    }
+
+    #[test]
+    fn a_length_beyond_the_buffer_is_an_error() {
+        let mut bytes = 400usize.to_ne_bytes().to_vec();
+        bytes.resize(24, 0);
+        assert_eq!(parse(&bytes), Err(Errno(libc::EINVAL)));
+    }
+}

@@ -1,0 +1,52 @@
+//! Errors as numbers, and which of them the reasons of the stack are.
+
+use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
+
+/// An error number of the C library, positive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// What a call answers.
+pub type Answer<T = i32> = Result<T, Errno>;
+
+/// What the end of a connection is to a program that asks; `None` if it is no error. `closing`: it was in
+/// CLOSE-WAIT.
+pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
+    let number = match reason {
+        CloseReason::Finished => return None,
+        CloseReason::Aborted | CloseReason::ListenerClosed => libc::ECONNABORTED,
+        CloseReason::Refused => libc::ECONNREFUSED,
+        // Linux: a reset in CLOSE-WAIT is EPIPE.
+        CloseReason::Reset | CloseReason::DataAfterClose if closing => libc::EPIPE,
+        CloseReason::Reset | CloseReason::DataAfterClose => libc::ECONNRESET,
+        CloseReason::HandshakeTimeout | CloseReason::TimedOut | CloseReason::KeepaliveTimeout => {
+            libc::ETIMEDOUT
+        }
+        CloseReason::Unreachable => libc::EHOSTUNREACH,
+        CloseReason::OutOfMemory => libc::ENOMEM,
+    };
+    Some(Errno(number))
+}
+
+impl From<ConnectError> for Errno {
+    fn from(error: ConnectError) -> Errno {
+        Errno(match error {
+            ConnectError::NoAddress(_) | ConnectError::BadDestination(_) => libc::ENETUNREACH,
+            ConnectError::NotLocal(_) | ConnectError::InUse { .. } | ConnectError::NoPort(_) => {
+                libc::EADDRNOTAVAIL
+            }
+            ConnectError::TooMany(_) => libc::ENOBUFS,
+            ConnectError::BadConfig { .. } => libc::EINVAL,
+        })
+    }
+}
+
+impl From<ListenError> for Errno {
+    fn from(error: ListenError) -> Errno {
+        Errno(match error {
+            ListenError::InUse(_) => libc::EADDRINUSE,
+            ListenError::NotLocal(_) | ListenError::NoPort => libc::EADDRNOTAVAIL,
+            ListenError::BadConfig { .. } => libc::EINVAL,
+        })
+    }
+}

@@ -1,0 +1,490 @@
+//! The host under test: the stack, its virtual clock, the packets that left it, and the descriptors.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::settings::Settings;
+use brisk_tcp::connection::ConnStats;
+use brisk_tcp::stack::{Rx, StackStats};
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
+
+use crate::arrivals::{self, SavedSyns};
+use crate::errno::{Answer, Errno, of_close};
+use crate::flags::SoFlags;
+use crate::ready::epoll::Epoll;
+use crate::socket::{Family, Role, Socket, plain};
+use crate::sysctl;
+use crate::tcp_info;
+
+/// Where descriptors of this library begin: no kernel gives out such numbers.
+pub const FIRST_FD: i32 = 1 << 24;
+/// Where the clock starts: not at the origin, so that nothing is "long ago" by accident.
+pub(crate) const START: Instant = Instant::from_millis(1_000_000);
+/// What the time of day is when the clock shows zero, seconds since 1970.
+const EPOCH_SECS: u64 = 1_700_000_000;
+/// Ports that are given out (Linux: `ip_local_port_range`).
+const PORTS: RangeInclusive<u16> = 32_768..=60_999;
+/// A full-sized segment over IPv4, and the least window that [`window_of`] answers, bytes.
+const SEGMENT: usize = 1460;
+const LEAST_WINDOW: usize = 2 * SEGMENT;
+/// Packets at one instant beyond which the stack is stuck.
+const MOST_AT_ONCE: u32 = 100_000;
+
+/// What a descriptor stands for.
+#[derive(Debug)]
+pub(crate) enum Descriptor {
+    Socket(Box<Socket>),
+    Epoll(Epoll),
+}
+
+/// Where the settings of a host come from.
+#[derive(Debug)]
+enum Source {
+    /// The network namespace, and what the flags put over it: read again with every `socket()`.
+    Namespace(SoFlags),
+    /// They were handed in.
+    Given,
+}
+
+/// A host on a device, which knows its own addresses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OnDevice {
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Largest IP packet, bytes.
+    pub(crate) mtu: u16,
+    /// How finely timers fire.
+    pub(crate) granularity: Duration,
+    pub(crate) seed: u64,
+}
+
+/// The host under test: the stack, its clock, the packets that left it, and the descriptors.
+#[derive(Debug)]
+pub struct Host {
+    source: Source,
+    /// Where the host is, if its packets go to a device.
+    device: Option<OnDevice>,
+    /// Where the search for a free port begins.
+    next_port: u16,
+    /// What the namespace and `--so_flags` say, as of the last `socket()`.
+    pub(crate) settings: Settings,
+    /// What SO_RCVBUF says where a program has not set it: the window is a part of it.
+    system_receive_buffer: usize,
+    pub(crate) stack: Option<Stack>,
+    pub(crate) now: Instant,
+    /// Packets that left, each with its time.
+    out: VecDeque<(Instant, Vec<u8>)>,
+    table: BTreeMap<i32, Descriptor>,
+    /// The connections of descriptors that were closed and not given out again.
+    closed: BTreeMap<i32, ConnId>,
+    /// The error number of the last ICMP error: the stack tells only that a host cannot be reached, Linux why.
+    unreachable: Option<Errno>,
+    /// That of the packet which is being taken in.
+    refused: Option<Errno>,
+    /// The stack has sent without end at one instant.
+    runs_away: bool,
+    /// SYNs of listeners with TCP_SAVE_SYN whose connections were not accepted yet.
+    pub(crate) syns: SavedSyns,
+}
+
+/// Life, and time.
+impl Host {
+    /// A host without sockets.
+    pub(crate) fn new(flags: SoFlags) -> Host {
+        Host::with(Source::Namespace(flags), Settings::default())
+    }
+
+    /// A host that is set to `settings` for good, and has the addresses that stand there.
+    pub(crate) fn given(settings: Settings) -> Host {
+        Host::with(Source::Given, settings)
+    }
+
+    fn with(source: Source, settings: Settings) -> Host {
+        Host {
+            source,
+            device: None,
+            next_port: *PORTS.start(),
+            settings,
+            system_receive_buffer: 0,
+            stack: None,
+            now: START,
+            out: VecDeque::new(),
+            table: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            unreachable: None,
+            refused: None,
+            runs_away: false,
+            syns: SavedSyns::default(),
+        }
+    }
+
+    /// A host without sockets whose packets go to a device.
+    pub(crate) fn on_device(flags: SoFlags, device: OnDevice) -> Host {
+        Host { device: Some(device), ..Host::new(flags) }
+    }
+
+    /// The time of day, microseconds since 1970.
+    pub(crate) fn time_of_day(&self, at: Instant) -> u64 {
+        EPOCH_SECS * 1_000_000 + at.as_micros()
+    }
+
+    /// When a timer of the stack is due next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.stack.as_ref().and_then(Stack::next_timeout)
+    }
+
+    /// Moves the clock to `to` and runs the timers that are due.
+    pub(crate) fn reach(&mut self, to: Instant) {
+        self.now = self.now.max(to);
+        let now = self.now;
+        if let Some(stack) = &mut self.stack
+            && stack.next_timeout().is_some_and(|due| due <= now)
+        {
+            stack.on_timeout(now);
+            self.drain();
+        }
+    }
+
+    /// Reads the settings again, as every `socket()` does, and makes the stack at the first.
+    pub(crate) fn refresh(&mut self) -> Answer<()> {
+        match &self.source {
+            Source::Given => self.system_receive_buffer = self.settings.tcp.receive_buffer.initial,
+            Source::Namespace(flags) => {
+                (self.settings, self.system_receive_buffer) = of_namespace(flags)?;
+            }
+        }
+        match &mut self.stack {
+            None => self.stack = Some(self.make_stack()?),
+            Some(stack) => {
+                if let Some(keys) = self.settings.stack.fast_open.keys.clone() {
+                    stack.set_fast_open_keys(keys);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a setting of Linux: for sockets that are opened from now on.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub fn sysctl(&mut self, name: &str, value: &str) -> Result<(), String> {
+        self.settings.sysctl(name, value)
+    }
+
+    fn make_stack(&self) -> Answer<Stack> {
+        let mut config = self.settings.stack.clone();
+        if let Some(device) = &self.device {
+            config.addresses = device.addresses.clone();
+            config.mtu = config.mtu.min(device.mtu);
+            config.granularity = device.granularity;
+            return Stack::new(config, device.seed).map_err(|_| Errno(libc::EINVAL));
+        }
+        if let Source::Namespace(flags) = &self.source {
+            // Any address is ours, as on a device that captures everything; connections go out from the first.
+            config.any_address = true;
+            config.addresses = flags.local_ip.into_iter().collect();
+            config.addresses.push(IpAddr::from([192, 168, 0, 1]));
+            config.addresses.push(IpAddr::from([0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1]));
+        }
+        Stack::new(config, self.settings.seed).map_err(|_| Errno(libc::EINVAL))
+    }
+
+    /// The stack, once there was a socket.
+    pub(crate) fn stack(&mut self) -> Answer<&mut Stack> {
+        self.stack.as_mut().ok_or(Errno(libc::EBADF))
+    }
+}
+
+/// Packets.
+impl Host {
+    /// Takes a packet from outside.
+    pub fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
+        if self.is_below_min_ttl(packet) {
+            return Ok(());
+        }
+        self.save_syn(packet);
+        let told = arrivals::icmp_errno(packet).map(Errno);
+        self.queue_icmp(packet, told);
+        self.unreachable = told.or(self.unreachable);
+        self.refused = told;
+        let now = self.now;
+        let stack = self.stack()?;
+        let believed = stack.stats().icmp_believed;
+        stack.on_packet(packet, rx, now);
+        if let Some(errno) = told.filter(|_| stack.stats().icmp_believed > believed) {
+            self.on_soft_error(packet, errno);
+        }
+        self.drain();
+        self.refused = None;
+        Ok(())
+    }
+
+    /// The next packet that left, with its time.
+    pub(crate) fn next_packet(&mut self) -> Option<(Instant, Vec<u8>)> {
+        self.out.pop_front()
+    }
+
+    pub(crate) fn has_packet(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Takes what the stack wants to send and tell now, and what follows from it.
+    pub(crate) fn drain(&mut self) {
+        let mut packet = Vec::new();
+        for _ in 0..MOST_AT_ONCE {
+            let Some(stack) = &mut self.stack else { return };
+            match stack.poll_transmit(self.now, &mut packet) {
+                Some(transmit) => {
+                    let at = self.now;
+                    let payload = payload_len(&packet);
+                    if let Some(socket) = transmit.conn.and_then(|id| self.of_conn(id)) {
+                        socket.usage.on_sent(payload);
+                    }
+                    match transmit.segment_size {
+                        None if !transmit.partial_checksum => self.out.push_back((at, packet.clone())),
+                        // No device behind this host cuts a super-segment.
+                        size => split(&packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, &mut |piece| {
+                            self.out.push_back((at, piece.to_vec()));
+                        }),
+                    }
+                }
+                None => {
+                    self.take_events();
+                    return self.update_sockets();
+                }
+            }
+        }
+        self.runs_away = true;
+    }
+
+    /// True if the stack has sent without end at one instant: a bug of it.
+    pub(crate) fn sends_without_end(&self) -> bool {
+        self.runs_away
+    }
+
+    /// True if the stack has sent without end at one instant, or wants to be woken at one for ever: a bug of it.
+    pub(crate) fn runs_away(&self) -> bool {
+        self.runs_away || self.next_timeout().is_some_and(|due| due <= self.now)
+    }
+
+    /// What is known of the connection of a socket, and its `struct tcp_info`; also after its program has closed it, as
+    /// long as the stack has it.
+    pub fn connection(&mut self, fd: i32) -> Option<(ConnStats, Vec<u8>)> {
+        let now = self.now;
+        let stack = self.stack.as_ref()?;
+        let mut orphan = Socket::new(Family::V4, &self.settings);
+        let socket = match self.table.get_mut(&fd) {
+            Some(Descriptor::Socket(socket)) => socket,
+            Some(Descriptor::Epoll(_)) => return None,
+            None => {
+                orphan.role = Role::Connection(*self.closed.get(&fd)?);
+                &mut orphan
+            }
+        };
+        let stats = stack.conn_stats(socket.conn()?)?;
+        Some((stats, tcp_info::bytes(socket, stack, now)))
+    }
+
+    /// The counters of the stack; `None` before the first socket.
+    pub fn stack_stats(&self) -> Option<&StackStats> {
+        self.stack.as_ref().map(Stack::stats)
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.stack.as_mut().and_then(Stack::poll_event) {
+            let (unreachable, refused) = (self.unreachable, self.refused);
+            match event {
+                Event::Connected(id) => self.on_conn(id, |socket| socket.connected = true),
+                Event::Closed(id, reason) => self.on_conn(id, |socket| {
+                    let closing = socket.usage.waits_for_close();
+                    let errno = of_close(reason, closing);
+                    let told = |known: Errno| match known.0 {
+                        libc::EHOSTUNREACH => unreachable.unwrap_or(known),
+                        libc::ECONNREFUSED => refused.unwrap_or(known),
+                        _ => known,
+                    };
+                    socket.over = true;
+                    socket.errors.on_end();
+                    socket.error = errno.map(told);
+                }),
+                Event::Incoming(listener) => {
+                    if let Some(socket) = self.of_listener(listener) {
+                        socket.waiting += 1;
+                    }
+                }
+                Event::Readable(_) | Event::Writable(_) => {}
+            }
+        }
+    }
+
+    /// Brings what the sockets note of their connections up to date.
+    fn update_sockets(&mut self) {
+        let now = self.now;
+        let stamp = Duration::from_micros(self.time_of_day(now));
+        let Some(stack) = &self.stack else { return };
+        for descriptor in self.table.values_mut() {
+            if let Descriptor::Socket(socket) = descriptor {
+                socket.update(stack, now, stamp);
+            }
+        }
+    }
+}
+
+/// Descriptors.
+impl Host {
+    /// Gives out the lowest free number.
+    pub(crate) fn add(&mut self, descriptor: Descriptor) -> i32 {
+        let mut fd = FIRST_FD;
+        while self.table.contains_key(&fd) {
+            fd += 1;
+        }
+        self.closed.remove(&fd);
+        self.table.insert(fd, descriptor);
+        fd
+    }
+
+    pub(crate) fn remove(&mut self, fd: i32) -> Answer<Descriptor> {
+        let gone = self.table.remove(&fd).ok_or(Errno(libc::EBADF))?;
+        for other in self.table.values_mut() {
+            if let Descriptor::Epoll(epoll) = other {
+                epoll.forget(fd);
+            }
+        }
+        if let Descriptor::Socket(socket) = &gone
+            && let Some(id) = socket.conn()
+        {
+            self.closed.insert(fd, id);
+        }
+        Ok(gone)
+    }
+
+    /// True if the number is one of ours and open.
+    pub(crate) fn knows(&self, fd: i32) -> bool {
+        self.table.contains_key(&fd)
+    }
+
+    pub(crate) fn socket(&mut self, fd: i32) -> Answer<&mut Socket> {
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Socket(socket)) => Ok(socket),
+            Some(Descriptor::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    /// A socket and the stack beside it.
+    pub(crate) fn parts(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
+        let stack = self.stack.as_mut().ok_or(Errno(libc::EBADF))?;
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Socket(socket)) => Ok((socket, stack, &self.settings)),
+            Some(Descriptor::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    pub(crate) fn epoll(&mut self, fd: i32) -> Answer<&mut Epoll> {
+        match self.table.get_mut(&fd) {
+            Some(Descriptor::Epoll(epoll)) => Ok(epoll),
+            Some(Descriptor::Socket(_)) => Err(Errno(libc::EINVAL)),
+            None => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    /// bind(): port 0 stands for one that no other socket has.
+    pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
+        let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
+        if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
+            return Err(Errno(libc::EADDRNOTAVAIL));
+        }
+        let port = if addr.port() == 0 { self.free_port()? } else { addr.port() };
+        self.socket(fd)?.bind(SocketAddr::new(addr.ip(), port))
+    }
+
+    fn free_port(&mut self) -> Answer<u16> {
+        let taken: Vec<u16> = self.sockets().filter_map(|socket| Some(socket.local?.port())).collect();
+        let from = self.next_port;
+        let free = (from..=*PORTS.end()).chain(*PORTS.start()..from).find(|port| !taken.contains(port));
+        let free = free.ok_or(Errno(libc::EADDRINUSE))?;
+        self.next_port = if free == *PORTS.end() { *PORTS.start() } else { free + 1 };
+        Ok(free)
+    }
+
+    /// A new socket for a connection that was accepted.
+    pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
+        let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
+        let syn = ends.and_then(|ends| self.syns.take(ends));
+        let mut accepted = self.socket(of)?.accepted(id);
+        accepted.saved_syn = syn;
+        Ok(self.add(Descriptor::Socket(Box::new(accepted))))
+    }
+
+    pub(crate) fn of_conn(&mut self, id: ConnId) -> Option<&mut Socket> {
+        self.sockets().find(|socket| socket.role == Role::Connection(id))
+    }
+
+    fn of_listener(&mut self, listener: ListenerId) -> Option<&mut Socket> {
+        self.sockets().find(|socket| matches!(&socket.role, Role::Listening(ids) if ids.contains(&listener)))
+    }
+
+    pub(crate) fn sockets(&mut self) -> impl Iterator<Item = &mut Socket> {
+        self.table.values_mut().filter_map(|descriptor| match descriptor {
+            Descriptor::Socket(socket) => Some(&mut **socket),
+            Descriptor::Epoll(_) => None,
+        })
+    }
+
+    fn on_conn(&mut self, id: ConnId, change: impl FnOnce(&mut Socket)) {
+        if let Some(socket) = self.of_conn(id) {
+            change(socket);
+        }
+    }
+
+    /// A fresh socket.
+    pub(crate) fn new_socket(&mut self, family: Family, nonblocking: bool) -> Answer<i32> {
+        self.refresh()?;
+        let mut socket = Socket::new(family, &self.settings);
+        socket.nonblocking = nonblocking;
+        socket.options.system_receive_buffer = self.system_receive_buffer;
+        if let Source::Namespace(SoFlags { sysctl_dir: Some(dir), .. }) = &self.source {
+            let most = |name| sysctl::of_core(dir, name);
+            let options = &mut socket.options;
+            options.most_send_buffer = most("wmem_max").unwrap_or(options.most_send_buffer);
+            options.most_receive_buffer = most("rmem_max").unwrap_or(options.most_receive_buffer);
+        }
+        Ok(self.add(Descriptor::Socket(Box::new(socket))))
+    }
+}
+
+/// What the network namespace and the flags say, and the receive buffer that the system gives.
+fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
+    let mut settings = Settings { like_linux: true, ..Settings::default() };
+    settings.tcp.push_bursts = true;
+    if let Some(dir) = &flags.sysctl_dir {
+        sysctl::read(dir, &mut settings);
+    }
+    let of_system = settings.tcp.receive_buffer.initial;
+    if flags.sysctl_dir.is_some() {
+        settings.tcp.receive_buffer.initial = window_of(of_system);
+    }
+    let before = settings.tcp.receive_buffer;
+    flags.apply(&mut settings).map_err(|_| Errno(libc::EINVAL))?;
+    let now = settings.tcp.receive_buffer;
+    let of_system = if now == before { of_system } else { now.initial };
+    Ok((settings, of_system))
+}
+
+/// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory they take:
+/// half of it, less a segment.
+fn window_of(buffer: usize) -> usize {
+    (buffer / 2).saturating_sub(SEGMENT).max(LEAST_WINDOW)
+}
+
+/// Payload bytes of a TCP segment.
+fn payload_len(packet: &[u8]) -> usize {
+    match parse(packet, brisk_wire::ChecksumCheck::Trust) {
+        Ok(Packet::Tcp(segment)) => segment.payload.len(),
+        Ok(_) | Err(_) => 0,
+    }
+}

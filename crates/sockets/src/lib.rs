@@ -1,0 +1,49 @@
+//! Linux's socket calls over our stack, as functions of values.
+//!
+//! What a program may ask of a TCP socket of Linux, from `socket()` to `epoll_wait()` and the error queue, with Linux's
+//! answers and error numbers. Three programs share it: packet scripts (`brisk-script`), the library for packetdrill
+//! (`brisk-conformance`), and the device under test for packetimpact (`brisk-conformance-dut`).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`calls`] | the calls: what waits and what does not, and for how long |
+//! | [`control`] | control messages as bytes |
+//! | `world` | the lock, the clock (virtual or real), and callers that sleep |
+//! | [`live`] | the same calls in real time on a device |
+//! | `host` | the stack, the packets that left it, the descriptors |
+//! | `socket` | what a socket is, and its calls |
+//! | `ready` | `poll` and `epoll` |
+//! | `options` | `setsockopt` and `getsockopt` |
+//! | `tcp_info` | `struct tcp_info` |
+//! | `usage` | how long a connection was busy, and what held it up |
+//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
+//! | `arrivals` | what sockets take from packets themselves: saved SYNs, hop limits, ICMP errors |
+//! | [`settings`] | what a host is set to, by keys or by Linux's names |
+//! | `sysctl` | the settings of the network namespace |
+//! | `flags` | the same in one line of text |
+
+#![forbid(unsafe_code)]
+
+mod arrivals;
+pub mod calls;
+pub mod control;
+mod errno;
+mod error_queue;
+mod flags;
+mod host;
+pub mod live;
+mod options;
+mod ready;
+pub mod settings;
+mod socket;
+mod sysctl;
+mod tcp_info;
+mod usage;
+mod world;
+
+pub use errno::{Answer, Errno};
+pub use flags::SoFlags;
+pub use host::{FIRST_FD, Host};
+pub use ready::epoll::Control as EpollControl;
+pub use socket::{Control, Received};
+pub use world::{VirtualWorld, World};

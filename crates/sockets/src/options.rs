@@ -1,0 +1,667 @@
+//! `setsockopt` and `getsockopt`. What the stack has no use for is kept and given back; what Linux would
+//! refuse is refused with Linux's number.
+
+use std::time::Duration;
+
+use crate::settings::{LINEAR_TIMEOUTS, Settings, retransmissions_in};
+use brisk_tcp::Stack;
+use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, PacingConfig, UrgentPolicy};
+use brisk_tcp::fast_open::{CookieKey, KeySource};
+use brisk_wire::Instant;
+
+use crate::errno::{Answer, Errno};
+use crate::error_queue::{ALL_FLAGS, Offsets};
+use crate::host::Host;
+use crate::socket::{Family, MOST_WAITING, Role, Socket};
+use crate::tcp_info;
+
+/// Options of linux/tcp.h that the C library's headers lack.
+const TCP_FASTOPEN_KEY: i32 = 33;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+const TCP_INQ: i32 = 36;
+const TCP_TX_DELAY: i32 = 37;
+const TCP_RTO_MAX_MS: i32 = 44;
+const TCP_RTO_MIN_US: i32 = 45;
+const TCP_DELACK_MAX_US: i32 = 46;
+const TCP_CC_INFO: i32 = 26;
+const TCP_SAVE_SYN: i32 = 27;
+const TCP_SAVED_SYN: i32 = 28;
+const TCP_MD5SIG: i32 = 14;
+/// Least that TCP_WINDOW_CLAMP bounds a window to.
+const LEAST_CLAMP: i32 = 1152;
+/// Bytes of `struct tcp_md5sig`.
+const MD5SIG_LEN: usize = 216;
+const TCP_NOTSENT_LOWAT: i32 = 25;
+const TCP_TIMESTAMP: i32 = 24;
+/// The least timer that Linux takes: what is more than one tick of a clock of 250 Hz.
+const TWO_TICKS_US: i32 = 4_001;
+/// `IPV6_MINHOPCOUNT` of linux/in6.h.
+const IPV6_MINHOPCOUNT: i32 = 73;
+const SO_ZEROCOPY: i32 = 60;
+/// `SOF_TIMESTAMPING_BIND_PHC`: a clock of the network card, of which there is none.
+const BIND_PHC: u32 = 1 << 15;
+const SO_MEMINFO: i32 = 55;
+const SO_COOKIE: i32 = 57;
+const SO_TIMESTAMPING_NEW: i32 = 65;
+
+/// setsockopt().
+pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+    let now = host.now;
+    let (socket, stack, settings) = host.parts(fd)?;
+    match level {
+        libc::SOL_SOCKET => {
+            int(value)?;
+            set_socket(socket, stack, name, value)?;
+        }
+        libc::SOL_TCP => set_tcp(socket, stack, settings, name, value)?,
+        libc::SOL_IP => set_ip(socket, stack, name, value)?,
+        libc::SOL_IPV6 if socket.family == Family::V6 => set_ipv6(socket, stack, name, value)?,
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    socket.renew_listeners(stack, settings, now);
+    Ok(())
+}
+
+/// A value as a C int; a shorter one is an error.
+fn int(value: &[u8]) -> Answer<i32> {
+    let bytes = value.first_chunk().ok_or(Errno(libc::EINVAL))?;
+    Ok(i32::from_ne_bytes(*bytes))
+}
+
+/// A struct timeval; zero is no limit.
+fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
+    let (secs, rest) = value.split_first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
+    let micros = rest.first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
+    let (secs, micros) = (i64::from_ne_bytes(*secs), i64::from_ne_bytes(*micros));
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno(libc::EDOM));
+    }
+    let span = Duration::from_secs(u64::try_from(secs).unwrap_or(0)) + Duration::from_micros(micros as u64);
+    Ok(Some(span).filter(|span| !span.is_zero()))
+}
+
+/// Linux doubles what a program asks for, as room for its own records: the program's share is half. What is negative
+/// asks for as much as there is.
+fn send_buffer(value: i32, most: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
+    BufferConfig { initial: bytes, max: bytes }
+}
+
+fn receive_buffer(value: i32, most: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(most).clamp(1152, (1 << 30) - 1);
+    BufferConfig { initial: bytes, max: bytes }
+}
+
+fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    match name {
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+            let most = if name == libc::SO_SNDBUF { socket.options.most_send_buffer } else { usize::MAX };
+            socket.tcp.send_buffer = send_buffer(int(value)?, most);
+        }
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+            let most = if name == libc::SO_RCVBUF { socket.options.most_receive_buffer } else { usize::MAX };
+            socket.tcp.receive_buffer = receive_buffer(int(value)?, most);
+            socket.options.receive_buffer_set = true;
+        }
+        libc::SO_KEEPALIVE => {
+            let on = int(value)? != 0;
+            socket.tcp.keepalive = on.then_some(socket.options.keepalive);
+            apply_keepalive(socket, stack);
+        }
+        libc::SO_LINGER => {
+            let on = int(value)? != 0;
+            let secs = int(value.get(4..).unwrap_or(&[]))?;
+            let limit = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
+            socket.options.linger = on.then_some(limit);
+        }
+        libc::SO_OOBINLINE => {
+            let inline = int(value)? != 0;
+            socket.tcp.urgent = if inline { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
+        }
+        libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
+        libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
+        libc::SO_RCVLOWAT => {
+            // No more than half of the buffer, of which the program's share is half; a negative value asks for that.
+            let share = if socket.options.receive_buffer_set { 1 } else { 2 };
+            let most = socket.tcp.receive_buffer.max / share;
+            socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
+        }
+        SO_ZEROCOPY => match int(value)? {
+            on @ (0 | 1) => socket.options.zerocopy = on == 1,
+            _ => return Err(Errno(libc::EINVAL)),
+        },
+        libc::SO_MAX_PACING_RATE => set_pacing_rate(socket, stack, value)?,
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => set_timestamping(socket, int(value)? as u32)?,
+        _ => return keep_socket(socket, name, value),
+    }
+    Ok(())
+}
+
+/// Options of the socket that change nothing here: they are kept for whoever asks for them.
+fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
+    match name {
+        // Linux keeps one bit of them.
+        libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_DONTROUTE
+        | libc::SO_BROADCAST
+        | libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS => {
+            keep(socket, libc::SOL_SOCKET, name, &i32::from(int(value)? != 0).to_ne_bytes());
+        }
+        // A structure of eight bytes.
+        libc::SO_TXTIME if value.len() != 8 => return Err(Errno(libc::EINVAL)),
+        libc::SO_BUSY_POLL if int(value)? < 0 => return Err(Errno(libc::EINVAL)),
+        libc::SO_MARK
+        | libc::SO_PRIORITY
+        | libc::SO_BUSY_POLL
+        | libc::SO_INCOMING_CPU
+        | libc::SO_BINDTODEVICE
+        | libc::SO_NO_CHECK
+        | libc::SO_TXTIME
+        | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
+        // Those that can only be asked for (SO_TYPE, SO_ERROR, ...) among them.
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    Ok(())
+}
+
+/// SO_MAX_PACING_RATE, bytes per second in four or eight bytes; all ones: no bound. Asking for a bound switches pacing
+/// on (Linux: the same).
+fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answer<()> {
+    let rate = match value.first_chunk::<8>() {
+        Some(bytes) => u64::from_ne_bytes(*bytes),
+        None => match int(value)? as u32 {
+            u32::MAX => u64::MAX,
+            rate => u64::from(rate),
+        },
+    };
+    let max_rate = (rate != u64::MAX).then_some(rate.max(1));
+    socket.tcp.pacing = max_rate.map(|_| PacingConfig { max_rate, ..PacingConfig::default() });
+    if let Some(id) = socket.conn() {
+        stack.set_pacing(id, socket.tcp.pacing);
+    }
+    keep(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value);
+    Ok(())
+}
+
+fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
+    if flags & BIND_PHC != 0 && flags & !ALL_FLAGS == 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let offsets = Offsets { acknowledged: socket.acknowledged, written: socket.written };
+    if !socket.errors.set_flags(flags, socket.conn().map(|_| offsets)) {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(())
+}
+
+fn keep(socket: &mut Socket, level: i32, name: i32, value: &[u8]) {
+    socket.options.kept.retain(|(known_level, known, _)| (*known_level, *known) != (level, name));
+    socket.options.kept.push((level, name, value.to_vec()));
+}
+
+fn apply_keepalive(socket: &mut Socket, stack: &mut Stack) {
+    socket.tcp.keepalive = socket.tcp.keepalive.map(|_| socket.options.keepalive);
+    if let Some(id) = socket.conn() {
+        stack.set_keepalive(id, socket.tcp.keepalive);
+    }
+}
+
+/// A value within Linux's range for it.
+fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Answer<i32> {
+    if range.contains(&value) { Ok(value) } else { Err(Errno(libc::EINVAL)) }
+}
+
+fn set_tcp(
+    socket: &mut Socket,
+    stack: &mut Stack,
+    settings: &Settings,
+    name: i32,
+    value: &[u8],
+) -> Answer<()> {
+    match name {
+        libc::TCP_CONGESTION => return set_congestion(socket, value),
+        TCP_MD5SIG => {
+            return Err(Errno(if value.len() < MD5SIG_LEN { libc::EINVAL } else { libc::ENOPROTOOPT }));
+        }
+        TCP_FASTOPEN_KEY => return set_fast_open_key(socket, value),
+        _ => {}
+    }
+    let number = int(value)?;
+    if set_tcp_limits(socket, stack, settings, name, number)?
+        || set_tcp_fast_open(socket, settings, name, number)?
+    {
+        return Ok(());
+    }
+    let conn = socket.conn();
+    match name {
+        libc::TCP_NODELAY => {
+            socket.tcp.nodelay = number != 0;
+            conn.into_iter().for_each(|id| stack.set_nodelay(id, number != 0));
+        }
+        libc::TCP_CORK => {
+            socket.options.cork = number != 0;
+            conn.into_iter().for_each(|id| stack.set_cork(id, number != 0));
+        }
+        TCP_NOTSENT_LOWAT => {
+            socket.options.notsent_lowat = (number != 0 && number != -1).then_some(number as u32);
+            keep(socket, libc::SOL_TCP, name, value);
+        }
+        TCP_INQ => socket.options.inq = within(number, 0..=1)? == 1,
+        libc::TCP_WINDOW_CLAMP => set_window_clamp(socket, stack, number)?,
+        libc::TCP_DEFER_ACCEPT => {
+            let (retransmissions, seconds) = retransmissions_in(number);
+            socket.options.defer_accept = retransmissions;
+            keep(socket, libc::SOL_TCP, name, &seconds.to_ne_bytes());
+        }
+        TCP_SAVE_SYN => {
+            socket.options.save_syn = within(number, 0..=2)? > 0;
+            keep(socket, libc::SOL_TCP, name, value);
+        }
+        _ => {
+            let given_back = without_effect(name, number)?;
+            keep(socket, libc::SOL_TCP, name, &given_back.to_ne_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// What Linux gives back of a number that has no effect here.
+fn without_effect(name: i32, number: i32) -> Answer<i32> {
+    Ok(match name {
+        libc::TCP_QUICKACK => i32::from(number != 0),
+        // Only a connection that is being restored may set it.
+        TCP_TIMESTAMP => return Err(Errno(libc::EPERM)),
+        libc::TCP_ULP => return Err(Errno(libc::ENOENT)),
+        libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
+        TCP_TX_DELAY => within(number, 0..=(1 << 28) - 1)?,
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    })
+}
+
+/// TCP_WINDOW_CLAMP: never less than half of Linux's least receive buffer. 0, for no bound, only without a connection.
+fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answer<()> {
+    let clamp = match number {
+        0 if socket.conn().is_some() => return Err(Errno(libc::EINVAL)),
+        0 => None,
+        bytes => Some(bytes.max(LEAST_CLAMP) as u32),
+    };
+    socket.tcp.window.clamp = clamp;
+    if let Some(id) = socket.conn() {
+        stack.set_window_rules(id, socket.tcp.window);
+    }
+    keep(socket, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, &clamp.unwrap_or(0).to_ne_bytes());
+    Ok(())
+}
+
+/// Numbers that end or bound a connection. False if the option is none of them.
+fn set_tcp_limits(
+    socket: &mut Socket,
+    stack: &mut Stack,
+    settings: &Settings,
+    name: i32,
+    number: i32,
+) -> Answer<bool> {
+    let conn = socket.conn();
+    let secs = |number: i32| Duration::from_secs(number as u64);
+    match name {
+        libc::TCP_MAXSEG => {
+            let mss = if number == 0 { None } else { Some(within(number, 88..=32767)? as u16) };
+            socket.tcp.max_segment = mss;
+        }
+        libc::TCP_SYNCNT => socket.tcp.syn_retries = within(number, 1..=127)? as u32,
+        libc::TCP_THIN_LINEAR_TIMEOUTS => {
+            socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then_some(LINEAR_TIMEOUTS);
+        }
+        libc::TCP_LINGER2 => {
+            // Linux: 0 stands for the system's; what is negative lets the connection end at once.
+            let limit =
+                if number == 0 { settings.tcp.fin_wait_2_timeout } else { secs(number.clamp(0, 120)) };
+            socket.tcp.fin_wait_2_timeout = limit;
+            keep(socket, libc::SOL_TCP, name, &number.max(-1).to_ne_bytes());
+            conn.into_iter().for_each(|id| stack.set_fin_wait_2_timeout(id, limit));
+        }
+        libc::TCP_USER_TIMEOUT => {
+            let millis = within(number, 0..=i32::MAX)? as u64;
+            let limit = (millis > 0).then(|| Duration::from_millis(millis));
+            socket.tcp.user_timeout = limit;
+            conn.into_iter().for_each(|id| stack.set_user_timeout(id, limit));
+        }
+        libc::TCP_KEEPIDLE => socket.options.keepalive.idle = secs(within(number, 1..=32767)?),
+        libc::TCP_KEEPINTVL => socket.options.keepalive.interval = secs(within(number, 1..=32767)?),
+        libc::TCP_KEEPCNT => socket.options.keepalive.count = within(number, 1..=127)? as u32,
+        TCP_RTO_MAX_MS => {
+            socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
+            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
+        }
+        TCP_RTO_MIN_US => {
+            let least = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
+            (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
+            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
+        }
+        TCP_DELACK_MAX_US => {
+            socket.tcp.delack_max = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
+            conn.into_iter().for_each(|id| stack.set_delack_max(id, socket.tcp.delack_max));
+        }
+        _ => return Ok(false),
+    }
+    if matches!(name, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) {
+        apply_keepalive(socket, stack);
+    }
+    Ok(true)
+}
+
+fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number: i32) -> Answer<bool> {
+    let fresh = socket.role == Role::Fresh;
+    match name {
+        libc::TCP_FASTOPEN => {
+            if number < 0 || matches!(socket.role, Role::Connection(_)) {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_queue = Some(number.min(MOST_WAITING) as u16);
+        }
+        libc::TCP_FASTOPEN_CONNECT => {
+            let on = within(number, 0..=1)? == 1;
+            if !settings.fast_open_client_allowed {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            if !fresh {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_connect = on;
+        }
+        TCP_FASTOPEN_NO_COOKIE => {
+            let on = within(number, 0..=1)? == 1;
+            if matches!(socket.role, Role::Connection(_)) {
+                return Err(Errno(libc::EINVAL));
+            }
+            socket.options.fast_open_no_cookie = on;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The congestion controls that the stack has.
+fn set_congestion(socket: &mut Socket, value: &[u8]) -> Answer<()> {
+    let name: Vec<u8> = value.iter().copied().take_while(|byte| *byte != 0).collect();
+    socket.tcp.congestion = match name.as_slice() {
+        b"cubic" => CongestionAlgorithm::Cubic,
+        b"reno" => CongestionAlgorithm::Reno,
+        _ => return Err(Errno(libc::ENOENT)),
+    };
+    Ok(())
+}
+
+/// One key of 16 bytes, or two.
+fn set_fast_open_key(socket: &mut Socket, value: &[u8]) -> Answer<()> {
+    let key = |bytes: &[u8]| bytes.first_chunk::<16>().map(|bytes| CookieKey::new(*bytes));
+    let primary = key(value).ok_or(Errno(libc::EINVAL))?;
+    let backup = match value.len() {
+        16 => None,
+        32 => key(&value[16..]),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    socket.options.fast_open_keys = Some(KeySource::Fixed { primary, backup });
+    keep(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY, value);
+    Ok(())
+}
+
+fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
+    socket.tcp.dscp = (class >> 2) as u8 & 63;
+    if let Some(id) = socket.conn() {
+        stack.set_dscp(id, socket.tcp.dscp);
+    }
+}
+
+/// -1 stands for the system's.
+fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()> {
+    socket.tcp.hop_limit = if hops == -1 { 64 } else { within(hops, 1..=255)? as u8 };
+    if let Some(id) = socket.conn() {
+        stack.set_hop_limit(id, socket.tcp.hop_limit);
+    }
+    Ok(())
+}
+
+/// A value of `SOL_IP`: Linux takes a byte as well as an int, and nothing for zero.
+fn int_or_byte(value: &[u8]) -> i32 {
+    int(value).unwrap_or_else(|_| value.first().map_or(0, |byte| i32::from(*byte)))
+}
+
+fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    if value.is_empty() && matches!(name, libc::IP_FREEBIND | libc::IP_TRANSPARENT | libc::IP_MINTTL) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let value = int_or_byte(value);
+    let given_back = match name {
+        libc::IP_TOS => {
+            set_traffic_class(socket, stack, value);
+            value
+        }
+        libc::IP_TTL => {
+            set_hop_limit(socket, stack, value)?;
+            value
+        }
+        libc::IP_MTU_DISCOVER => within(value, 0..=5)?,
+        libc::IP_MINTTL => {
+            socket.options.min_ttl = within(value, 0..=255)? as u8;
+            value
+        }
+        libc::IP_FREEBIND
+        | libc::IP_TRANSPARENT
+        | libc::IP_RECVERR
+        | libc::IP_BIND_ADDRESS_NO_PORT
+        | libc::IP_RECVTOS
+        | libc::IP_RECVTTL
+        | libc::IP_PKTINFO => i32::from(value != 0),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    };
+    keep(socket, libc::SOL_IP, name, &given_back.to_ne_bytes());
+    Ok(())
+}
+
+fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
+    let number = int(value)?;
+    match name {
+        libc::IPV6_V6ONLY if socket.local.is_some() => return Err(Errno(libc::EINVAL)),
+        libc::IPV6_V6ONLY => socket.options.v6_only = number != 0,
+        libc::IPV6_TCLASS => set_traffic_class(socket, stack, within(number, -1..=255)?.max(0)),
+        libc::IPV6_UNICAST_HOPS => set_hop_limit(socket, stack, number)?,
+        IPV6_MINHOPCOUNT => socket.options.min_ttl = within(number, 0..=255)? as u8,
+        libc::IPV6_MTU_DISCOVER
+        | libc::IPV6_RECVERR
+        | libc::IPV6_RECVTCLASS
+        | libc::IPV6_FREEBIND
+        | libc::IPV6_TRANSPARENT
+        | libc::IPV6_RECVHOPLIMIT
+        | libc::IPV6_RECVPKTINFO => {}
+        // IPV6_FLOWINFO_SEND and IPV6_AUTOFLOWLABEL: the flow label is the stack's.
+        33 | 70 => {}
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    }
+    keep(socket, libc::SOL_IPV6, name, value);
+    Ok(())
+}
+
+/// getsockopt(): at most `len` bytes.
+pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+    let now = host.now;
+    let (socket, stack, _) = host.parts(fd)?;
+    // A SYN is told once, to who has room for it.
+    let larger = |syn: &Vec<u8>| syn.len() > len;
+    if (level, name) == (libc::SOL_TCP, TCP_SAVED_SYN) && socket.saved_syn.as_ref().is_some_and(larger) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut value = match level {
+        libc::SOL_SOCKET => get_socket(socket, stack, name)?,
+        libc::SOL_TCP => get_tcp(socket, stack, name, now)?,
+        libc::SOL_IPV6 if socket.family == Family::V4 => return Err(Errno(libc::EOPNOTSUPP)),
+        libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
+    // Linux gives a small number of `SOL_IP` to who has room for a byte.
+    if level == libc::SOL_IP && (1..4).contains(&len) && value[1..].iter().all(|byte| *byte == 0) {
+        value.truncate(1);
+    }
+    value.truncate(len);
+    Ok(value)
+}
+
+fn number(value: impl Into<i64>) -> Vec<u8> {
+    (value.into() as i32).to_ne_bytes().to_vec()
+}
+
+fn kept(socket: &Socket, level: i32, name: i32) -> Option<Vec<u8>> {
+    let found =
+        socket.options.kept.iter().find(|(known_level, known, _)| (*known_level, *known) == (level, name));
+    found.map(|(_, _, value)| value.clone())
+}
+
+fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> {
+    let span = |limit: Option<Duration>| {
+        let limit = limit.unwrap_or_default();
+        let mut bytes = (limit.as_secs() as i64).to_ne_bytes().to_vec();
+        bytes.extend(i64::from(limit.subsec_micros()).to_ne_bytes());
+        bytes
+    };
+    Ok(match name {
+        libc::SO_ERROR => {
+            let error = socket.error.take().or_else(|| socket.soft_error.take());
+            number(error.map_or(0, |error| error.0))
+        }
+        libc::SO_TYPE => number(libc::SOCK_STREAM),
+        libc::SO_PROTOCOL => number(libc::IPPROTO_TCP),
+        libc::SO_DOMAIN => number(match socket.family {
+            Family::V4 => libc::AF_INET,
+            Family::V6 => libc::AF_INET6,
+        }),
+        libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
+        libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
+        // What the system gives is told as it is, what a program asked for doubled.
+        libc::SO_RCVBUF => match socket.options.receive_buffer_set {
+            true => number(2 * socket.tcp.receive_buffer.initial as i64),
+            false => number(socket.options.system_receive_buffer as i64),
+        },
+        libc::SO_KEEPALIVE => number(socket.tcp.keepalive.is_some()),
+        libc::SO_OOBINLINE => number(socket.tcp.urgent == UrgentPolicy::Inline),
+        libc::SO_RCVLOWAT => number(socket.options.receive_low_water as i64),
+        libc::SO_RCVTIMEO => span(socket.options.receive_timeout),
+        libc::SO_SNDTIMEO => span(socket.options.send_timeout),
+        libc::SO_LINGER => {
+            let linger = socket.options.linger;
+            let mut bytes = number(linger.is_some());
+            bytes.extend(number(linger.map_or(0, |limit| limit.as_secs() as i64)));
+            bytes
+        }
+        SO_ZEROCOPY => number(socket.options.zerocopy),
+        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => number(i64::from(socket.errors.flags())),
+        SO_MEMINFO => memory_info(socket, stack),
+        SO_COOKIE => return Err(Errno(libc::EINVAL)),
+        libc::SO_MAX_PACING_RATE | libc::SO_INCOMING_CPU => {
+            kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(-1))
+        }
+        libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_DONTROUTE
+        | libc::SO_BROADCAST
+        | libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS
+        | libc::SO_MARK
+        | libc::SO_PRIORITY
+        | libc::SO_BUSY_POLL
+        | libc::SO_BINDTODEVICE
+        | libc::SO_NO_CHECK
+        | libc::SO_TXTIME
+        | libc::SO_PREFER_BUSY_POLL => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    })
+}
+
+/// The nine numbers of SO_MEMINFO: RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM,
+/// BACKLOG, DROPS.
+fn memory_info(socket: &Socket, stack: &Stack) -> Vec<u8> {
+    let stats = socket.conn().and_then(|id| stack.conn_stats(id));
+    let (received, queued) =
+        stats.map_or((0, 0), |stats| (stats.receive_queue as u32, stats.send_queue as u32));
+    let (rcvbuf, sndbuf) = (socket.tcp.receive_buffer.initial as u32, socket.tcp.send_buffer.initial as u32);
+    [received, rcvbuf.saturating_mul(2), 0, sndbuf, 0, queued, 0, 0, 0]
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect()
+}
+
+fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answer<Vec<u8>> {
+    let stats = socket.conn().and_then(|id| stack.conn_stats(id));
+    let keepalive = socket.options.keepalive;
+    Ok(match name {
+        libc::TCP_INFO => tcp_info::bytes(socket, stack, now),
+        // CUBIC and Reno have no figures of their own.
+        TCP_CC_INFO => Vec::new(),
+        libc::TCP_MAXSEG => {
+            let connected = stats.filter(|_| socket.connected).map(|stats| stats.mss as i64);
+            // What Linux assumes of a peer that has not answered has the time stamps taken off.
+            let stamps = if socket.conn().is_some() && socket.tcp.timestamps { 12 } else { 0 };
+            number(connected.unwrap_or(socket.tcp.max_segment.map_or(536 - stamps, i64::from)))
+        }
+        libc::TCP_NODELAY => number(socket.tcp.nodelay),
+        libc::TCP_CORK => number(socket.options.cork),
+        libc::TCP_THIN_LINEAR_TIMEOUTS => number(socket.tcp.thin_stream.is_some()),
+        libc::TCP_SYNCNT => number(i64::from(socket.tcp.syn_retries)),
+        libc::TCP_LINGER2 if kept(socket, libc::SOL_TCP, name) == Some(number(-1)) => number(-1),
+        libc::TCP_LINGER2 => number(socket.tcp.fin_wait_2_timeout.as_secs() as i64),
+        libc::TCP_KEEPIDLE => number(keepalive.idle.as_secs() as i64),
+        libc::TCP_KEEPINTVL => number(keepalive.interval.as_secs() as i64),
+        libc::TCP_KEEPCNT => number(i64::from(keepalive.count)),
+        libc::TCP_USER_TIMEOUT => number(socket.tcp.user_timeout.map_or(0, |limit| limit.as_millis() as i64)),
+        libc::TCP_CONGESTION => {
+            let mut name = match socket.tcp.congestion {
+                CongestionAlgorithm::Cubic => b"cubic".to_vec(),
+                CongestionAlgorithm::Reno => b"reno".to_vec(),
+                CongestionAlgorithm::Fixed(_) => b"fixed".to_vec(),
+            };
+            name.resize(16, 0);
+            name
+        }
+        libc::TCP_FASTOPEN => number(i64::from(socket.options.fast_open_queue.unwrap_or(0))),
+        libc::TCP_FASTOPEN_CONNECT => number(socket.options.fast_open_connect),
+        TCP_FASTOPEN_NO_COOKIE => number(socket.options.fast_open_no_cookie),
+        TCP_FASTOPEN_KEY => kept(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY).unwrap_or_default(),
+        TCP_INQ => number(socket.options.inq),
+        TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
+        TCP_RTO_MIN_US => number(socket.tcp.rto.var_floor.as_micros() as i64),
+        TCP_DELACK_MAX_US => number(socket.tcp.delack_max.as_micros() as i64),
+        TCP_SAVED_SYN => socket.saved_syn.take().unwrap_or_default(),
+        // No upper protocol is there.
+        libc::TCP_ULP => Vec::new(),
+        libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
+        libc::TCP_DEFER_ACCEPT
+        | libc::TCP_WINDOW_CLAMP
+        | libc::TCP_THIN_DUPACK
+        | TCP_NOTSENT_LOWAT
+        | TCP_SAVE_SYN
+        | TCP_TX_DELAY
+        | TCP_TIMESTAMP => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(0)),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
+    })
+}
+
+fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u8>> {
+    let ecn = socket.conn().and_then(|id| stack.conn_info(id)).is_some_and(|info| info.ecn);
+    // ECT(0) of a connection with ECN stands beside the class.
+    let class = i64::from(socket.tcp.dscp) << 2 | if ecn { 2 } else { 0 };
+    Ok(match (level, name) {
+        (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => number(class),
+        (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
+            number(i64::from(socket.tcp.hop_limit))
+        }
+        (libc::SOL_IPV6, libc::IPV6_V6ONLY) => number(socket.options.v6_only),
+        (libc::SOL_IP, libc::IP_MTU) | (libc::SOL_IPV6, libc::IPV6_MTU) => {
+            let info = socket.conn().and_then(|id| stack.conn_info(id));
+            number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
+        }
+        // Whoever says nothing wants the path MTU to be found (IP_PMTUDISC_WANT).
+        (libc::SOL_IP, libc::IP_MTU_DISCOVER) => kept(socket, level, name).unwrap_or_else(|| number(1)),
+        _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
+    })
+}

@@ -1,0 +1,522 @@
+//! What a host is set to: `key=value` pairs for the configuration of the stack, and the settings of Linux that stand
+//! for them.
+
+use std::time::Duration;
+
+use brisk_tcp::config::{
+    BufferConfig, CongestionAlgorithm, EarlyRetransmit, HandshakeCopies, HandshakeTimers, KeepaliveConfig,
+    LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, RackTlpConfig, Reactive,
+    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+};
+use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
+use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
+
+mod corrective;
+mod proactive;
+mod sysctl;
+
+pub(crate) use sysctl::{LINEAR_TIMEOUTS, linux_syn_retries, retransmissions_in};
+
+/// The keys of [`Settings::set`], with what they take.
+pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KEYS.iter().chain(corrective::KEYS).copied()
+}
+
+const KEYS: &[(&str, &str)] = &[
+    (
+        "profile",
+        "brisk (the defaults) or linux_suite (buffers and retries as Linux's own test scripts set them)",
+    ),
+    ("seed", "seed of the stack's random choices, default 1"),
+    ("mtu", "largest IP packet of the device, bytes"),
+    ("fec_mem_total", "bytes that all connections may keep to repair losses from"),
+    ("max_super_segment", "largest super-segment, bytes; 0: none"),
+    ("max_connections", "most connections at one time"),
+    ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
+    ("time_wait_resets", "on, off: a reset ends TIME-WAIT"),
+    ("granularity", "clock granularity of the driver"),
+    ("challenge_acks_per_second", "challenge ACKs of the host"),
+    ("congestion", "cubic, reno, or fixed:BYTES"),
+    ("initial_window", "segments"),
+    ("rto_profile", "linux or rfc6298"),
+    ("rto_var_floor", "floor of the variance term of the timeout"),
+    ("rto_initial", "timeout before the first sample"),
+    ("rto_min", "least timeout"),
+    ("rto_max", "largest timeout"),
+    ("send_buffer", "BYTES or INITIAL..MAX"),
+    ("receive_buffer", "BYTES or INITIAL..MAX"),
+    ("timestamps", "on or off"),
+    ("sack", "on or off"),
+    ("dsack", "on or off"),
+    ("window_scaling", "on or off"),
+    ("ecn", "on or off"),
+    ("nodelay", "on or off"),
+    ("delack_max", "longest delay of an acknowledgement; 0: none is delayed"),
+    ("pacing", "on or off"),
+    ("slow_start_after_idle", "on or off"),
+    ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
+    ("user_timeout", "off or a time"),
+    ("syn_retries", "a number"),
+    ("path_start", "off, or the largest initial window in segments"),
+    ("handshake_timers", "off, or how many early retries"),
+    (
+        "handshake_copies",
+        "off, or the time between SYN or SYN-ACK and copy; with :data behind it the SYN's data is copied too",
+    ),
+    ("synack_retries", "a number"),
+    ("retries", "a number"),
+    ("fin_wait_2_timeout", "a time"),
+    ("mtu_probing", "off, on_black_hole, early or always"),
+    ("max_segment", "largest MSS to offer and to use"),
+    ("urgent", "out_of_band or inline"),
+    ("push_bursts", "on or off: PSH at the end of every burst, as in Linux with segmentation offload"),
+    ("hop_limit", "a number"),
+    ("dscp", "a number"),
+    ("redundancy_percent", "percent of the bytes sent, or off: no limit beyond that of each mechanism"),
+    (
+        "fast_open",
+        "off, or what of client, server there is, as in client,server: a client offers the option with every connect and send",
+    ),
+    ("fast_open_key", "PRIMARY or PRIMARY,BACKUP, each as four hexadecimal words with dashes"),
+    ("fast_open_max_pending", "connections of a listener that their SYN opened; overrides TCP_FASTOPEN"),
+    ("fast_open_max_per_ip", "such connections of one client"),
+    ("fast_open_require_cookie", "on or off"),
+    ("fast_open_hold_response", "on or off"),
+    ("fast_open_replay_window", "a time; 0: none"),
+    ("fast_open_amp_factor", "a number; 0: the initial window decides"),
+    ("fast_open_one_time", "on or off; of both ends"),
+    ("fast_open_no_cookie", "on or off; of the client"),
+    ("fast_open_experimental", "on or off; of the client"),
+    ("fast_open_hold_early", "on or off; of the client"),
+    ("fast_open_syn_rto_floor", "a time; of the client"),
+    ("fast_open_plain_copy_percent", "0 to 100; of the client"),
+    (
+        "fast_open_syn_parts",
+        "SYNs that the client sends of a long request, 1 to 4; above 1 the server takes them",
+    ),
+    (
+        "fast_open_data_after_syn",
+        "segments that the client sends behind a SYN with data; 0: neither sent nor taken",
+    ),
+    ("fast_open_last_ack_hold", "off, fast_opened or all"),
+    ("fast_open_black_hole_base", "a time; 0: no black hole is ever seen"),
+    ("proactive", proactive::TAKES),
+    ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
+    (
+        "loss_detection",
+        "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, rfc6937 (the rate reduction of 2012), as in rfc6675:no_fack,no_er",
+    ),
+    ("backlog", "connections that may wait for accept; overrides listen()"),
+    ("max_half_open", "connections in SYN-RECEIVED"),
+    ("syn_cookies", "off, under_flood or always"),
+];
+
+/// What holds for a run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The stack.
+    pub stack: StackConfig,
+    /// Its connections.
+    pub tcp: TcpConfig,
+    /// Its listeners, beside that.
+    pub listen: ListenConfig,
+    /// Fast Open of active opens that ask for it.
+    pub fast_open_connect: FastOpenConnect,
+    /// Every active open asks for it.
+    pub fast_open_always: bool,
+    /// Fast Open of listeners that ask for it.
+    pub fast_open_listen: FastOpenListen,
+    /// Every listener asks for it.
+    pub fast_open_all_listeners: bool,
+    /// Active opens may ask for it: bit 1 of Linux's `tcp_fastopen`.
+    pub fast_open_client_allowed: bool,
+    /// Listeners may ask for it: bit 2 of Linux's `tcp_fastopen`.
+    pub fast_open_server_allowed: bool,
+    /// Listeners agree on ECN although active opens do not ask for it: 2 in Linux's `tcp_ecn`.
+    pub ecn_passive: bool,
+    /// What a send buffer may hold unsent, bytes: Linux's `tcp_notsent_lowat`.
+    pub notsent_lowat: u32,
+    /// `profile=linux_suite`: buffers and retries are those of the suites that are written for Linux.
+    pub linux_suite: bool,
+    /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener has no
+    /// limit of Fast Open for each client, and nothing is written or shut before the handshake is complete.
+    pub like_linux: bool,
+    /// What keepalive is when a program switches it on.
+    pub keepalive: KeepaliveConfig,
+    /// Set by `--set backlog`: what listen() says does not count then.
+    pub fixed_backlog: bool,
+    /// Seed of the stack's random choices.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            stack: StackConfig::default(),
+            tcp: TcpConfig::default(),
+            listen: ListenConfig::default(),
+            fast_open_connect: FastOpenConnect::default(),
+            fast_open_always: false,
+            fast_open_listen: FastOpenListen::default(),
+            fast_open_all_listeners: false,
+            fast_open_client_allowed: true,
+            fast_open_server_allowed: true,
+            ecn_passive: false,
+            notsent_lowat: u32::MAX,
+            linux_suite: false,
+            like_linux: false,
+            keepalive: KeepaliveConfig::default(),
+            fixed_backlog: false,
+            seed: 1,
+        }
+    }
+}
+
+/// Why a setting was refused.
+type Refused = String;
+
+impl Settings {
+    /// Takes `key=value` with one of the [`keys`].
+    ///
+    /// # Errors
+    /// What is wrong with the key or the value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        let known = self.set_host(key, value)?
+            || self.set_transfer(key, value)?
+            || self.set_limits(key, value)?
+            || self.set_fast_open(key, value)?
+            || corrective::set(&mut self.tcp, key, value)?;
+        if known {
+            return Ok(());
+        }
+        let keys: Vec<&str> = keys().map(|(key, _)| key).collect();
+        Err(format!("{key}: no such key; there are {}", keys.join(", ")))
+    }
+
+    fn set_host(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        match key {
+            "profile" => self.profile(value)?,
+            "seed" => self.seed = number(key, value)?,
+            "mtu" => self.stack.mtu = number(key, value)?,
+            "fec_mem_total" => self.stack.fec_mem_total = number(key, value)?,
+            "max_super_segment" => self.stack.max_super_segment = number(key, value)?,
+            "max_connections" => self.stack.max_connections = number(key, value)?,
+            "msl" => self.stack.msl = span(key, value)?,
+            "time_wait_resets" => self.stack.time_wait_resets = on_off(key, value)?,
+            "granularity" => self.stack.granularity = span(key, value)?,
+            "challenge_acks_per_second" => self.stack.challenge_acks_per_second = number(key, value)?,
+            "backlog" => {
+                self.listen.backlog = number(key, value)?;
+                self.fixed_backlog = true;
+            }
+            "max_half_open" => self.listen.max_half_open = number(key, value)?,
+            "syn_cookies" => {
+                self.listen.syn_cookies = match value {
+                    "off" => SynCookies::Off,
+                    "under_flood" => SynCookies::UnderFlood,
+                    "always" => SynCookies::Always,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn profile(&mut self, value: &str) -> Result<(), Refused> {
+        match value {
+            "brisk" => {}
+            "linux_suite" => {
+                self.linux_suite = true;
+                self.tcp.receive_buffer = BufferConfig { initial: 540_000, max: 15_728_640 };
+                self.tcp.send_buffer = BufferConfig { initial: 262_144, max: 4_194_304 };
+                self.tcp.syn_retries = 5;
+                self.tcp.synack_retries = 5;
+            }
+            _ => return Err(refused("profile", value)),
+        }
+        Ok(())
+    }
+
+    fn set_fast_open(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let (listen, connect) = (&mut self.fast_open_listen, &mut self.fast_open_connect);
+        match key {
+            "fast_open" => {
+                let parts: Vec<&str> = value.split(',').collect();
+                if parts.iter().any(|part| !["off", "client", "server"].contains(part)) {
+                    return Err(refused(key, value));
+                }
+                self.fast_open_always = parts.contains(&"client");
+                self.fast_open_all_listeners = parts.contains(&"server");
+            }
+            "fast_open_key" => {
+                let keys = KeySource::parse(value).map_err(|_| refused(key, value))?;
+                self.stack.fast_open.keys = Some(keys);
+            }
+            "fast_open_max_pending" => listen.max_pending = number(key, value)?,
+            "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
+            "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
+            "fast_open_hold_response" => listen.hold_response = on_off(key, value)?,
+            "fast_open_replay_window" => {
+                let lifetime = span(key, value)?;
+                let window = ReplayWindow { lifetime, ..ReplayWindow::default() };
+                listen.replay_window = (!lifetime.is_zero()).then_some(window);
+            }
+            "fast_open_amp_factor" => listen.amp_factor = number(key, value)?,
+            "fast_open_one_time" => {
+                listen.one_time = on_off(key, value)?;
+                connect.one_time = listen.one_time;
+            }
+            "fast_open_no_cookie" => connect.no_cookie = on_off(key, value)?,
+            "fast_open_experimental" => connect.experimental = on_off(key, value)?,
+            "fast_open_hold_early" => connect.hold_early = on_off(key, value)?,
+            "fast_open_syn_rto_floor" => connect.syn_rto_floor = span(key, value)?,
+            "fast_open_syn_parts" => {
+                connect.syn_parts = number(key, value)?;
+                listen.data_after_syn = connect.syn_parts > 1;
+            }
+            "fast_open_data_after_syn" => {
+                connect.data_after_syn = number(key, value)?;
+                listen.data_after_syn = connect.data_after_syn > 0;
+            }
+            "fast_open_plain_copy_percent" => connect.plain_copy_percent = number(key, value)?,
+            "fast_open_black_hole_base" => self.stack.fast_open.memory.black_hole_base = span(key, value)?,
+            "fast_open_last_ack_hold" => {
+                self.stack.fast_open.last_ack_hold = match value {
+                    "off" => LastAckHold::Off,
+                    "fast_opened" => LastAckHold::FastOpened,
+                    "all" => LastAckHold::All,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_transfer(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let tcp = &mut self.tcp;
+        match key {
+            "congestion" => tcp.congestion = congestion(value)?,
+            "initial_window" => tcp.initial_window = number(key, value)?,
+            "rto_profile" => {
+                tcp.rto = match value {
+                    "linux" => RtoConfig::LINUX,
+                    "rfc6298" => RtoConfig::RFC6298,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "rto_var_floor" => tcp.rto.var_floor = span(key, value)?,
+            "rto_initial" => tcp.rto.initial = span(key, value)?,
+            "rto_min" => tcp.rto.min = span(key, value)?,
+            "rto_max" => tcp.rto.max = span(key, value)?,
+            "send_buffer" => tcp.send_buffer = buffer(key, value)?,
+            "receive_buffer" => tcp.receive_buffer = buffer(key, value)?,
+            "timestamps" => tcp.timestamps = on_off(key, value)?,
+            "sack" => tcp.sack = on_off(key, value)?,
+            "dsack" => tcp.dsack = on_off(key, value)?,
+            "window_scaling" => tcp.window_scaling = on_off(key, value)?,
+            "ecn" => tcp.ecn = on_off(key, value)?,
+            "nodelay" => tcp.nodelay = on_off(key, value)?,
+            "delack_max" => tcp.delack_max = span(key, value)?,
+            "pacing" => tcp.pacing = on_off(key, value)?.then(PacingConfig::default),
+            "slow_start_after_idle" => tcp.slow_start_after_idle = on_off(key, value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_limits(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
+        let tcp = &mut self.tcp;
+        match key {
+            "keepalive" => tcp.keepalive = keepalive(key, value)?,
+            "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
+            "path_start" => {
+                tcp.path_start = off_or(value, || Ok(PathStart { max_window: number(key, value)? }))?;
+            }
+            "handshake_timers" => {
+                let retries = || Ok(HandshakeTimers { retries: number(key, value)?, ..Default::default() });
+                tcp.handshake_timers = off_or(value, retries)?;
+            }
+            "handshake_copies" => {
+                tcp.handshake_copies = off_or(value, || {
+                    let (gap, with_data) =
+                        value.strip_suffix(":data").map_or((value, false), |gap| (gap, true));
+                    Ok(HandshakeCopies { gap: span(key, gap)?, with_data })
+                })?;
+            }
+            "syn_retries" => tcp.syn_retries = number(key, value)?,
+            "synack_retries" => tcp.synack_retries = number(key, value)?,
+            "retries" => tcp.retries = number(key, value)?,
+            "fin_wait_2_timeout" => tcp.fin_wait_2_timeout = span(key, value)?,
+            "mtu_probing" => {
+                tcp.mtu_probing = match value {
+                    "off" => MtuProbing::Off,
+                    "on_black_hole" => MtuProbing::OnBlackHole,
+                    "early" => MtuProbing::Early,
+                    "always" => MtuProbing::Always,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "max_segment" => tcp.max_segment = Some(number(key, value)?),
+            "urgent" => {
+                tcp.urgent = match value {
+                    "out_of_band" => UrgentPolicy::OutOfBand,
+                    "inline" => UrgentPolicy::Inline,
+                    _ => return Err(refused(key, value)),
+                }
+            }
+            "push_bursts" => tcp.push_bursts = on_off(key, value)?,
+            "hop_limit" => tcp.hop_limit = number(key, value)?,
+            "dscp" => tcp.dscp = number(key, value)?,
+            "redundancy_percent" => {
+                tcp.redundancy_percent = if value == "off" { None } else { Some(number(key, value)?) };
+            }
+            "proactive" => tcp.mechanisms.proactive = proactive::read(value)?,
+            "reactive" => tcp.mechanisms.reactive = reactive(value)?,
+            "loss_detection" => tcp.loss_detection = loss_detection(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn refused(key: &str, value: &str) -> Refused {
+    let takes = keys().find(|(known, _)| *known == key).map_or("a number", |(_, takes)| takes);
+    format!("{key}={value}: not understood; it takes {takes}")
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Refused> {
+    value.parse().map_err(|_| refused(key, value))
+}
+
+fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
+    match value {
+        "on" | "1" | "true" => Ok(true),
+        "off" | "0" | "false" => Ok(false),
+        _ => Err(refused(key, value)),
+    }
+}
+
+/// `None` for "off".
+fn off_or<T>(value: &str, read: impl FnOnce() -> Result<T, Refused>) -> Result<Option<T>, Refused> {
+    if value == "off" { Ok(None) } else { read().map(Some) }
+}
+
+/// A span of time: `40ms`, `2s`, `150us`, or `0`.
+fn span(key: &str, value: &str) -> Result<Duration, Refused> {
+    if value == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let unit_at = value.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(value.len());
+    let (amount, unit) = value.split_at(unit_at);
+    let amount: u64 = number(key, amount)?;
+    match unit {
+        "us" => Ok(Duration::from_micros(amount)),
+        "ms" => Ok(Duration::from_millis(amount)),
+        "s" => Ok(Duration::from_secs(amount)),
+        _ => Err(refused(key, value)),
+    }
+}
+
+fn buffer(key: &str, value: &str) -> Result<BufferConfig, Refused> {
+    let (initial, max) = value.split_once("..").unwrap_or((value, value));
+    Ok(BufferConfig { initial: number(key, initial)?, max: number(key, max)? })
+}
+
+fn congestion(value: &str) -> Result<CongestionAlgorithm, Refused> {
+    match value.split_once(':') {
+        None if value == "cubic" => Ok(CongestionAlgorithm::Cubic),
+        None if value == "reno" => Ok(CongestionAlgorithm::Reno),
+        Some(("fixed", window)) => number("congestion", window).map(CongestionAlgorithm::Fixed),
+        None | Some(_) => Err(refused("congestion", value)),
+    }
+}
+
+fn reactive(value: &str) -> Result<Reactive, Refused> {
+    let (engine, parts) = value.split_once(':').unwrap_or((value, ""));
+    let mut paper = PaperConfig::default();
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        match part {
+            "1" => paper.max_probes = 1,
+            "2" => paper.max_probes = 2,
+            "strict" => paper.strict_alg1 = true,
+            _ => return Err(refused("reactive", value)),
+        }
+    }
+    match engine {
+        "off" => Ok(Reactive::Off),
+        "rack_tlp" => Ok(Reactive::RackTlp(RackTlpConfig::default())),
+        "paper" => Ok(Reactive::Paper(paper)),
+        _ => Err(refused("reactive", value)),
+    }
+}
+
+fn loss_detection(value: &str) -> Result<LossDetection, Refused> {
+    let (engine, parts) = value.split_once(':').unwrap_or((value, ""));
+    let mut rfc6675 = Rfc6675Config::default();
+    for part in parts.split(',').filter(|part| !part.is_empty()) {
+        match part {
+            "fack" => rfc6675.fack = true,
+            "no_fack" => rfc6675.fack = false,
+            "no_er" => rfc6675.early_retransmit = EarlyRetransmit::Off,
+            "er" => rfc6675.early_retransmit = EarlyRetransmit::Rfc5827,
+            "rfc6937" => rfc6675.prr = PrrBound::Rfc6937,
+            "relaxed_er" => rfc6675.early_retransmit = EarlyRetransmit::Relaxed,
+            _ => return Err(refused("loss_detection", value)),
+        }
+    }
+    match engine {
+        "rack" => Ok(LossDetection::Rack),
+        "rfc6675" => Ok(LossDetection::Rfc6675(rfc6675)),
+        _ => Err(refused("loss_detection", value)),
+    }
+}
+
+fn keepalive(key: &str, value: &str) -> Result<Option<KeepaliveConfig>, Refused> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let mut parts = value.split('/');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(idle), Some(interval), Some(count), None) => Ok(Some(KeepaliveConfig {
+            idle: span(key, idle)?,
+            interval: span(key, interval)?,
+            count: number(key, count)?,
+        })),
+        _ => Err(refused(key, value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_key_is_known_and_refuses_nonsense_with_what_it_takes() {
+        for (key, takes) in keys() {
+            let refused = Settings::default().set(key, "nonsense").unwrap_err();
+            assert!(refused.contains(takes) && refused.starts_with(key), "{refused}");
+        }
+        assert!(Settings::default().set("colour", "red").unwrap_err().contains("initial_window"));
+    }
+
+    #[test]
+    fn values_have_units() {
+        let mut settings = Settings::default();
+        for (key, value) in [
+            ("delack_max", "0"),
+            ("rto_min", "20ms"),
+            ("keepalive", "2s/1s/3"),
+            ("receive_buffer", "540000..15728640"),
+            ("congestion", "fixed:10000"),
+        ] {
+            settings.set(key, value).unwrap();
+        }
+        assert_eq!(settings.tcp.delack_max, Duration::ZERO);
+        assert_eq!(settings.tcp.rto.min, Duration::from_millis(20));
+        assert_eq!(settings.tcp.keepalive.map(|keepalive| keepalive.count), Some(3));
+        assert_eq!(settings.tcp.receive_buffer, BufferConfig { initial: 540_000, max: 15_728_640 });
+        assert_eq!(settings.tcp.congestion, CongestionAlgorithm::Fixed(10_000));
+    }
+}

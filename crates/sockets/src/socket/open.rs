@@ -1,0 +1,286 @@
+//! Opening: bind, listen, accept, connect, and Fast Open on both sides.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::settings::{Settings, linux_syn_retries};
+use brisk_tcp::config::ConnectConfig;
+use brisk_tcp::fast_open::FastOpenConnect;
+use brisk_tcp::{ConnId, ListenConfig, Stack};
+use brisk_wire::Instant;
+
+use super::{Family, Role, Socket, is_any_v6, plain};
+use crate::errno::{Answer, Errno};
+
+/// Backlog and half-open limit of Linux for a listener (somaxconn).
+pub(crate) const MOST_WAITING: i32 = 4096;
+
+impl Socket {
+    /// bind().
+    pub(crate) fn bind(&mut self, addr: SocketAddr) -> Answer<()> {
+        if self.over && !self.bound {
+            self.become_fresh();
+        }
+        if self.local.is_some() || self.role != Role::Fresh {
+            return Err(Errno(libc::EINVAL));
+        }
+        if self.family == Family::V4 && addr.is_ipv6() {
+            return Err(Errno(libc::EAFNOSUPPORT));
+        }
+        self.local = Some(addr);
+        self.bound = true;
+        Ok(())
+    }
+
+    /// listen(). Called again it changes the backlog.
+    pub(crate) fn listen(
+        &mut self,
+        backlog: i32,
+        stack: &mut Stack,
+        settings: &Settings,
+        now: Instant,
+    ) -> Answer<()> {
+        if matches!(self.role, Role::Connection(_)) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // As in Linux, one more than the backlog may wait.
+        // What is negative asks for as much as there is.
+        self.backlog = (backlog as u32).min(MOST_WAITING as u32) as usize + 1;
+        self.open_listeners(stack, settings, now)
+    }
+
+    /// Options of a listener were changed: its next connections shall have them.
+    pub(crate) fn renew_listeners(&mut self, stack: &mut Stack, settings: &Settings, now: Instant) {
+        // With connections waiting the change would reset them.
+        if matches!(self.role, Role::Listening(_)) && self.waiting == 0 {
+            let _ = self.open_listeners(stack, settings, now);
+        }
+    }
+
+    fn open_listeners(&mut self, stack: &mut Stack, settings: &Settings, now: Instant) -> Answer<()> {
+        if let Role::Listening(ids) = &self.role {
+            for id in ids {
+                stack.close_listener(*id, now);
+            }
+            self.role = Role::Fresh;
+        }
+        let any = match self.family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let local = self.local.unwrap_or(SocketAddr::new(any, 0));
+        let config = self.listen_config(settings);
+        let first = stack.listen(plain(local), config.clone())?;
+        let mut ids = vec![first];
+        let port = stack.listener_addr(first).map_or(local.port(), |addr| addr.port());
+        self.local = Some(SocketAddr::new(local.ip(), port));
+        if is_any_v6(local) && !self.options.v6_only {
+            let both = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
+            match stack.listen(both, config) {
+                Ok(second) => ids.push(second),
+                Err(error) => {
+                    stack.close_listener(first, now);
+                    return Err(error.into());
+                }
+            }
+        }
+        self.role = Role::Listening(ids);
+        Ok(())
+    }
+
+    fn listen_config(&self, settings: &Settings) -> ListenConfig {
+        let backlog = if settings.fixed_backlog { settings.listen.backlog } else { self.backlog };
+        let mut config = ListenConfig { tcp: self.tcp.clone(), backlog, ..settings.listen.clone() };
+        config.tcp.ecn |= settings.ecn_passive;
+        config.defer_accept = self.options.defer_accept;
+        let asked = settings.fast_open_all_listeners || self.options.fast_open_queue.is_some();
+        if asked && settings.fast_open_server_allowed {
+            let mut fast_open = settings.fast_open_listen.clone();
+            if settings.like_linux {
+                // Linux has no limit for each client.
+                fast_open.max_per_ip = u16::MAX;
+            }
+            if let Some(queue) = self.options.fast_open_queue {
+                fast_open.max_pending = queue;
+            }
+            if let Some(keys) = &self.options.fast_open_keys {
+                fast_open.keys = Some(keys.clone());
+            }
+            fast_open.require_cookie &= !self.options.fast_open_no_cookie;
+            config.fast_open = Some(fast_open);
+        }
+        config
+    }
+
+    /// accept(): the oldest connection that waits.
+    pub(crate) fn accept(&mut self, stack: &mut Stack) -> Answer<Option<(ConnId, SocketAddr)>> {
+        let Role::Listening(ids) = &self.role else { return Err(Errno(libc::EINVAL)) };
+        for id in ids {
+            if let Some((conn, remote)) = stack.accept(*id) {
+                return Ok(Some((conn, self.as_seen(remote))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// connect(), the first time: the SYN leaves, or waits for the first write. `None`: the handshake is
+    /// on its way.
+    pub(crate) fn connect(
+        &mut self,
+        remote: SocketAddr,
+        stack: &mut Stack,
+        settings: &Settings,
+        now: Instant,
+    ) -> Answer<Option<()>> {
+        match &self.role {
+            Role::Fresh => {}
+            Role::Listening(_) => return Err(Errno(libc::EISCONN)),
+            Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
+            Role::Connection(_) => return self.connect_again(),
+        }
+        let id = self.open(remote, self.options.fast_open_connect, stack, settings, now)?;
+        if stack.conn_info(id).is_some_and(|info| info.syn_room.is_some()) {
+            self.deferred = true;
+            return Ok(Some(()));
+        }
+        stack.send_deferred_syn(id, now);
+        self.connecting = true;
+        Ok(None)
+    }
+
+    /// An attempt to connect has failed: Linux lets the program try again on the same socket.
+    fn is_forgotten(&self) -> bool {
+        self.over && !self.connected
+    }
+
+    /// Tells the error of the attempt that failed, if it was not told; after that the socket is fresh.
+    pub(crate) fn restart(&mut self, stack: &mut Stack, now: Instant) -> Answer<()> {
+        let told = self.take_error();
+        self.disconnect(stack, now);
+        self.error = None;
+        told
+    }
+
+    fn connect_again(&mut self) -> Answer<Option<()>> {
+        if self.connecting && self.connected {
+            self.connecting = false;
+            return Ok(Some(()));
+        }
+        Err(Errno(match self.connected || self.deferred {
+            true => libc::EISCONN,
+            false if self.over => libc::ECONNABORTED,
+            false => libc::EALREADY,
+        }))
+    }
+
+    /// Whether the handshake that connect() began has come to an end.
+    pub(crate) fn connect_outcome(&mut self) -> Answer<Option<()>> {
+        self.take_error()?;
+        if self.over && !self.connected {
+            return Err(Errno(libc::ECONNABORTED));
+        }
+        if self.connected {
+            self.connecting = false;
+        }
+        Ok(self.connected.then_some(()))
+    }
+
+    /// sendto(MSG_FASTOPEN) on a fresh socket: how many bytes the SYN takes, if it takes any.
+    pub(crate) fn connect_with_data(
+        &mut self,
+        remote: SocketAddr,
+        data: &[u8],
+        stack: &mut Stack,
+        settings: &Settings,
+        now: Instant,
+    ) -> Answer<usize> {
+        match &self.role {
+            Role::Fresh => {}
+            Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
+            // The handshake that an earlier connect() began is complete: the data follows it.
+            Role::Connection(_) if self.connected && self.connecting => {
+                self.connecting = false;
+                return Ok(0);
+            }
+            Role::Connection(_) if self.connected => return Err(Errno(libc::EISCONN)),
+            Role::Connection(_) => return Err(Errno(libc::EALREADY)),
+            Role::Listening(_) => return Err(Errno(libc::EISCONN)),
+        }
+        if !settings.fast_open_client_allowed {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if !settings.like_linux {
+            let config = self.connect_config(plain(remote), true, settings);
+            let (id, taken) = stack.connect_with_data(plain(remote), data, &config, now)?;
+            self.note_opened(id);
+            self.connecting = true;
+            self.written = taken as u64;
+            return Ok(taken);
+        }
+        self.open(remote, true, stack, settings, now)?;
+        self.connecting = true;
+        self.send_syn_with(data, stack, now)
+    }
+
+    /// Lets a SYN go that waits, with as much of `data` as it can carry.
+    pub(crate) fn send_syn_with(&mut self, data: &[u8], stack: &mut Stack, now: Instant) -> Answer<usize> {
+        let id = self.conn().ok_or(Errno(libc::ENOTCONN))?;
+        self.deferred = false;
+        let room = stack.conn_info(id).and_then(|info| info.syn_room).unwrap_or(0) as usize;
+        let fits = data.get(..room).unwrap_or(data);
+        let taken = if fits.is_empty() { 0 } else { stack.write(id, fits, now).unwrap_or(0) };
+        stack.send_deferred_syn(id, now);
+        self.written += taken as u64;
+        Ok(taken)
+    }
+
+    fn open(
+        &mut self,
+        remote: SocketAddr,
+        fast: bool,
+        stack: &mut Stack,
+        settings: &Settings,
+        now: Instant,
+    ) -> Answer<ConnId> {
+        let id = stack.connect(plain(remote), &self.connect_config(plain(remote), fast, settings), now)?;
+        self.note_opened(id);
+        Ok(id)
+    }
+
+    fn note_opened(&mut self, id: ConnId) {
+        self.role = Role::Connection(id);
+        self.active = true;
+        self.error = None;
+    }
+
+    /// What an active open to `remote` takes; `fast` if the call itself asks for Fast Open.
+    fn connect_config(&self, remote: SocketAddr, fast: bool, settings: &Settings) -> ConnectConfig {
+        let local =
+            self.local.map(plain).filter(|local| local.is_ipv4() == remote.is_ipv4() || local.port() != 0);
+        let local = local.map(|local| match (local.ip().is_unspecified(), remote.is_ipv4()) {
+            (true, true) => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), local.port()),
+            (true, false) | (false, _) => local,
+        });
+        let asked = (fast || settings.fast_open_always) && settings.fast_open_client_allowed;
+        let mut tcp = self.tcp.clone();
+        tcp.syn_retries = linux_syn_retries(tcp.syn_retries, tcp.syn_linear_retries);
+        ConnectConfig { tcp, local, fast_open: asked.then(|| self.fast_open_connect(settings)) }
+    }
+
+    fn fast_open_connect(&self, settings: &Settings) -> FastOpenConnect {
+        let asked = settings.fast_open_connect;
+        let no_cookie = asked.no_cookie || self.options.fast_open_no_cookie;
+        if !settings.like_linux {
+            return FastOpenConnect { defer: self.options.fast_open_connect, no_cookie, ..asked };
+        }
+        // Linux waits a second for the answer to a SYN with data, whatever it remembers of the path.
+        FastOpenConnect {
+            defer: true,
+            syn_rto_percent: 300,
+            syn_rto_floor: Duration::from_secs(1),
+            no_cookie,
+            assume_mtu: true,
+            ..asked
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Reading: the stream, the urgent byte, the error queue.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use brisk_tcp::Stack;
+use brisk_tcp::connection::State;
+use brisk_tcp::error::ReadError;
+use brisk_wire::Instant;
+
+use super::{Family, Role, Socket};
+use crate::errno::{Answer, Errno};
+use crate::error_queue::{Entry, ExtendedError, Quoted};
+
+/// `TCP_CM_INQ` of linux/tcp.h.
+const TCP_CM_INQ: i32 = libc::TCP_INQ;
+
+/// What a read brings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// The data.
+    pub bytes: Vec<u8>,
+    /// What the call answers; more than `bytes` if they were thrown away (MSG_TRUNC).
+    pub count: usize,
+    /// What stands beside it.
+    pub control: Vec<Control>,
+    /// `msg_flags`.
+    pub flags: i32,
+    /// Where an error came from.
+    pub from: Option<SocketAddr>,
+}
+
+/// A control message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Control {
+    /// `cmsg_level`.
+    pub level: i32,
+    /// `cmsg_type`.
+    pub kind: i32,
+    /// In the layout of this machine.
+    pub data: Vec<u8>,
+}
+
+impl Socket {
+    /// recv() and its kin, once: `None` if there is nothing yet.
+    pub(crate) fn read(
+        &mut self,
+        len: usize,
+        flags: i32,
+        stack: &mut Stack,
+        now: Instant,
+        stamp: impl Fn(Instant) -> Duration,
+    ) -> Answer<Option<Received>> {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            let entry = self.errors.pop().ok_or(Errno(libc::EAGAIN))?;
+            if entry.quoted.is_some() {
+                // Who has read it knows the error.
+                self.error = None;
+            }
+            return Ok(Some(self.told(&entry, len)));
+        }
+        let id = match self.role {
+            Role::Connection(id) => id,
+            Role::Fresh if flags & libc::MSG_OOB != 0 => return Err(Errno(libc::EINVAL)),
+            Role::Fresh => {
+                self.take_error()?;
+                let nothing = Some(Received::default()).filter(|_| self.read_shut);
+                return nothing.map(Some).ok_or(Errno(libc::ENOTCONN));
+            }
+            Role::Listening(_) => return Err(Errno(libc::ENOTCONN)),
+        };
+        if flags & libc::MSG_OOB != 0 {
+            let byte = stack.read_urgent(id).map_err(|_| Errno(libc::EINVAL))?;
+            return Ok(Some(Received {
+                bytes: vec![byte],
+                count: 1,
+                flags: libc::MSG_OOB,
+                ..Received::default()
+            }));
+        }
+        let mut buffer = vec![0; len];
+        let read = match flags & libc::MSG_PEEK != 0 {
+            true => stack.peek(id, &mut buffer),
+            false => stack.read(id, &mut buffer, now),
+        };
+        match read {
+            Ok(count) => {
+                buffer.truncate(count);
+                let control = self.control(stack, count, &stamp);
+                if flags & libc::MSG_TRUNC != 0 {
+                    buffer.clear();
+                }
+                Ok(Some(Received { bytes: buffer, count, control, ..Received::default() }))
+            }
+            Err(ReadError::WouldBlock) if self.read_shut => Ok(Some(Received::default())),
+            Err(ReadError::WouldBlock) => Ok(None),
+            Err(ReadError::NoConnection) => Err(Errno(libc::EBADF)),
+            Err(ReadError::Closed(_)) => {
+                self.take_error()?;
+                Ok(Some(Received::default()))
+            }
+        }
+    }
+
+    /// What goes with data: when it arrived, and how much is left.
+    fn control(&self, stack: &mut Stack, count: usize, stamp: &impl Fn(Instant) -> Duration) -> Vec<Control> {
+        let mut control = Vec::new();
+        if self.errors.stamps_arrivals()
+            && count > 0
+            && let Some(at) = self.usage.last_data
+        {
+            control.push(stamps(stamp(at)));
+        }
+        if self.options.inq
+            && let Some(id) = self.conn()
+        {
+            // The peer's FIN has a number too: at the end of the stream there is still something to read.
+            let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
+            let left = stack.readable(id) as i32 + i32::from(at_end || self.usage.peer_closed());
+            control.push(Control {
+                level: libc::SOL_TCP,
+                kind: TCP_CM_INQ,
+                data: left.to_ne_bytes().to_vec(),
+            });
+        }
+        control
+    }
+
+    fn told(&self, entry: &Entry, len: usize) -> Received {
+        let mut control: Vec<Control> = entry.stamp.into_iter().map(stamps).collect();
+        let quoted = entry.quoted.as_deref();
+        let (level, kind) = match self.family {
+            Family::V4 => (libc::SOL_IP, libc::IP_RECVERR),
+            Family::V6 => (libc::SOL_IPV6, libc::IPV6_RECVERR),
+        };
+        control.push(Control { level, kind, data: extended_error(&entry.error, quoted, self.family) });
+        let mut bytes = quoted.map_or_else(Vec::new, |quoted| quoted.segment.clone());
+        let truncated = if entry.has_payload || bytes.len() > len { libc::MSG_TRUNC } else { 0 };
+        bytes.truncate(len);
+        let from = quoted.map(|quoted| self.as_seen(quoted.destination));
+        let (count, flags) = (bytes.len(), libc::MSG_ERRQUEUE | truncated);
+        Received { bytes, count, control, flags, from }
+    }
+
+    /// The connection has not reached the point where data can flow.
+    pub(crate) fn in_handshake(&self, stack: &Stack) -> bool {
+        !self.connected && self.conn().and_then(|id| stack.state(id)) == Some(State::SynSent)
+    }
+}
+
+/// SCM_TIMESTAMPING: three times, of which the first is the software's.
+fn stamps(at: Duration) -> Control {
+    let mut data = vec![0; 48];
+    data[..8].copy_from_slice(&(at.as_secs() as i64).to_ne_bytes());
+    data[8..16].copy_from_slice(&i64::from(at.subsec_nanos()).to_ne_bytes());
+    Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data }
+}
+
+/// `struct sock_extended_err` and the address of who caused it, which is empty if nobody did.
+fn extended_error(error: &ExtendedError, quoted: Option<&Quoted>, family: Family) -> Vec<u8> {
+    let mut data = Vec::with_capacity(44);
+    data.extend(error.errno.to_ne_bytes());
+    data.extend([error.origin, error.kind, error.code, 0]);
+    data.extend(error.info.to_ne_bytes());
+    data.extend(error.data.to_ne_bytes());
+    let known = data.len();
+    let offender = match family {
+        Family::V4 => 16,
+        Family::V6 => 28,
+    };
+    if let Some(quoted) = quoted {
+        match (family, quoted.offender) {
+            (Family::V4, IpAddr::V4(ip)) => {
+                data.extend((libc::AF_INET as u16).to_ne_bytes());
+                data.extend([0, 0]);
+                data.extend(ip.octets());
+            }
+            (_, ip) => {
+                let ip = match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                };
+                data.extend((libc::AF_INET6 as u16).to_ne_bytes());
+                data.extend([0; 6]);
+                data.extend(ip.octets());
+            }
+        }
+    }
+    data.resize(known + offender, 0);
+    data
+}

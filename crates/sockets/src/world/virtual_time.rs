@@ -1,0 +1,285 @@
+//! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
+//!
+//! One thread drives: the one that loaded the library. It moves the clock (`usleep`, `gettimeofday`,
+//! `netdev_receive`). Another makes the calls that block. Such a caller sleeps until something has
+//! changed and tries again. Whoever changed something and wants to move the clock afterwards waits until
+//! every sleeper has tried, and until those who got what they wanted have left the library and asked for
+//! the time: otherwise the clock would run on before they could see when they returned.
+
+mod steps;
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use brisk_wire::Instant;
+
+use crate::errno::{Answer, Errno};
+use crate::flags::SoFlags;
+use crate::host::Host;
+use crate::world::World;
+
+/// How long the clock stands still, in real time, for a caller that was woken and does not ask for the
+/// time: a program that is not packetdrill need not.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Timers in a row without a packet after which nothing more is expected to leave.
+const MOST_TIMERS: u32 = 1_000_000;
+/// How far `netdev_receive` looks ahead for a packet: longer than any timer of TCP.
+const HORIZON: Duration = Duration::from_secs(24 * 3600);
+
+/// A host whose clock its driver moves, and the callers that sleep until something happens there.
+#[derive(Debug)]
+pub struct VirtualWorld {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    driver: ThreadId,
+    sleepers: Vec<Sleeper>,
+    /// Callers that were woken and have not asked for the time.
+    returning: Vec<ThreadId>,
+    /// Nobody drives any more: calls that wait are over.
+    ended: bool,
+}
+
+/// A caller that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Sleeper {
+    thread: ThreadId,
+    until: Option<Instant>,
+    /// Something has changed since it tried last.
+    must_try: bool,
+}
+
+impl Inner {
+    /// When the next timer is due, of the stack or of a sleeper.
+    fn next_wake(&self) -> Option<Instant> {
+        let limits = self.sleepers.iter().filter_map(|sleeper| sleeper.until);
+        limits.chain(self.host.next_timeout()).min()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.returning.is_empty() && self.sleepers.iter().all(|sleeper| !sleeper.must_try)
+    }
+}
+
+type Locked<'a> = MutexGuard<'a, Inner>;
+
+impl VirtualWorld {
+    /// A world that the calling thread drives.
+    pub fn new(flags: SoFlags) -> VirtualWorld {
+        VirtualWorld::of(Host::new(flags))
+    }
+
+    fn of(host: Host) -> VirtualWorld {
+        let inner = Inner {
+            host,
+            driver: thread::current().id(),
+            sleepers: Vec::new(),
+            returning: Vec::new(),
+            ended: false,
+        };
+        VirtualWorld { inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        // A panic in a call has been answered by an error; the host is still the best there is.
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let me = thread::current().id();
+        // Whoever calls again has returned.
+        inner.returning.retain(|thread| *thread != me);
+        inner
+    }
+
+    /// The driver itself waits: nobody else moves the clock, so that it goes to the next timer.
+    fn drive<'a>(&'a self, mut inner: Locked<'a>, until: Option<Instant>) -> Answer<Locked<'a>> {
+        let next = inner.next_wake().into_iter().chain(until).min();
+        // Nothing will ever happen again: better an error than a program that hangs.
+        let next = next.ok_or(Errno(libc::EDEADLK))?;
+        inner.host.reach(next);
+        self.tell(&mut inner);
+        Ok(self.settle(inner))
+    }
+
+    fn sleep<'a>(&'a self, mut inner: Locked<'a>, sleeper: Sleeper) -> Locked<'a> {
+        inner.sleepers.push(sleeper);
+        self.changed.notify_all();
+        loop {
+            let mine = inner.sleepers.iter().find(|known| known.thread == sleeper.thread);
+            if mine.is_none_or(|mine| mine.must_try) {
+                return inner;
+            }
+            inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Something may have changed: everybody who sleeps shall try again.
+    fn tell(&self, inner: &mut Inner) {
+        if inner.sleepers.is_empty() {
+            return;
+        }
+        inner.sleepers.iter_mut().for_each(|sleeper| sleeper.must_try = true);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the sleepers have tried and those who were woken have returned.
+    fn settle<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
+        let started = std::time::Instant::now();
+        while !inner.is_settled() {
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                inner.returning.clear();
+                return inner;
+            }
+            let waited = self.changed.wait_timeout(inner, left);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        inner
+    }
+
+    /// Lets the clock run to `to`, timer by timer.
+    fn pass<'a>(&'a self, inner: Locked<'a>, to: Instant) -> Locked<'a> {
+        let mut inner = self.settle(inner);
+        while let Some(next) = inner.next_wake().filter(|next| *next <= to) {
+            inner.host.reach(next);
+            self.tell(&mut inner);
+            inner = self.settle(inner);
+            // A sleeper whose time is over has gone; one that has not yet tried must not stop the clock.
+            if inner.next_wake().is_some_and(|again| again <= inner.host.now)
+                && inner.host.next_timeout() != inner.next_wake()
+            {
+                let now = inner.host.now;
+                inner.sleepers.retain(|sleeper| sleeper.until.is_none_or(|until| until > now));
+            }
+        }
+        inner.host.reach(to);
+        inner
+    }
+
+    /// usleep().
+    pub fn advance(&self, span: Duration) {
+        let inner = self.lock();
+        let to = inner.host.now + span;
+        drop(self.pass(inner, to));
+    }
+
+    /// gettimeofday(): microseconds since 1970. It takes a microsecond: packetdrill waits for the last few
+    /// by asking again and again.
+    pub fn time_of_day(&self) -> u64 {
+        let inner = self.lock();
+        self.changed.notify_all();
+        let inner = if thread::current().id() == inner.driver {
+            let to = inner.host.now + Duration::from_micros(1);
+            self.pass(inner, to)
+        } else {
+            inner
+        };
+        inner.host.time_of_day(inner.host.now)
+    }
+
+    /// The next packet that leaves, with its time of day: the clock runs from timer to timer until there is
+    /// one. `None` if nothing will be sent any more.
+    pub fn next_packet(&self) -> Option<(u64, Vec<u8>)> {
+        let mut inner = self.settle(self.lock());
+        let horizon = inner.host.now + HORIZON;
+        for _ in 0..MOST_TIMERS {
+            if inner.host.has_packet() {
+                break;
+            }
+            let next = inner.next_wake().filter(|next| *next <= horizon)?;
+            inner = self.pass(inner, next);
+        }
+        let (at, packet) = inner.host.next_packet()?;
+        Some((inner.host.time_of_day(at), packet))
+    }
+}
+
+impl World for VirtualWorld {
+    fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T> {
+        let mut inner = self.lock();
+        let answer = call(&mut inner.host);
+        inner.host.drain();
+        self.tell(&mut inner);
+        answer
+    }
+
+    fn wait<T>(
+        &self,
+        limit: Option<Duration>,
+        mut attempt: impl FnMut(&mut Host) -> Answer<Option<T>>,
+    ) -> Answer<Option<T>> {
+        let me = thread::current().id();
+        let mut inner = self.lock();
+        let until = limit.map(|limit| inner.host.now + limit);
+        let mut slept = false;
+        loop {
+            let answer = attempt(&mut inner.host);
+            inner.host.drain();
+            inner.sleepers.retain(|sleeper| sleeper.thread != me);
+            if inner.ended {
+                return Err(Errno(libc::EINTR));
+            }
+            self.tell(&mut inner);
+            let over = until.is_some_and(|until| until <= inner.host.now);
+            if over || !matches!(answer, Ok(None)) {
+                if slept && me != inner.driver {
+                    inner.returning.push(me);
+                }
+                self.changed.notify_all();
+                return answer;
+            }
+            inner = match me == inner.driver {
+                true => self.drive(inner, until)?,
+                false => self.sleep(inner, Sleeper { thread: me, until, must_try: false }),
+            };
+            slept = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn world() -> Arc<VirtualWorld> {
+        Arc::new(VirtualWorld::new(SoFlags::default()))
+    }
+
+    #[test]
+    fn the_clock_moves_by_sleeping_and_by_being_asked() {
+        let world = world();
+        let start = world.time_of_day();
+        assert_eq!(world.time_of_day(), start + 1);
+        world.advance(Duration::from_millis(250));
+        assert_eq!(world.time_of_day(), start + 250_002);
+    }
+
+    #[test]
+    fn a_caller_that_waits_sees_the_time_at_which_its_wait_was_over() {
+        let world = world();
+        let start = world.time_of_day();
+        let other = Arc::clone(&world);
+        let caller = thread::spawn(move || {
+            let answer = other.wait(Some(Duration::from_millis(100)), |_| Ok(None::<()>));
+            (answer, other.time_of_day())
+        });
+        while world.inner.lock().unwrap().sleepers.is_empty() {
+            thread::yield_now();
+        }
+        world.advance(Duration::from_secs(3));
+        let (answer, returned) = caller.join().unwrap();
+        assert_eq!(answer, Ok(None));
+        assert_eq!(returned - start, 100_000);
+        assert_eq!(world.time_of_day() - start, 3_000_001);
+    }
+
+    #[test]
+    fn the_driver_does_not_hang_where_nothing_can_happen() {
+        assert_eq!(world().wait(None, |_| Ok(None::<()>)), Err(Errno(libc::EDEADLK)));
+        assert_eq!(world().next_packet(), None);
+    }
+}

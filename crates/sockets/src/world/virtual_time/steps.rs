@@ -1,0 +1,113 @@
+//! For a driver that goes from timer to timer and looks at everything in between: packet scripts.
+//!
+//! Calls are made by another thread, so that those that block can. That thread calls [`VirtualWorld::returned`] after
+//! each of them, once it has stored the answer.
+
+use brisk_tcp::stack::Rx;
+
+use super::{Inner, VirtualWorld};
+use crate::errno::Answer;
+use crate::host::{Host, START};
+use crate::settings::Settings;
+use brisk_wire::Instant;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// What the stack does that it never should.
+const RUNS_AWAY: &str = "the stack sends, or wants to be woken, for ever at one instant: a bug of the stack";
+
+impl VirtualWorld {
+    /// A world whose host is set to `settings`, and which the calling thread drives.
+    ///
+    /// # Errors
+    /// `EINVAL` if the settings contradict each other.
+    pub fn given(settings: Settings) -> Answer<VirtualWorld> {
+        let mut host = Host::given(settings);
+        host.refresh()?;
+        Ok(VirtualWorld::of(host))
+    }
+
+    /// The time since the clock started.
+    pub fn elapsed(&self) -> Duration {
+        self.lock().host.now.saturating_since(START)
+    }
+
+    /// The time of day at which the clock started, microseconds since 1970.
+    pub fn start_of_day(&self) -> u64 {
+        self.lock().host.time_of_day(START)
+    }
+
+    /// Lets the next thing happen that is due before `to` after the start, or at it with `inclusive`: a timer of the
+    /// stack, or the end of a wait. False if there is none.
+    ///
+    /// # Errors
+    /// One line about a stack that runs away.
+    pub fn step(&self, to: Duration, inclusive: bool) -> Result<bool, String> {
+        let mut inner = self.settle(self.lock());
+        let end = START + to;
+        let due = inner.next_wake().filter(|due| *due < end || (inclusive && *due == end));
+        let Some(due) = due else { return Ok(false) };
+        inner.host.reach(due);
+        if inner.host.runs_away() {
+            inner.host.reach(due);
+        }
+        let failed = inner.host.runs_away();
+        self.tell(&mut inner);
+        drop(self.settle(inner));
+        if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(true) }
+    }
+
+    /// Nothing happens any more before `to` after the start: it is now. What is due just then is not done.
+    pub fn set_clock(&self, to: Duration) {
+        let mut inner = self.lock();
+        inner.host.now = inner.host.now.max(START + to);
+    }
+
+    /// A packet arrives.
+    ///
+    /// # Errors
+    /// One line about a stack that runs away.
+    pub fn arrive(&self, packet: &[u8]) -> Result<(), String> {
+        let mut inner = self.lock();
+        // Before the first socket there is a stack already.
+        let _ = inner.host.arrive(packet, Rx::default());
+        let failed = inner.host.sends_without_end();
+        self.tell(&mut inner);
+        drop(self.settle(inner));
+        if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(()) }
+    }
+
+    /// The packets that have left since the last look, each with the time since the start.
+    pub fn take_packets(&self) -> Vec<(Duration, Vec<u8>)> {
+        let mut inner = self.lock();
+        let since = |at: Instant| at.saturating_since(START);
+        std::iter::from_fn(|| inner.host.next_packet()).map(|(at, packet)| (since(at), packet)).collect()
+    }
+
+    /// Looks at the host.
+    pub fn look<T>(&self, look: impl FnOnce(&mut Host) -> T) -> T {
+        look(&mut self.lock().host)
+    }
+
+    /// Waits until the thread that makes calls sleeps in one, or `returned` says that it has come back.
+    pub fn await_caller(&self, mut returned: impl FnMut() -> bool) {
+        let mut inner = self.lock();
+        let sleeps = |inner: &Inner| inner.sleepers.iter().any(|sleeper| !sleeper.must_try);
+        while !returned() && !sleeps(&inner) {
+            inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The thread that makes calls has come back from one.
+    pub fn returned(&self) {
+        let _inner = self.lock();
+        self.changed.notify_all();
+    }
+
+    /// The calls that wait answer `EINTR`, and all that will.
+    pub fn hang_up(&self) {
+        let mut inner = self.lock();
+        inner.ended = true;
+        self.tell(&mut inner);
+    }
+}
