@@ -99,6 +99,7 @@ fn results_of_calls_are_compared() {
         ("+0 recv(4, ..., 10, MSG_ERRQUEUE) = 10\n", "recv: expected 10, the stack gives -1 EAGAIN"),
         ("+0...0.1 read(4, ..., 10) = 10\n", "has not returned at the end"),
         ("+0...0.1 write(4, ..., 10) = 10\n", "write returns at once instead of at 0.200000"),
+        ("+0 write(4, ..., 90006666666666666) = 3000\n", "a call moves 268435456 at most here"),
         ("+0 frobnicate(4) = 0\n", "the system call frobnicate is not supported"),
         ("+0 ioctl(4, SIOCINQ, [5]) = 0\n", "ioctl: expected [5], it is [0]"),
     ] {
