@@ -166,7 +166,7 @@ impl Connection {
 
     /// What leaves from now on: all that is written if the window takes it within a round trip, else what
     /// the window lets go now.
-    fn next_flight(&self, room: &Room, unsent: u32) -> Flight {
+    pub(crate) fn next_flight(&self, room: &Room, unsent: u32) -> Flight {
         let mss = self.payload_limit();
         let by_window = room.cwnd.saturating_sub(room.pipe).min(room.peer).max(mss);
         let last = unsent <= room.cwnd;

@@ -7,7 +7,7 @@ use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::arrive::Verdict;
 use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
-use crate::connection::{Connection, Env, State};
+use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
@@ -293,8 +293,8 @@ impl Connection {
     /// When Proactive wants to be woken.
     pub(crate) fn proactive_timeout(&self) -> Option<Instant> {
         let proactive = self.proactive()?;
-        let sends = self.state.sends() || self.state == State::SynReceived;
-        let copies = proactive.copies.next_timeout().filter(|_| sends);
+        // Before the handshake is complete no round trip is known, and a copy leaves with its original.
+        let copies = proactive.copies.next_timeout().filter(|_| self.state.sends());
         let filter = proactive.filter.next_timeout().filter(|_| self.closed.is_none());
         [copies, filter].into_iter().flatten().min()
     }

@@ -40,8 +40,6 @@ pub(crate) struct HalfOpen {
     irs: SeqNum,
     ts_value: u32,
     answered: u32,
-    /// The first time that the answer was sent again.
-    first_repeated: u32,
     /// The last time that the timer fired.
     timed_out: u32,
     /// Slot of the listener.
@@ -132,7 +130,6 @@ impl HalfOpen {
             irs: seq,
             ts_value: options.timestamps.map_or(0, |timestamps| timestamps.value),
             answered: 0,
-            first_repeated: 0,
             timed_out: 0,
             repeated_after: 0,
             listener: listener.index,
@@ -201,9 +198,6 @@ impl HalfOpen {
             Stage::Made => self.answered = at,
             Stage::TimedOut => {
                 self.repeated_after = at.saturating_sub(self.timed_out).try_into().ok()?;
-                if self.timeouts == 1 {
-                    self.first_repeated = at;
-                }
             }
             Stage::Answered => return None,
         }
@@ -419,8 +413,8 @@ impl Stack {
         Some(connection)
     }
 
-    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its first
-    /// retransmission left and when the last; of those between it is enough that they did.
+    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its last
+    /// retransmission left; of those before it is enough that they did.
     fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
         self.send_into_the_void(connection, half_open.at(half_open.answered));
         let last = half_open.at(half_open.timed_out);
@@ -428,11 +422,8 @@ impl Stack {
             let is_last = timeout == half_open.timeouts;
             let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
             connection.on_timeout(timed_out);
-            let repeated = match timeout {
-                1 => half_open.at(half_open.first_repeated),
-                _ if is_last => last + Duration::from_micros(half_open.repeated_after.into()),
-                _ => timed_out,
-            };
+            let late = Duration::from_micros(half_open.repeated_after.into());
+            let repeated = if is_last { last + late } else { timed_out };
             self.send_into_the_void(connection, repeated);
         }
     }

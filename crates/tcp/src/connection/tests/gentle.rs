@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
+use crate::outcome::Room;
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
     let mechanisms = MechanismConfig { corrective, proactive, ..MechanismConfig::default() };
@@ -27,6 +28,22 @@ fn of_a_path_of_which_nothing_is_known_the_assumed_loss_is_expected() {
         let of_six = assumed_loss * 5 / 6;
         assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
     }
+}
+
+#[test]
+fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
+    let mut world = World::new(TcpConfig::planned(5));
+    let client = world.end(C);
+    let mss = client.payload_limit();
+    let room = Room { cwnd: 10 * mss, pipe: 0, peer: 20 * mss, paced: u32::MAX, redundancy: 0 };
+    let flight = |room: &Room, segments: u32| {
+        let flight = client.next_flight(room, segments * mss);
+        (flight.bytes / mss, flight.last, flight.at_once)
+    };
+    assert_eq!(flight(&room, 5), (5, true, true));
+    assert_eq!(flight(&Room { peer: 3 * mss, ..room }, 5), (5, true, false));
+    // What does not fit the congestion window follows later, and is planned then.
+    assert_eq!(flight(&room, 15), (10, false, true));
 }
 
 const F2: Agreed = Agreed { profile: Profile::F2, encoding: 1, proactive: false };
