@@ -3,7 +3,7 @@
 //! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, parity, new
 //! data, an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
 
-use brisk_wire::Gentle;
+use brisk_wire::{Gentle, OptionProfile};
 
 use crate::connection::control::Control;
 use crate::connection::plain_copy::PlainCopy;
@@ -72,6 +72,56 @@ enum Extent {
 }
 
 impl Connection {
+    /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
+    /// asked.
+    pub(crate) fn rests(&mut self, now: Instant) -> bool {
+        let synchronized = match self.state {
+            State::Closed | State::SynSent | State::SynReceived => false,
+            State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait => true,
+        };
+        let nothing_new = self.tx.unsent() == 0 && !self.tx.fin_unsent();
+        let owes = match self.rx.ack.owed() {
+            Owed::Nothing => false,
+            Owed::Now => true,
+            Owed::At(due) => due <= now,
+        };
+        if !synchronized
+            || !nothing_new
+            || owes
+            || !self.outbox.is_empty()
+            || self.gentle.active.is_some()
+            || self.tx.scoreboard.has_lost()
+            || self.mechanisms.iter().any(|mechanism| mechanism.asks())
+        {
+            return false;
+        }
+        self.tx.paced = false;
+        if self.state.sends() && !self.tx.scoreboard.is_empty() {
+            self.note_burst_end(false);
+        }
+        debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
+        self.update_timers(now);
+        true
+    }
+
+    /// What [`Connection::rests`] takes for granted.
+    fn finds_nothing(&mut self, now: Instant) -> bool {
+        let env = Env {
+            challenge: &mut |_| false,
+            super_segment: 0,
+            partial_checksum: false,
+            payload_in_place: false,
+            option_profile: &OptionProfile::default(),
+        };
+        self.choose(now, &env).is_none()
+    }
+
     pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));
@@ -144,6 +194,9 @@ impl Connection {
     /// What the mechanisms ask for. A refused ask is dropped.
     fn choose_asked(&mut self, now: Instant) -> Option<Choice> {
         for index in 0..self.mechanisms.len() {
+            if !self.mechanisms[index].asks() {
+                continue;
+            }
             let view = self.view();
             while let Some(ask) = self.mechanisms[index].poll(&view) {
                 if let Some(choice) = self.grant(ask, now) {

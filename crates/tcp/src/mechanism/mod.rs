@@ -95,7 +95,12 @@ pub trait Mechanism: Debug + Send {
     /// Its time has come. A mechanism that is woken late acts as of its own deadline.
     fn on_timeout(&mut self, _view: &View, _now: Instant) {}
 
-    /// What it asks to send now. Asked until it answers `None`; a refused ask is dropped.
+    /// Whether it asks for something now.
+    fn asks(&self) -> bool {
+        false
+    }
+
+    /// What it asks to send now. Asked until it answers `None`, if [`Mechanism::asks`]; a refused ask is dropped.
     fn poll(&mut self, _view: &View) -> Option<Ask> {
         None
     }

@@ -179,6 +179,10 @@ impl Mechanism for Paper {
         }
     }
 
+    fn asks(&self) -> bool {
+        self.due
+    }
+
     fn poll(&mut self, view: &View) -> Option<Ask> {
         let due = core::mem::take(&mut self.due);
         self.asked_at = view.nxt;

@@ -84,14 +84,17 @@ impl Stack {
         while let Some(id) = self.next_to_transmit(now) {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             slot.pressed = false;
-            let remote = slot.connection.wake().tuple().remote.ip();
-            let allowance = slot
-                .connection
-                .wake()
-                .planner_config()
-                .map(|planner| self.allowances.available(remote, planner, now));
-            if let Some(allowance) = allowance {
-                slot.connection.wake().set_allowance(allowance);
+            if slot.connection.wake().rests(now) {
+                self.rest(id, now);
+                continue;
+            }
+            let connection = slot.connection.wake();
+            let planned = connection.planner_config().map(|planner| {
+                let remote = connection.tuple().remote.ip();
+                (remote, self.allowances.available(remote, planner, now))
+            });
+            if let Some((_, allowance)) = planned {
+                connection.set_allowance(allowance);
             }
             let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
                 env.payload_in_place = payload_in_place;
@@ -103,10 +106,10 @@ impl Stack {
             };
             slot.note_sent(now);
             let len = out.len() + built.in_place_len();
-            if allowance.is_some() {
+            if let Some((remote, _)) = planned {
                 self.allowances.note(remote, built.origin, len, now);
             }
-            self.settle(id, now);
+            self.settle_sent(id, now);
             self.stats.packets_out += 1;
             return Some(Transmit {
                 len,

@@ -74,14 +74,16 @@ pub(crate) struct Slot {
 }
 
 /// What there is to do about a connection that was touched; mostly nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct News {
+    storage: bool,
     memory: bool,
     repair_memory: bool,
     events: bool,
     fast_open: bool,
     gentle: bool,
     path: bool,
+    over: bool,
 }
 
 impl Slot {
@@ -91,14 +93,17 @@ impl Slot {
     }
 
     fn news(&self, now: Instant) -> News {
-        let connection = self.connection.look();
+        // Who was touched is awake.
+        let Some(connection) = self.connection.awake() else { return News::default() };
         News {
+            storage: connection.has_drained_storage(),
             memory: self.memory != connection.memory(),
             repair_memory: self.repair_memory != connection.repair_memory(),
             events: connection.has_events(),
             fast_open: self.asker.is_some() || self.ticket.is_some() || connection.wants_one_time_cookie(),
             gentle: connection.may_have_gentle_news(),
             path: connection.owes_path_report(now),
+            over: connection.is_done(),
         }
     }
 }
@@ -233,9 +238,25 @@ impl Stack {
         }
     }
 
+    /// As [`Stack::settle`], for a connection that has just sent something: mostly there is nothing more.
+    pub(super) fn settle_sent(&mut self, id: ConnId, now: Instant) {
+        self.follow_up(id, now);
+        let Some(slot) = self.slots.at_mut(id).filter(|slot| !slot.listed) else { return };
+        if slot.connection.wake().rests(now) {
+            return self.rest(id, now);
+        }
+        slot.listed = true;
+        self.to_transmit.push_back(id);
+    }
+
     /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
     pub(super) fn settle_quietly(&mut self, id: ConnId, now: Instant) {
         self.follow_up(id, now);
+        self.rest(id, now);
+    }
+
+    /// A connection that was settled has nothing to send: its deadline is noted.
+    pub(super) fn rest(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
             self.deadlines.set(id.index, slot.connection.look().next_timeout());
             if slot.half_open.is_some() {
@@ -248,9 +269,18 @@ impl Stack {
 
     fn follow_up(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
-        self.take_storage(id);
         let Some(news) = self.slots.at(id).map(|slot| slot.news(now)) else { return };
-        if news.memory || !self.memory_waiters.is_empty() {
+        if news != News::default() || !self.memory_waiters.is_empty() || self.config.observe {
+            self.pass_on(id, news, now);
+        }
+    }
+
+    /// Does what there is to do about a connection.
+    fn pass_on(&mut self, id: ConnId, news: News, now: Instant) {
+        if news.storage {
+            self.take_storage(id);
+        }
+        if news.memory || news.storage || !self.memory_waiters.is_empty() {
             self.count_memory(id);
         }
         if news.repair_memory {
@@ -278,9 +308,7 @@ impl Stack {
 
     /// What a connection has read empty is kept for the next one that reads in bulk.
     fn take_storage(&mut self, id: ConnId) {
-        if let Some(slot) = self.slots.at_mut(id)
-            && slot.connection.awake().is_some_and(Connection::has_drained_storage)
-        {
+        if let Some(slot) = self.slots.at_mut(id) {
             self.spares.put(slot.connection.wake().take_drained_storage());
         }
     }
