@@ -25,9 +25,9 @@ pub mod report;
 pub mod rows;
 mod stage;
 
-use end::{Done, End, Work};
+use end::{Done, End};
 use report::{BenchReport, RowReport};
-use rows::{Row, Way};
+use rows::{Row, Setting, Way};
 pub use stage::allowed_cores;
 use stage::{Process, Stage, Usage};
 
@@ -76,7 +76,7 @@ pub enum BenchError {
 pub struct Cost {
     /// Units of the work a second.
     pub per_second: f64,
-    /// Processor time of both ends a unit, ns.
+    /// Processor time of both ends a unit, ns; in rows whose client is another host, of the server's core.
     pub both: f64,
     /// Of the server, ns a unit.
     pub server: f64,
@@ -112,8 +112,8 @@ impl Bench {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let baseline = self.measure(row.baseline, row.work, &cores)?;
-                rounds.push((baseline, self.measure(row.candidate, row.work, &cores)?));
+                let baseline = self.measure(row, row.baseline, &cores)?;
+                rounds.push((baseline, self.measure(row, row.candidate, &cores)?));
             }
             if rounds.is_empty() {
                 break;
@@ -126,29 +126,32 @@ impl Bench {
     }
 
     /// One way, in namespaces and processes of its own.
-    fn measure(&self, way: Way, work: Work, cores: &[usize]) -> Result<Cost, BenchError> {
-        let stage = Stage::new(self.program.clone())?;
+    fn measure(&self, row: &Row, way: Way, cores: &[usize]) -> Result<Cost, BenchError> {
+        let stage = Stage::new(self.program.clone(), row.setting, cores)?;
         let place = if way.server_is_near() { &stage.near } else { &stage.far };
         let start =
             |(end, first, count): (End, usize, usize)| stage.start(place, &end, &cores[first..first + count]);
         let servers = way.servers().into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let used = way.cores().unwrap_or(self.cores);
+        let routed = row.setting == Setting::Routed;
+        let used = way.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {
             let core = if way.cores().is_some() { n } else { used - 1 };
             stage.start(&stage.near, &end, &cores[core..=core])
         };
-        let clients = way.clients(work).into_iter().enumerate().map(start);
+        let clients = way.clients(row.work).into_iter().enumerate().map(start);
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
         work_together(&mut clients, WARM.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];
+        let core_before = stage::busy(cores[0])?;
         let done = work_together(&mut clients, self.seconds)?;
+        let core = stage::busy(cores[0])?.saturating_sub(core_before);
         let after = [usage_of(&clients)?, usage_of(&servers)?];
         let units = done.iter().map(|done| done.units as f64).sum::<f64>();
         let [client, server] = [0, 1].map(|end| (after[end].total - before[end].total) as f64);
         let seconds = done.iter().map(|done| done.seconds).fold(0.0, f64::max);
         Ok(Cost {
             per_second: units / seconds,
-            both: (client + server) / units,
+            both: if routed { core.as_nanos() as f64 } else { client + server } / units,
             server: server / units,
             server_user: 1e9 * (after[1].user - before[1].user) / units,
             busy: (client + server) / 1e9 / seconds / used as f64,

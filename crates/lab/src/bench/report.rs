@@ -100,9 +100,11 @@ impl RowReport {
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
-        let limit = matches!(row.candidate, Way::Tun { .. } | Way::Own { .. }).then(|| {
-            Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user)))).median
-        });
+        let limit =
+            matches!(row.candidate, Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. }).then(|| {
+                Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user))))
+                    .median
+            });
         let (goal, met) = match row.goal {
             Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
             Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),
@@ -181,7 +183,8 @@ impl BenchReport {
         let mut text = format!(
             "{rounds} rounds of {seconds} s in turns, both ends on {cores} core{}\n{table}\n\
              CPU: of both ends; server: of the measured side's server, its own: in its own code; \
-             limit: the ratio\nif that took no time; time: the ratio by the clock on the wall\n",
+             limit: the ratio\nif that took no time; time: the ratio by the clock on the wall; in rows with routed in their name \
+             CPU is what the server's core does\n",
             if *cores == 1 { "" } else { "s, one each" }
         );
         if failed > 0 {

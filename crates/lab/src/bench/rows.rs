@@ -21,12 +21,26 @@ pub struct Row {
     /// What is done.
     pub what: &'static str,
     pub(super) work: Work,
+    /// Between what hosts.
+    pub(super) setting: Setting,
     /// What is measured against.
     pub(super) baseline: Way,
     /// What is measured.
     pub(super) candidate: Way,
     /// The goal.
     pub goal: Goal,
+}
+
+/// What lies between client and server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Setting {
+    /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
+    Whole,
+    /// Packets of 1,500 bytes cross it, cut and put together by the kernel's software at either end.
+    Packets,
+    /// The client is a host of its own, on a core of its own. What counts is all that the server's core does: its host
+    /// takes the packets from the veth pair and forwards what is not its own.
+    Routed,
 }
 
 /// What the ratio of processor times should be.
@@ -60,6 +74,11 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
+    /// The kernel's client, and our server on a TUN device behind the host at the other end of the veth pair.
+    Behind {
+        /// With Fast Open.
+        fast_open: bool,
+    },
     /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
     /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores, each for one
@@ -72,7 +91,8 @@ pub(super) enum Way {
 impl Row {
     /// The cores that it takes, where these are not for the caller to choose.
     pub fn cores(&self) -> Option<usize> {
-        self.baseline.cores().max(self.candidate.cores())
+        let setting = (self.setting == Setting::Routed).then_some(2);
+        setting.max(self.baseline.cores()).max(self.candidate.cores())
     }
 }
 
@@ -85,6 +105,8 @@ impl Way {
             Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
             Way::Own { fast_open: false } => "own".to_owned(),
             Way::Own { fast_open: true } => "own+tfo".to_owned(),
+            Way::Behind { fast_open: false } => "behind".to_owned(),
+            Way::Behind { fast_open: true } => "behind+tfo".to_owned(),
             Way::Udp(arm) => format!("udp {arm}"),
             Way::KernelOn(cores) => format!("kernel, {cores}"),
             Way::TunOn(cores) => format!("tun, {cores}"),
@@ -95,7 +117,7 @@ impl Way {
     pub(super) fn cores(self) -> Option<usize> {
         match self {
             Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Udp(_) => None,
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Udp(_) => None,
         }
     }
 
@@ -109,7 +131,7 @@ impl Way {
         let (tcp, fast_open, at) = match self {
             Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
-            Way::Tun { fast_open } => (tun(), fast_open, TUN),
+            Way::Tun { fast_open } | Way::Behind { fast_open } => (tun(), fast_open, TUN),
             Way::TunOn(_) => (tun(), false, TUN),
             Way::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
             Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
@@ -120,7 +142,9 @@ impl Way {
                 .map(|core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1))
                 .collect(),
             Way::TunOn(cores) => vec![(server, 0, cores)],
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Udp(_) => vec![(server, 0, 1)],
+            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Udp(_) => {
+                vec![(server, 0, 1)]
+            }
         }
     }
 
@@ -129,7 +153,7 @@ impl Way {
         let (tcp, fast_open, to) = match self {
             Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
-            Way::Tun { fast_open } => (Tcp::Kernel, fast_open, TUN),
+            Way::Tun { fast_open } | Way::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
             Way::TunOn(_) => (Tcp::Kernel, false, TUN),
             Way::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
         };
@@ -166,10 +190,17 @@ pub fn rows() -> Vec<Row> {
     const UDP: Way = Way::Udp("tcp");
     const OWN_PLAIN: Way = Way::Own { fast_open: false };
     const OWN_FAST: Way = Way::Own { fast_open: true };
+    const BEHIND_PLAIN: Way = Way::Behind { fast_open: false };
+    const BEHIND_FAST: Way = Way::Behind { fast_open: true };
     use Goal::{AtLeast, AtMost, Faster};
     let rr64 = transactions(64);
-    let row =
-        |name, what, work, baseline, candidate, goal| Row { name, what, work, baseline, candidate, goal };
+    let row = |name, what, work, baseline, candidate, goal| {
+        let setting = Setting::Whole;
+        Row { name, what, work, setting, baseline, candidate, goal }
+    };
+    let between = |setting, row| Row { setting, ..row };
+    let packets = |row| between(Setting::Packets, row);
+    let routed = |row| between(Setting::Routed, row);
     vec![
         row("receive", "bulk into the stack", Work::Upload, PLAIN, TUN_PLAIN, AtLeast(1.15)),
         row("send", "bulk out of the stack", Work::Download, PLAIN, TUN_PLAIN, AtLeast(1.2)),
@@ -182,6 +213,17 @@ pub fn rows() -> Vec<Row> {
         row("own-send", "send, on the host's address", Work::Download, PLAIN, OWN_PLAIN, AtLeast(1.0)),
         row("own-rr64", "rr64, on the host's address", rr64, PLAIN, OWN_PLAIN, Goal::None),
         row("own-rr64-tfo", "the same, Fast Open", rr64, FAST, OWN_FAST, Goal::None),
+        packets(row(
+            "wire-receive",
+            "bulk in packets of 1,500 B",
+            Work::Upload,
+            PLAIN,
+            OWN_PLAIN,
+            AtLeast(1.0),
+        )),
+        packets(row("wire-send", "the same, out", Work::Download, PLAIN, OWN_PLAIN, AtLeast(0.85))),
+        routed(row("routed-rr64", "rr64, the client another host", rr64, PLAIN, BEHIND_PLAIN, AtLeast(1.2))),
+        routed(row("routed-rr64-tfo", "the same, Fast Open", rr64, FAST, BEHIND_FAST, AtLeast(1.08))),
         row("ping", "one byte, one connection", Work::PingPong, PLAIN, TUN_PLAIN, Goal::None),
         row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, PLAIN, UDP, AtMost(2.0)),
         row(

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::netns::Namespace;
@@ -13,9 +14,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::BenchError;
 use super::end::{Done, End};
+use super::rows::Setting;
 
 /// The device of either namespace.
 const VETH: &str = "bench0";
+/// Addresses of the two hosts, and of the network behind the second one.
+const NEAR: [u8; 4] = [10, 99, 0, 1];
+const FAR: [u8; 4] = [10, 99, 0, 2];
+const BEHIND: [u8; 4] = [10, 98, 0, 0];
 /// Fast Open for clients and for every listener; more ports than the transactions of a run.
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
 
@@ -28,11 +34,28 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(program: PathBuf) -> Result<Stage, BenchError> {
+    /// `cores`: the server's, and the client's if it is another one.
+    pub(super) fn new(program: PathBuf, setting: Setting, cores: &[usize]) -> Result<Stage, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
-        for (namespace, address) in [(&near, [10, 99, 0, 1]), (&far, [10, 99, 0, 2])] {
+        for (namespace, address) in [(&near, NEAR), (&far, FAR)] {
             namespace.run(|| set_up(address.into()))??;
+        }
+        match (setting, cores) {
+            (Setting::Whole, _) => {}
+            (Setting::Packets, _) => {
+                for namespace in [&near, &far] {
+                    namespace
+                        .run(|| shell("ethtool", &["-K", VETH, "tso", "off", "gso", "on", "gro", "on"]))??;
+                }
+            }
+            (Setting::Routed, [server, client, ..]) => {
+                near.run(|| Interface::named(VETH)?.add_route(BEHIND.into(), 24, Some(FAR.into())))??;
+                far.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+                far.run(|| serve_packets_on(*server))??;
+                near.run(|| serve_packets_on(*client))??;
+            }
+            (Setting::Routed, _) => return Err(BenchError::Cores { asked: 2, allowed: cores.len() }),
         }
         Ok(Stage { near, far, program })
     }
@@ -68,16 +91,43 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
 /// A veth pair between the namespace of the calling thread and `far`.
 fn join(far: &Namespace) -> io::Result<()> {
     let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
-    let words = ["link", "add", VETH, "type", "veth", "peer", "name", VETH, "netns", &there];
-    let done = Command::new("ip").args(words).output();
-    let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;
+    shell("ip", &["link", "add", VETH, "type", "veth", "peer", "name", VETH, "netns", &there])
+}
+
+/// Runs a program of the system in the namespace of the calling thread.
+fn shell(program: &str, words: &[&str]) -> io::Result<()> {
+    let done = Command::new(program).args(words).output();
+    let done = done.map_err(|error| io::Error::other(format!("{program}: {error}; is it installed?")))?;
     match done.status.success() {
         true => Ok(()),
         false => {
             let said = String::from_utf8_lossy(&done.stderr);
-            Err(io::Error::other(format!("ip {}: {}", words.join(" "), said.trim())))
+            Err(io::Error::other(format!("{program} {}: {}", words.join(" "), said.trim())))
         }
     }
+}
+
+/// What arrives at the veth device is taken in by this core, whoever has sent it: each host has its own.
+fn serve_packets_on(core: usize) -> io::Result<()> {
+    let mask = 1u64.checked_shl(core as u32).unwrap_or(0);
+    // The files of a namespace's devices are where its own sysfs is mounted.
+    let script =
+        format!("mount -t sysfs sysfs /sys && echo {mask:x} > /sys/class/net/{VETH}/queues/rx-0/rps_cpus");
+    shell("unshare", &["--mount", "sh", "-c", &script])
+}
+
+/// How long a core has been at work since the system started, as finely as the kernel's ticks are.
+pub(super) fn busy(core: usize) -> io::Result<Duration> {
+    let unknown = || io::Error::other("/proc/stat does not say what a core does");
+    let ticks = busy_ticks(&fs::read_to_string("/proc/stat")?, core).ok_or_else(unknown)?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// User, nice, system, irq and softirq of `cpuN` (proc_stat(5)).
+fn busy_ticks(stat: &str, core: usize) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
+    let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    [0, 1, 2, 5, 6].iter().map(|at| ticks.get(*at)).sum()
 }
 
 fn set_up(address: IpAddr) -> Result<(), BenchError> {
@@ -177,5 +227,14 @@ mod tests {
         let line = "42 (a (b) c) S 7 1 1 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 99";
         assert_eq!(user_ticks(line), Some(100));
         assert_eq!(user_ticks("42"), None);
+    }
+
+    #[test]
+    fn what_a_core_does_is_read() {
+        let stat =
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 4 800 900 8 16 100 0 0\ncpu1 1 0 0 5 0 0 0 0 0 0\nintr 1\n";
+        assert_eq!(busy_ticks(stat, 0), Some(31));
+        assert_eq!(busy_ticks(stat, 1), Some(1));
+        assert_eq!(busy_ticks(stat, 2), None);
     }
 }
