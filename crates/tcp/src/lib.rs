@@ -85,6 +85,7 @@ pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub mod seq_ranges;
+pub(crate) mod short_path;
 pub mod stack;
 pub mod stored;
 pub mod time;

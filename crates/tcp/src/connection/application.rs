@@ -68,7 +68,7 @@ impl Connection {
         }
         let wanted = buffer.len().min(take as usize);
         let read = self.rx.queue.read(&mut buffer[..wanted]);
-        self.rx.consumed(read, now);
+        self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
         if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile() {
             self.rx.ack.force();
@@ -106,7 +106,7 @@ impl Connection {
                 AtMark::Skip if available == 0 => return 0,
                 AtMark::Skip => {
                     self.rx.queue.skip(1);
-                    self.rx.consumed(1, now);
+                    self.rx.consumed(1, self.tx.rtt.min_rtt(), now);
                 }
             }
         }

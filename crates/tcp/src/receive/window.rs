@@ -12,6 +12,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::{BufferConfig, WindowRules};
+use crate::short_path;
 use crate::time::{Duration, Instant};
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -155,9 +156,15 @@ impl RecvWindow {
         self.sizing.on_data(rcv_nxt, wnd, now);
     }
 
-    /// The application read `count` bytes. Returns the new capacity if the buffer should grow.
-    pub(crate) fn on_read(&mut self, count: usize, now: Instant) -> Option<usize> {
-        self.sizing.on_read(count, self.mss, now)
+    /// The application read `count` bytes; no round trip to the peer was shorter than `least_rtt`. Returns the new capacity if
+    /// the buffer should grow.
+    pub(crate) fn on_read(
+        &mut self,
+        count: usize,
+        least_rtt: Option<Duration>,
+        now: Instant,
+    ) -> Option<usize> {
+        self.sizing.on_read(count, self.mss, least_rtt, now)
     }
 }
 
@@ -232,9 +239,16 @@ impl RightSizing {
         self.measure = Some((rcv_nxt + wnd, now));
     }
 
-    fn on_read(&mut self, count: usize, mss: u32, now: Instant) -> Option<usize> {
+    fn on_read(
+        &mut self,
+        count: usize,
+        mss: u32,
+        least_rtt: Option<Duration>,
+        now: Instant,
+    ) -> Option<usize> {
         self.copied += count as u64;
-        if now.saturating_since(self.round_start) < self.rtt? {
+        let round = now.saturating_since(self.round_start);
+        if round < self.rtt? {
             return None;
         }
         let (copied, space) = (self.copied, self.space);
@@ -244,7 +258,9 @@ impl RightSizing {
             return None;
         }
         self.space = copied;
-        let capacity = usize::try_from(wanted(copied, space, mss)).unwrap_or(usize::MAX).min(self.max);
+        let useful = short_path::useful(copied, round, least_rtt).unwrap_or(u64::MAX);
+        let wanted = wanted(copied, space, mss).min(useful);
+        let capacity = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.max);
         (capacity > self.capacity).then(|| {
             self.capacity = capacity;
             capacity
@@ -416,7 +432,7 @@ mod tests {
         let mut burst = 14_600;
         for _ in 0..8 {
             now += rtt;
-            if let Some(capacity) = window.on_read(burst, now) {
+            if let Some(capacity) = window.on_read(burst, None, now) {
                 assert!(capacity >= 2 * burst, "room for a lost round trip");
                 assert_eq!(capacity, window.sizing.capacity);
             }
@@ -424,7 +440,7 @@ mod tests {
         }
         assert!(window.sizing.capacity > 3 << 20);
         now += rtt;
-        window.on_read(10 << 20, now);
+        window.on_read(10 << 20, None, now);
         assert_eq!(window.sizing.capacity, BUFFER.max, "and not beyond its maximum");
     }
 
@@ -434,9 +450,11 @@ mod tests {
         let rtt = Duration::from_millis(50);
         window.on_rtt(rtt);
         let early = Instant::ZERO + (rtt - Duration::from_micros(1));
-        assert_eq!(window.on_read(1 << 18, early), None);
-        assert!(window.on_read(1 << 18, Instant::ZERO + rtt).is_some_and(|capacity| capacity >= 1 << 20));
-        assert_eq!(window.on_read(1 << 20, Instant::ZERO + rtt), None, "the next has begun");
+        assert_eq!(window.on_read(1 << 18, None, early), None);
+        assert!(
+            window.on_read(1 << 18, None, Instant::ZERO + rtt).is_some_and(|capacity| capacity >= 1 << 20)
+        );
+        assert_eq!(window.on_read(1 << 20, None, Instant::ZERO + rtt), None, "the next has begun");
     }
 
     #[test]
@@ -444,7 +462,7 @@ mod tests {
         let mut window = scaled();
         window.on_rtt(Duration::from_millis(50));
         for round in 1..100u64 {
-            assert_eq!(window.on_read(10_000, Instant::from_millis(50 * round)), None);
+            assert_eq!(window.on_read(10_000, None, Instant::from_millis(50 * round)), None);
         }
         assert_eq!(window.sizing.capacity, BUFFER.initial);
     }
@@ -452,7 +470,7 @@ mod tests {
     #[test]
     fn without_a_round_trip_time_the_buffer_stays() {
         let mut window = scaled();
-        assert_eq!(window.on_read(1 << 20, Instant::from_millis(900)), None);
+        assert_eq!(window.on_read(1 << 20, None, Instant::from_millis(900)), None);
     }
 
     #[test]
