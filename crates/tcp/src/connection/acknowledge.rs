@@ -327,7 +327,7 @@ impl Connection {
             in_flight_before: ack.pipe_before,
             cwnd_limited,
         });
-        self.tx.queue.grow(self.tx.useful_window());
+        self.tx.queue.grow(self.tx.congestion.cwnd());
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.

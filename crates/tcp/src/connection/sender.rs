@@ -23,7 +23,6 @@ use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
-use crate::short_path;
 use crate::time::{Duration, Instant};
 
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
@@ -336,14 +335,6 @@ impl Sender {
         if let Some(left) = &mut self.redundancy_left {
             *left = left.saturating_sub(len);
         }
-    }
-
-    /// The congestion window, or less where so much under way would only wait.
-    pub(crate) fn useful_window(&self) -> u32 {
-        let cwnd = self.congestion.cwnd();
-        let srtt = self.rtt.srtt().unwrap_or_default();
-        let useful = short_path::useful(cwnd.into(), srtt, self.rtt.min_rtt()).unwrap_or(u64::MAX);
-        u32::try_from(useful / 2).map_or(cwnd, |useful| useful.min(cwnd))
     }
 
     /// True if the congestion window limits the sender.

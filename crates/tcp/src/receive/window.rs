@@ -12,7 +12,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::{BufferConfig, WindowRules};
-use crate::short_path;
+use crate::short_path::{self, Trial};
 use crate::time::{Duration, Instant};
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -197,6 +197,8 @@ struct RightSizing {
     measure: Option<(SeqNum, Instant)>,
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
+    /// What more than is of use on a short path has brought.
+    trial: Trial,
 }
 
 impl RightSizing {
@@ -210,6 +212,7 @@ impl RightSizing {
             rtt: None,
             measure: None,
             by_timestamps: false,
+            trial: Trial::default(),
         }
     }
 
@@ -254,17 +257,28 @@ impl RightSizing {
         let (copied, space) = (self.copied, self.space);
         self.copied = 0;
         self.round_start = now;
-        if copied <= space {
-            return None;
-        }
-        self.space = copied;
-        let useful = short_path::useful(copied, round, least_rtt).unwrap_or(u64::MAX);
-        let wanted = wanted(copied, space, mss).min(useful);
+        self.space = space.max(copied);
+        let wanted = match short_path::useful(copied, round, least_rtt) {
+            None if copied <= space => return None,
+            None => wanted(copied, space, mss),
+            Some(useful) => self.of_use(wanted(copied, copied, mss), useful, round),
+        };
         let capacity = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.max);
         (capacity > self.capacity).then(|| {
             self.capacity = capacity;
             capacity
         })
+    }
+}
+
+impl RightSizing {
+    /// The buffer on a short path, where `wanted` bytes would hold what was read in a `round`, twice.
+    fn of_use(&mut self, wanted: u64, useful: u64, round: Duration) -> u64 {
+        let capacity = self.capacity as u64;
+        if wanted <= capacity || capacity < useful {
+            return wanted.min(useful);
+        }
+        if self.trial.on_round(wanted / 2, round) { capacity.saturating_mul(2) } else { capacity }
     }
 }
 
@@ -486,5 +500,22 @@ mod tests {
         assert_eq!(window.sizing.rtt, Some(Duration::from_millis(40)), "a timestamp knows better");
         window.on_rtt(Duration::from_millis(48));
         assert_eq!(window.sizing.rtt, Some(Duration::from_millis(41)), "smoothed by an eighth");
+    }
+
+    #[test]
+    fn on_a_short_path_the_buffer_does_not_follow_its_own_queue() {
+        let grown = |least_rtt| {
+            let mut sizing = RightSizing::new(BUFFER, 65_535);
+            sizing.on_rtt(Duration::from_millis(1));
+            // 2 GB a second, whatever the buffer.
+            let rounds =
+                (1..500).filter_map(|ms| sizing.on_read(2 << 20, MSS, least_rtt, Instant::from_millis(ms)));
+            rounds.last().unwrap_or(BUFFER.initial)
+        };
+        assert_eq!(grown(None), BUFFER.max);
+        assert_eq!(grown(Some(Duration::from_millis(5))), BUFFER.max);
+        // Four times what 60 us hold are 480 kB, and one doubling is tried.
+        let short = grown(Some(Duration::from_micros(60)));
+        assert!((450_000..1 << 20).contains(&short), "{short}");
     }
 }
