@@ -1,4 +1,8 @@
 //! The system calls, as functions of values: what waits and what does not, and for how long.
+//!
+//! Each is the call of its name in Linux (section 2 of the manual): what it takes, what it answers, and the error numbers, of
+//! which every one comes as [`Errno`]. Times are milliseconds where the call has them so. What waits, waits in the
+//! [`World`] that it is made in. A descriptor is a number from [`FIRST_FD`](crate::FIRST_FD) on; others are `EBADF`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
