@@ -88,8 +88,8 @@ impl Settings {
             "strict_segments" => self.strict_segments = value.is_empty() || on_off(key, value)?,
             "silence" => self.silence = on_off(key, value)?,
             "mtu" => self.host.stack.mtu = number(key, value)?,
-            "local_ip" => self.local_ip = number(key, value)?,
-            "remote_ip" => self.remote_ip = number(key, value)?,
+            "local_ip" => self.local_ip = read(key, value, "an IP address")?,
+            "remote_ip" => self.remote_ip = read(key, value, "an IP address")?,
             "bind_port" => self.bind_port = number(key, value)?,
             "connect_port" => self.connect_port = number(key, value)?,
             "ip_version" => self.ip_version(value)?,
@@ -159,8 +159,12 @@ pub(crate) fn sysctls(command: &str) -> Vec<(String, String)> {
     commands.filter(|_| command.contains("sysctl")).flat_map(words).collect()
 }
 
+fn read<T: std::str::FromStr>(key: &str, value: &str, takes: &str) -> Result<T, Refused> {
+    value.parse().map_err(|_| format!("{key}={value}: not understood; it takes {takes}"))
+}
+
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Refused> {
-    value.parse().map_err(|_| format!("{key}={value}: not understood"))
+    read(key, value, "a number")
 }
 
 fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
@@ -206,5 +210,14 @@ mod tests {
         settings.command("sysctl -w net.ipv4.tcp_thin_linear_timeouts=1 net.ipv4.ip_default_ttl=33").unwrap();
         let linear = ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
         assert_eq!((settings.host.tcp.thin_stream, settings.host.tcp.hop_limit), (Some(linear), 33));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_it_takes() {
+        let refused = |key: &str, value: &str| Settings::default().flag(key, value).unwrap_err();
+        assert!(refused("bind_port", "http").contains("bind_port=http: not understood; it takes a number"));
+        assert!(refused("remote_ip", "10.0.0").contains("it takes an IP address"));
+        assert!(refused("set", "remote_isn=x").contains("it takes a number"));
+        assert!(refused("set", "colour=red").contains("initial_window"));
     }
 }

@@ -181,70 +181,78 @@ const fn transactions(parallel: usize) -> Work {
     Work::Transactions { request: 100, response: 5000, parallel }
 }
 
+const PLAIN: Way = Way::Kernel { fast_open: false };
+const FAST: Way = Way::Kernel { fast_open: true };
+const UDP: Way = Way::Udp("tcp");
+const RR1: Work = transactions(1);
+const RR64: Work = transactions(64);
+
+/// A row of the table between two ends of one host.
+fn row(
+    name: &'static str,
+    what: &'static str,
+    work: Work,
+    [baseline, candidate]: [Way; 2],
+    goal: Goal,
+) -> Row {
+    Row { name, what, work, setting: Setting::Whole, baseline, candidate, goal }
+}
+
 /// All rows, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    const PLAIN: Way = Way::Kernel { fast_open: false };
-    const FAST: Way = Way::Kernel { fast_open: true };
-    const TUN_PLAIN: Way = Way::Tun { fast_open: false };
-    const TUN_FAST: Way = Way::Tun { fast_open: true };
-    const UDP: Way = Way::Udp("tcp");
-    const OWN_PLAIN: Way = Way::Own { fast_open: false };
-    const OWN_FAST: Way = Way::Own { fast_open: true };
-    const BEHIND_PLAIN: Way = Way::Behind { fast_open: false };
-    const BEHIND_FAST: Way = Way::Behind { fast_open: true };
-    use Goal::{AtLeast, AtMost, Faster};
-    let rr64 = transactions(64);
-    let row = |name, what, work, baseline, candidate, goal| {
-        let setting = Setting::Whole;
-        Row { name, what, work, setting, baseline, candidate, goal }
-    };
-    let between = |setting, row| Row { setting, ..row };
-    let packets = |row| between(Setting::Packets, row);
-    let routed = |row| between(Setting::Routed, row);
+    [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat()
+}
+
+/// Our server on a TUN device, and on the address of the host.
+fn beside_the_kernel() -> Vec<Row> {
+    use Goal::{AtLeast, None};
+    let tun = [PLAIN, Way::Tun { fast_open: false }];
+    let fast = [FAST, Way::Tun { fast_open: true }];
+    let own = [PLAIN, Way::Own { fast_open: false }];
+    let own_fast = [FAST, Way::Own { fast_open: true }];
     vec![
-        row("receive", "bulk into the stack", Work::Upload, PLAIN, TUN_PLAIN, AtLeast(1.15)),
-        row("send", "bulk out of the stack", Work::Download, PLAIN, TUN_PLAIN, AtLeast(1.2)),
-        row("rr1", "100 B, 5 kB, one at a time", transactions(1), PLAIN, TUN_PLAIN, AtLeast(1.35)),
-        row("rr1-tfo", "the same, Fast Open", transactions(1), FAST, TUN_FAST, AtLeast(1.3)),
-        row("rr64", "100 B, 5 kB, 64 at a time", transactions(64), PLAIN, TUN_PLAIN, AtLeast(1.6)),
-        row("rr64-tfo", "the same, Fast Open", transactions(64), FAST, TUN_FAST, AtLeast(1.55)),
-        row("rr64-gain", "Fast Open, the kernel without", transactions(64), PLAIN, TUN_FAST, AtLeast(1.8)),
-        row("own-receive", "receive, on the host's address", Work::Upload, PLAIN, OWN_PLAIN, AtLeast(0.9)),
-        row("own-send", "send, on the host's address", Work::Download, PLAIN, OWN_PLAIN, AtLeast(1.0)),
-        row("own-rr64", "rr64, on the host's address", rr64, PLAIN, OWN_PLAIN, Goal::None),
-        row("own-rr64-tfo", "the same, Fast Open", rr64, FAST, OWN_FAST, Goal::None),
-        packets(row(
-            "wire-receive",
-            "bulk in packets of 1,500 B",
-            Work::Upload,
-            PLAIN,
-            OWN_PLAIN,
-            AtLeast(1.0),
-        )),
-        packets(row("wire-send", "the same, out", Work::Download, PLAIN, OWN_PLAIN, AtLeast(0.85))),
-        routed(row("routed-rr64", "rr64, the client another host", rr64, PLAIN, BEHIND_PLAIN, AtLeast(1.2))),
-        routed(row("routed-rr64-tfo", "the same, Fast Open", rr64, FAST, BEHIND_FAST, AtLeast(1.08))),
-        row("ping", "one byte, one connection", Work::PingPong, PLAIN, TUN_PLAIN, Goal::None),
-        row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, PLAIN, UDP, AtMost(2.0)),
-        row(
-            "corrective",
-            "bulk in UDP, with and without",
-            Work::Upload,
-            UDP,
-            Way::Udp("corrective"),
-            AtMost(1.3),
-        ),
-        row(
-            "proactive",
-            "bulk in UDP, with and without",
-            Work::Upload,
-            UDP,
-            Way::Udp("proactive"),
-            AtMost(2.0),
-        ),
-        row("planner", "bulk in UDP, with and without", Work::Upload, UDP, Way::Udp("planner"), AtMost(1.3)),
-        row("cores", "rr64 on two cores, on one", rr64, Way::TunOn(1), Way::TunOn(2), Faster(1.7)),
-        row("cores-kernel", "the same of the kernel", rr64, Way::KernelOn(1), Way::KernelOn(2), Goal::None),
+        row("receive", "bulk into the stack", Work::Upload, tun, AtLeast(1.15)),
+        row("send", "bulk out of the stack", Work::Download, tun, AtLeast(1.2)),
+        row("rr1", "100 B, 5 kB, one at a time", RR1, tun, AtLeast(1.35)),
+        row("rr1-tfo", "the same, Fast Open", RR1, fast, AtLeast(1.3)),
+        row("rr64", "100 B, 5 kB, 64 at a time", RR64, tun, AtLeast(1.6)),
+        row("rr64-tfo", "the same, Fast Open", RR64, fast, AtLeast(1.55)),
+        row("rr64-gain", "Fast Open, the kernel without", RR64, [PLAIN, fast[1]], AtLeast(1.8)),
+        row("own-receive", "receive, on the host's address", Work::Upload, own, AtLeast(0.9)),
+        row("own-send", "send, on the host's address", Work::Download, own, AtLeast(1.0)),
+        row("own-rr64", "rr64, on the host's address", RR64, own, None),
+        row("own-rr64-tfo", "the same, Fast Open", RR64, own_fast, None),
+    ]
+}
+
+/// What lies between the ends is as between hosts.
+fn between_hosts() -> Vec<Row> {
+    use Goal::AtLeast;
+    let packets = |row| Row { setting: Setting::Packets, ..row };
+    let routed = |row| Row { setting: Setting::Routed, ..row };
+    let own = [PLAIN, Way::Own { fast_open: false }];
+    let behind = [PLAIN, Way::Behind { fast_open: false }];
+    let behind_fast = [FAST, Way::Behind { fast_open: true }];
+    vec![
+        packets(row("wire-receive", "bulk in packets of 1,500 B", Work::Upload, own, AtLeast(1.0))),
+        packets(row("wire-send", "the same, out", Work::Download, own, AtLeast(0.85))),
+        routed(row("routed-rr64", "rr64, the client another host", RR64, behind, AtLeast(1.2))),
+        routed(row("routed-rr64-tfo", "the same, Fast Open", RR64, behind_fast, AtLeast(1.08))),
+    ]
+}
+
+fn of_mechanisms_and_cores() -> Vec<Row> {
+    use Goal::{AtMost, Faster, None};
+    const WITH: &str = "bulk in UDP, with and without";
+    let with = |arm| [UDP, Way::Udp(arm)];
+    vec![
+        row("ping", "one byte, one connection", Work::PingPong, [PLAIN, Way::Tun { fast_open: false }], None),
+        row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, [PLAIN, UDP], AtMost(2.0)),
+        row("corrective", WITH, Work::Upload, with("corrective"), AtMost(1.3)),
+        row("proactive", WITH, Work::Upload, with("proactive"), AtMost(2.0)),
+        row("planner", WITH, Work::Upload, with("planner"), AtMost(1.3)),
+        row("cores", "rr64 on two cores, on one", RR64, [Way::TunOn(1), Way::TunOn(2)], Faster(1.7)),
+        row("cores-kernel", "the same of the kernel", RR64, [Way::KernelOn(1), Way::KernelOn(2)], None),
     ]
 }
 

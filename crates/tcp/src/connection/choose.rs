@@ -75,23 +75,13 @@ impl Connection {
     /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
     /// asked.
     pub(crate) fn rests(&mut self, now: Instant) -> bool {
-        let synchronized = match self.state {
-            State::Closed | State::SynSent | State::SynReceived => false,
-            State::Established
-            | State::FinWait1
-            | State::FinWait2
-            | State::CloseWait
-            | State::Closing
-            | State::LastAck
-            | State::TimeWait => true,
-        };
         let nothing_new = self.tx.unsent() == 0 && !self.tx.fin_unsent();
         let owes = match self.rx.ack.owed() {
             Owed::Nothing => false,
             Owed::Now => true,
             Owed::At(due) => due <= now,
         };
-        if !synchronized
+        if !self.state.is_synchronized()
             || !nothing_new
             || owes
             || !self.outbox.is_empty()
@@ -122,6 +112,7 @@ impl Connection {
         self.choose(now, &env).is_none()
     }
 
+    /// What to send next; `None`: nothing now.
     pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));

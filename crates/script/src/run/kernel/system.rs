@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brisk_packet_io::{message, sockopt};
-use brisk_sockets::{Answer, EpollControl, Errno, control};
+use brisk_sockets::{Answer, Control, EpollControl, Errno, control};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -114,6 +114,41 @@ fn receive(fd: &OwnedFd, len: usize, flags: i32) -> io::Result<Reply> {
     Ok(Reply { bytes, control, flags: received.flags, ..Reply::of(received.len as i64) })
 }
 
+fn send(
+    fd: &OwnedFd,
+    data: &[u8],
+    flags: i32,
+    to: Option<SocketAddr>,
+    control: &[Control],
+) -> io::Result<Reply> {
+    let to = to.map(Into::into);
+    let (control, _) = control::write(control, CONTROL_ROOM);
+    let flags = flags | libc::MSG_NOSIGNAL;
+    Ok(Reply::of(message::send(fd.as_fd(), data, flags, to.as_ref(), &control)? as i64))
+}
+
+fn shut(fd: &OwnedFd, how: i32) -> io::Result<()> {
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    };
+    SockRef::from(fd).shutdown(how)
+}
+
+/// fcntl(F_GETFL) and fcntl(F_SETFL).
+fn flags_of(fd: &OwnedFd, command: i32, argument: i32) -> io::Result<Reply> {
+    match command {
+        libc::F_GETFL => Ok(Reply::of(i64::from(fcntl_getfl(fd)?.bits()))),
+        libc::F_SETFL => {
+            fcntl_setfl(fd, OFlags::from_bits_retain(argument as u32))?;
+            Ok(Reply::default())
+        }
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
 fn change_watch(epfd: &OwnedFd, fd: &OwnedFd, control: EpollControl) -> io::Result<Reply> {
     let flags = EventFlags::from_bits_retain;
     match control {
@@ -152,21 +187,10 @@ impl System for KernelSystem {
             Request::Connect { fd, addr: None } => self.with(fd, |fd| Ok(connect_unspec(fd).map(done)?)),
             Request::Name { fd } => self.with(fd, own_address),
             Request::Receive { fd, len, flags } => self.with(fd, |fd| receive(fd, len, flags)),
-            Request::Send { fd, data, flags, to, control } => self.with(fd, |fd| {
-                let to = to.map(Into::into);
-                let (control, _) = control::write(&control, CONTROL_ROOM);
-                let flags = flags | libc::MSG_NOSIGNAL;
-                Ok(Reply::of(message::send(fd.as_fd(), &data, flags, to.as_ref(), &control)? as i64))
-            }),
-            Request::Shutdown { fd, how } => self.with(fd, |fd| {
-                let how = match how {
-                    libc::SHUT_RD => Shutdown::Read,
-                    libc::SHUT_WR => Shutdown::Write,
-                    libc::SHUT_RDWR => Shutdown::Both,
-                    _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
-                };
-                SockRef::from(fd).shutdown(how).map(done)
-            }),
+            Request::Send { fd, data, flags, to, control } => {
+                self.with(fd, |fd| send(fd, &data, flags, to, &control))
+            }
+            Request::Shutdown { fd, how } => self.with(fd, |fd| shut(fd, how).map(done)),
             Request::Close { fd } => {
                 self.lock().remove(&fd).ok_or(Errno(libc::EBADF))?;
                 Ok(Reply::default())
@@ -177,11 +201,7 @@ impl System for KernelSystem {
             Request::GetOption { fd, level, name, room } => self.with(fd, |fd| {
                 Ok(Reply { bytes: sockopt::get(fd.as_fd(), level, name, room)?, ..Reply::default() })
             }),
-            Request::Fcntl { fd, command, argument } => self.with(fd, |fd| match command {
-                libc::F_GETFL => Ok(Reply::of(i64::from(fcntl_getfl(fd)?.bits()))),
-                libc::F_SETFL => Ok(fcntl_setfl(fd, OFlags::from_bits_retain(argument as u32)).map(done)?),
-                _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            }),
+            Request::Fcntl { fd, command, argument } => self.with(fd, |fd| flags_of(fd, command, argument)),
             Request::Ioctl { fd, request } => {
                 self.with(fd, |fd| sockopt::request(fd.as_fd(), request).map(Reply::of))
             }
