@@ -1,4 +1,4 @@
-//! How large a receive buffer is of use where the path is short: within a host or a rack.
+//! How large buffers are of use where the path is short: within a host or a rack.
 //!
 //! The buffer follows what is read in a round trip. Where the path is nearly nothing, what is measured as a round trip is
 //! the queue of the buffer itself, and it would grow to its largest without moving a byte more a second, while what waits
@@ -6,7 +6,7 @@
 //! the empty path holds at the present rate, and beyond that only as long as each doubling brings more a second: where
 //! somebody is woken late, a round trip of the empty path does not tell how much is needed.
 
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// A path with a longer round trip is not short: buffers there are small beside what it holds.
 const SHORT: Duration = Duration::from_millis(2);
@@ -14,41 +14,117 @@ const SHORT: Duration = Duration::from_millis(2);
 const ALWAYS: u64 = 256 << 10;
 /// How many times what the empty path holds is of use: readers and writers come in turns.
 const TIMES: u128 = 4;
-/// Rounds after which it is judged what the last doubling has brought.
+/// Rounds that are looked at together: a single one may be a burst.
 const ROUNDS: u8 = 16;
+/// A larger buffer has to bring one part in so many more.
+const BETTER: u64 = 4;
+/// Times that are let pass, at most, after a larger buffer has brought too little.
+const PATIENCE: u8 = 127;
 
-/// Bytes that are of use under way where `bytes` passed `within` a time, and no round trip was shorter than
-/// `least_rtt`. `None`: the path is not short, or not known.
-pub(crate) fn useful(bytes: u64, within: Duration, least_rtt: Option<Duration>) -> Option<u64> {
-    let least = least_rtt.filter(|rtt| *rtt < SHORT)?;
-    let held = u128::from(bytes) * least.as_micros() / within.as_micros().max(1);
-    Some(u64::try_from(TIMES * held).unwrap_or(u64::MAX).max(ALWAYS))
+/// True if buffers of a path that was never shorter than this are sized as is told in the [module](self).
+pub(crate) fn is_short(least_rtt: Duration) -> bool {
+    least_rtt < SHORT
 }
 
-/// What larger buffers have brought so far.
+/// A buffer on a short path, and what larger ones have brought so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Trial {
-    /// Rounds since the last doubling, up to [`ROUNDS`].
+    /// Rounds so far that are looked at together.
     rounds: u8,
-    /// Most bytes a second of one of them.
-    best: u64,
-    /// The same before that doubling.
+    /// In how many of them the buffer was too small for what passed.
+    full: u8,
+    /// Bytes that passed in them.
+    bytes: u64,
+    /// How long they took, microseconds.
+    micros: u64,
+    /// Bytes a second before the last doubling.
     before: u64,
+    /// Times to let pass before the next doubling, and how many the last ones were.
+    wait: u8,
+    waited: u8,
 }
 
 impl Trial {
-    /// In a round with a buffer of all that is of use, and that was too little, `bytes` were read `within` a time. True if the
-    /// buffer shall be twice as large.
-    pub(crate) fn on_round(&mut self, bytes: u64, within: Duration) -> bool {
-        let rate = u128::from(bytes) * 1_000_000 / within.as_micros().max(1);
-        self.best = self.best.max(u64::try_from(rate).unwrap_or(u64::MAX));
-        self.rounds = (self.rounds + 1).min(ROUNDS);
-        let better = self.best > self.before.saturating_add(self.before / 8);
-        if self.rounds < ROUNDS || !better {
-            return false;
+    /// In a round `bytes` passed `within` a time through a buffer of `capacity` bytes, where `wanted` would hold them twice. Returns how
+    /// large it shall be from now on, at least `capacity`.
+    pub(crate) fn on_round(
+        &mut self,
+        bytes: u64,
+        within: Duration,
+        least_rtt: Duration,
+        capacity: u64,
+        wanted: u64,
+    ) -> u64 {
+        if capacity < ALWAYS {
+            return wanted.min(ALWAYS).max(capacity);
         }
-        *self = Trial { before: self.best, ..Trial::default() };
-        true
+        self.rounds += 1;
+        self.full += u8::from(wanted > capacity);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.micros = self.micros.saturating_add(within.as_micros() as u64);
+        if self.rounds < ROUNDS {
+            return capacity;
+        }
+        let rate = u128::from(self.bytes) * 1_000_000 / u128::from(self.micros.max(1));
+        let is_full = self.full > ROUNDS / 2;
+        *self = Trial { rounds: 0, full: 0, bytes: 0, micros: 0, ..*self };
+        if !is_full {
+            return capacity;
+        }
+        let held = u64::try_from(TIMES * rate * least_rtt.as_micros() / 1_000_000).unwrap_or(u64::MAX);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        if capacity < held {
+            return capacity.saturating_mul(2).min(held);
+        }
+        self.try_more(rate, capacity)
+    }
+
+    /// More than the empty path holds: tried, and kept up as long as it brings something.
+    fn try_more(&mut self, rate: u64, capacity: u64) -> u64 {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return capacity;
+        }
+        if rate <= self.before.saturating_add(self.before / BETTER) {
+            self.waited = (2 * self.waited + 1).min(PATIENCE);
+            self.wait = self.waited;
+            return capacity;
+        }
+        *self = Trial { before: rate, ..Trial::default() };
+        capacity.saturating_mul(2)
+    }
+}
+
+/// The send buffer on a short path: it follows what is acknowledged in a round trip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SendSizing {
+    round_start: Instant,
+    /// Bytes acknowledged in this round so far.
+    acked: u64,
+    trial: Trial,
+}
+
+impl SendSizing {
+    /// `acked` bytes were acknowledged of what a buffer of `limit` bytes holds, on a short path that was never shorter than
+    /// `least_rtt` and is `srtt` long with its queues. Returns how large the buffer shall be from now on.
+    pub(crate) fn on_acked(
+        &mut self,
+        acked: u32,
+        srtt: Duration,
+        least_rtt: Duration,
+        limit: usize,
+        now: Instant,
+    ) -> usize {
+        self.acked += u64::from(acked);
+        let round = now.saturating_since(self.round_start);
+        if round < srtt {
+            return limit;
+        }
+        let acked = core::mem::take(&mut self.acked);
+        self.round_start = now;
+        let wanted = acked.saturating_mul(2);
+        let limit = self.trial.on_round(acked, round, least_rtt, limit as u64, wanted);
+        usize::try_from(limit).unwrap_or(usize::MAX)
     }
 }
 
@@ -56,42 +132,61 @@ impl Trial {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
+    const LEAST: Duration = Duration::from_micros(100);
 
-    #[test]
-    fn of_use_is_what_the_empty_path_holds_four_times_and_not_its_queue() {
-        let least = Some(Duration::from_micros(500));
-        // 8 MB in 4 ms: the path holds 1 MB.
-        assert_eq!(useful(8 << 20, 4 * MS, least), Some(4 << 20));
-        assert_eq!(useful(16 << 20, 8 * MS, least), Some(4 << 20), "a longer queue changes nothing");
-        assert_eq!(useful(16 << 20, 4 * MS, least), Some(8 << 20), "a higher rate does");
-        assert_eq!(useful(1 << 18, 4 * MS, least), Some(256 << 10));
-    }
-
-    #[test]
-    fn a_path_that_is_long_or_unknown_has_no_such_bound() {
-        assert_eq!(useful(8 << 20, 4 * MS, Some(2 * MS)), None);
-        assert_eq!(useful(8 << 20, 4 * MS, None), None);
-        assert_eq!(useful(u64::MAX, Duration::ZERO, Some(MS)), Some(u64::MAX));
-    }
-
-    /// Doublings in `rounds` rounds, of which each takes `round` and brings what the buffer holds, at most `most` bytes.
-    fn doublings(rounds: u32, round: Duration, most: u64) -> u32 {
-        let (mut trial, mut buffer, mut count) = (Trial::default(), 256 << 10, 0);
-        for _ in 0..rounds {
-            if trial.on_round(most.min(buffer), round) {
-                buffer *= 2;
-                count += 1;
-            }
+    /// What a buffer grows to in `rounds` rounds of a millisecond, each of which brings what `brings` says of the buffer.
+    fn grown(rounds: u64, mut brings: impl FnMut(u64, u64) -> u64) -> u64 {
+        let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
+        for round in 0..rounds {
+            let bytes = brings(round, capacity);
+            let next = trial.on_round(bytes, Duration::from_millis(1), LEAST, capacity, 2 * bytes);
+            assert!(next >= capacity);
+            capacity = next;
         }
-        count
+        capacity
     }
 
     #[test]
-    fn the_buffer_doubles_as_long_as_that_brings_more() {
-        assert_eq!(doublings(15, MS, u64::MAX), 0, "not yet");
-        assert_eq!(doublings(16 * 5, 4 * MS, u64::MAX), 5, "who is woken late needs more");
-        assert_eq!(doublings(1_000, MS, 100 << 10), 1, "one doubling is tried, and brings nothing");
-        assert_eq!(doublings(1_000, MS, 1 << 20), 3, "two bring something, the third nothing");
+    fn it_holds_the_empty_path_four_times_and_one_doubling_is_tried() {
+        // 4 MB a millisecond: the path holds 400 kB.
+        assert_eq!(grown(15, |_, _| 4_000_000), 256 << 10, "not yet");
+        assert_eq!(grown(5_000, |_, _| 4_000_000), 2 * 1_600_000);
+        assert_eq!(grown(5_000, |_, _| 100_000), 200_000, "what is not filled does not grow");
+    }
+
+    #[test]
+    fn it_doubles_as_long_as_that_brings_more() {
+        assert_eq!(
+            grown(5_000, |_, capacity| capacity.min(1 << 20)),
+            2 << 20,
+            "who is woken late needs more"
+        );
+        assert_eq!(
+            grown(5_000, |_, capacity| capacity.min(200 << 10)),
+            512 << 10,
+            "one doubling, which brings nothing"
+        );
+    }
+
+    /// The congestion window alone would let it grow to megabytes.
+    #[test]
+    fn the_send_buffer_follows_what_is_acknowledged() {
+        let (mut sizing, mut limit) = (SendSizing::default(), 256 << 10);
+        // 1 GB a second in acknowledgements of 32 kB; the path holds 50 kB, the queue all that there is.
+        for at in 1..200_000u64 {
+            let now = Instant::ZERO + Duration::from_micros(32 * at);
+            let srtt = Duration::from_micros(limit as u64 / 1_000);
+            limit = sizing.on_acked(32_000, srtt, Duration::from_micros(50), limit, now);
+        }
+        assert_eq!(limit, 512 << 10);
+    }
+
+    #[test]
+    fn bursts_are_not_taken_for_more() {
+        let bursts = |round: u64, _| if round.is_multiple_of(8) { 4 << 20 } else { 64 << 10 };
+        assert_eq!(grown(5_000, bursts), 256 << 10, "a few full rounds are none");
+        // A rate that varies by a tenth.
+        let noise = |round: u64, _| 300_000 + 60_000 * (round * 7_919 % 11) / 10;
+        assert_eq!(grown(5_000, noise), 512 << 10);
     }
 }

@@ -327,7 +327,7 @@ impl Connection {
             in_flight_before: ack.pipe_before,
             cwnd_limited,
         });
-        self.tx.queue.grow(self.tx.congestion.cwnd());
+        self.tx.grow_queue(ack.delivered_bytes, now);
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.

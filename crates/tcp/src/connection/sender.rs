@@ -23,6 +23,7 @@ use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
+use crate::short_path::{self, SendSizing};
 use crate::time::{Duration, Instant};
 
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
@@ -86,6 +87,8 @@ pub(crate) struct Sender {
     /// Payload of every data segment that is given up so that a parity segment with its longer option
     /// fits the same packet, bytes.
     pub(crate) reserved: u32,
+    /// How large the queue may be on a short path.
+    sizing: SendSizing,
 }
 
 /// What is to be done about the SYN or SYN-ACK.
@@ -230,7 +233,18 @@ impl Sender {
             redundancy_left: config.redundancy_percent.map(|_| 0),
             charged: 0,
             reserved: 0,
+            sizing: SendSizing::default(),
         }
+    }
+
+    /// `acked` bytes were delivered: the queue follows what can be in flight, and on a short path what was.
+    pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
+        let window = self.congestion.cwnd().min(self.window.max_snd_wnd());
+        let short = self.rtt.min_rtt().filter(|least| short_path::is_short(*least)).zip(self.rtt.srtt());
+        let limit = self.queue.limit();
+        let most =
+            short.map_or(usize::MAX, |(least, srtt)| self.sizing.on_acked(acked, srtt, least, limit, now));
+        self.queue.grow(window, most);
     }
 
     /// When a transmission that ends at `end` counts as sent. RACK judges transmissions of one instant

@@ -258,27 +258,19 @@ impl RightSizing {
         self.copied = 0;
         self.round_start = now;
         self.space = space.max(copied);
-        let wanted = match short_path::useful(copied, round, least_rtt) {
+        let wanted = match least_rtt.filter(|least| short_path::is_short(*least)) {
+            Some(least) => {
+                let (capacity, wanted) = (self.capacity as u64, wanted(copied, copied, mss));
+                self.trial.on_round(copied, round, least, capacity, wanted)
+            }
             None if copied <= space => return None,
             None => wanted(copied, space, mss),
-            Some(useful) => self.of_use(wanted(copied, copied, mss), useful, round),
         };
         let capacity = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.max);
         (capacity > self.capacity).then(|| {
             self.capacity = capacity;
             capacity
         })
-    }
-}
-
-impl RightSizing {
-    /// The buffer on a short path, where `wanted` bytes would hold what was read in a `round`, twice.
-    fn of_use(&mut self, wanted: u64, useful: u64, round: Duration) -> u64 {
-        let capacity = self.capacity as u64;
-        if wanted <= capacity || capacity < useful {
-            return wanted.min(useful);
-        }
-        if self.trial.on_round(wanted / 2, round) { capacity.saturating_mul(2) } else { capacity }
     }
 }
 
@@ -514,8 +506,8 @@ mod tests {
         };
         assert_eq!(grown(None), BUFFER.max);
         assert_eq!(grown(Some(Duration::from_millis(5))), BUFFER.max);
-        // Four times what 60 us hold are 480 kB, and one doubling is tried.
+        // Four times what 60 us hold are 503 kB, and one doubling is tried.
         let short = grown(Some(Duration::from_micros(60)));
-        assert!((450_000..1 << 20).contains(&short), "{short}");
+        assert!((450_000..=2 * 503_316).contains(&short), "{short}");
     }
 }

@@ -225,11 +225,15 @@ impl SendQueue {
         self.fin
     }
 
-    /// Lets the buffer grow with the congestion window, as Linux does: two windows' worth of bytes,
-    /// so that one can be written while one is in flight. Never above the configured maximum, never
-    /// less than before.
-    pub(crate) fn grow(&mut self, cwnd: u32) {
-        let wanted = (cwnd as usize).saturating_mul(2);
+    /// Bytes that may be kept now.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Lets the buffer grow with the window, as Linux does: two windows' worth of bytes, so that one can be written while one
+    /// is in flight, and `most` at most. Never above the configured maximum, never less than before.
+    pub(crate) fn grow(&mut self, window: u32, most: usize) {
+        let wanted = (window as usize).saturating_mul(2).min(most);
         self.limit = self.limit.max(wanted.min(self.max));
     }
 
@@ -415,10 +419,13 @@ mod tests {
     #[test]
     fn the_buffer_grows_with_the_window_up_to_its_maximum() {
         let mut queue = queue();
+        queue.grow(20_000, 10_500);
+        assert_eq!(queue.limit(), 10_500);
+        let mut queue = self::queue();
         for (cwnd, free) in
             [(4000, 10_000), (8000, 16_000), (3000, 16_000), (90_000, 40_000), (u32::MAX, 40_000)]
         {
-            queue.grow(cwnd);
+            queue.grow(cwnd, usize::MAX);
             assert_eq!(queue.free(), free);
         }
     }
@@ -466,7 +473,7 @@ mod tests {
                         prop_assert_eq!(bytes(&queue, SeqRange::with_len(start, len)), &written[from..to]);
                     }
                     Step::Grow(cwnd) => {
-                        queue.grow(cwnd);
+                        queue.grow(cwnd, usize::MAX);
                         limit = limit.max((cwnd as usize * 2).min(40_000));
                     }
                 }
