@@ -125,12 +125,13 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 10] = [
+const MECHANISMS: [(&str, &str); 11] = [
     ("fast_open", "on or off"),
     ("memory", "on or off"),
     ("reactive", "off, paper or rack_tlp"),
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
+    ("loss_cap", "25, 50 or 100"),
     ("path", "on or off"),
     ("copy_syn", "on, off, 1ms, 5ms or 20ms"),
     ("planner", "on or off"),
@@ -237,6 +238,10 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("proactive", "off") => tcp.mechanisms.proactive = None,
         ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
         ("proactive", "all") => tcp.mechanisms.proactive = Some(copies(CopyScope::All)),
+        ("loss_cap", percent) => {
+            let proactive = tcp.mechanisms.proactive.get_or_insert_with(|| copies(CopyScope::All));
+            proactive.loss_cap = percent.parse().unwrap_or(proactive.loss_cap);
+        }
         _ => {
             return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
         }

@@ -111,6 +111,8 @@ pub struct Capabilities {
     pub checksum_offload: bool,
     /// [`Device::send_gathered`] copies nothing.
     pub gather: bool,
+    /// Each segment of a super-packet can be sent twice: [`TxMeta::twice`].
+    pub twice: bool,
     /// The longest super-packet in bytes, IP header included.
     pub max_super: usize,
 }
@@ -144,6 +146,9 @@ pub struct TxMeta {
     /// The TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as virtio-net's
     /// `NEEDS_CSUM` expects it; the device or the kernel finishes it.
     pub partial_checksum: bool,
+    /// Send each of the segments twice in a row, the second time with the reserved bit that marks a copy
+    /// ([`brisk_wire::split_twice`]). Only for a device with [`Capabilities::twice`].
+    pub twice: bool,
 }
 
 /// Totals since a device was opened. A super-packet counts as one packet.

@@ -136,7 +136,13 @@ impl Device for MemoryDevice {
 
     fn capabilities(&self) -> Capabilities {
         let offload = self.options.offload;
-        Capabilities { tso: offload, checksum_offload: offload, gather: false, max_super: MAX_SUPER }
+        Capabilities {
+            tso: offload,
+            checksum_offload: offload,
+            gather: false,
+            twice: false,
+            max_super: MAX_SUPER,
+        }
     }
 
     fn counters(&self) -> Counters {
@@ -201,7 +207,7 @@ mod tests {
     fn a_super_packet_passes_whole_with_what_the_stack_must_know() {
         let (mut a, mut b) = MemoryDevice::pair();
         let packet = Tcp { payload: pattern(5000), ..Tcp::v6() }.with_partial_checksum();
-        a.send(&packet, TxMeta { segment_size: Some(1440), partial_checksum: true }).unwrap();
+        a.send(&packet, TxMeta { segment_size: Some(1440), partial_checksum: true, twice: false }).unwrap();
         let meta = RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1440) };
         assert_eq!(drain(&mut b), [(packet, meta)]);
         assert_eq!((a.counters().sent, b.counters().received), (1, 1));
@@ -212,7 +218,7 @@ mod tests {
         let (mut a, mut b) =
             MemoryDevice::pair_with(MemoryOptions { offload: false, ..MemoryOptions::default() });
         let packet = Tcp { payload: pattern(3000), ..Tcp::v4() }.with_partial_checksum();
-        a.send(&packet, TxMeta { segment_size: Some(1460), partial_checksum: true }).unwrap();
+        a.send(&packet, TxMeta { segment_size: Some(1460), partial_checksum: true, twice: false }).unwrap();
         let packets = drain(&mut b);
         assert_eq!(packets.len(), 3);
         for (packet, meta) in packets {

@@ -11,7 +11,8 @@ pub(crate) fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
         (None, false) => emit(packet),
         // A cut at the longest payload there can be leaves one segment, with its checksum made anew.
         (size, _) => {
-            brisk_wire::split(packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, emit);
+            let split = if tx.twice { brisk_wire::split_twice } else { brisk_wire::split };
+            split(packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, emit);
         }
     }
 }
@@ -31,7 +32,7 @@ mod tests {
     fn an_open_checksum_is_finished() {
         for template in [Tcp::v4(), Tcp::v6()] {
             let packet = Tcp { payload: pattern(333), ..template }.with_partial_checksum();
-            let tx = TxMeta { segment_size: None, partial_checksum: true };
+            let tx = TxMeta { partial_checksum: true, ..TxMeta::default() };
             let segments = cut_into(&packet, tx);
             assert_eq!(segments.len(), 1);
             assert!(checksum_is_right(&segments[0]));
@@ -42,7 +43,7 @@ mod tests {
     fn a_super_packet_becomes_segments_with_full_checksums() {
         for template in [Tcp::v4(), Tcp::v6()] {
             let packet = Tcp { payload: pattern(2500), flags: 0x19, ..template }.with_partial_checksum();
-            let tx = TxMeta { segment_size: Some(1000), partial_checksum: true };
+            let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
             let segments = cut_into(&packet, tx);
             let lengths: Vec<_> = segments.iter().map(|s| Tcp::parse(s).payload.len()).collect();
             assert_eq!(lengths, [1000, 1000, 500]);

@@ -310,7 +310,13 @@ impl Device for PacketDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: false, checksum_offload: false, gather: false, max_super: MAX_SUPER }
+        Capabilities {
+            tso: false,
+            checksum_offload: false,
+            gather: false,
+            twice: false,
+            max_super: MAX_SUPER,
+        }
     }
 
     fn counters(&self) -> Counters {

@@ -317,7 +317,13 @@ impl Device for TunDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: self.vnet, checksum_offload: self.vnet, gather: self.vnet, max_super: MAX_SUPER }
+        Capabilities {
+            tso: self.vnet,
+            checksum_offload: self.vnet,
+            gather: self.vnet,
+            twice: false,
+            max_super: MAX_SUPER,
+        }
     }
 
     fn counters(&self) -> Counters {
@@ -592,7 +598,7 @@ mod tests {
         let payload = pattern(30_000);
         let data = Tcp { flags: 0x18, payload: payload.clone(), ..ours.clone() };
         let mss = (device.mtu() - if ours.src.is_ipv4() { 40 } else { 60 }) as u16;
-        let tx = TxMeta { segment_size: Some(mss), partial_checksum: true };
+        let tx = TxMeta { segment_size: Some(mss), partial_checksum: true, twice: false };
         send(&mut device, &data.with_partial_checksum(), tx);
         let mut read = vec![0; payload.len()];
         stream.read_exact(&mut read).unwrap();

@@ -68,6 +68,7 @@ pub struct UdpDevice {
     /// Room for [`RECEIVE_BATCH`] chains of datagrams.
     buffer: Vec<u8>,
     assembly: Assembly,
+    copies: Assembly,
     counters: Counters,
     urgent_cleared: u64,
 }
@@ -124,6 +125,7 @@ impl UdpDevice {
             batches: Batches::default(),
             buffer: vec![0; RECEIVE_BATCH * CHAIN],
             assembly: Assembly::default(),
+            copies: Assembly::default(),
             counters: Counters::default(),
             urgent_cleared: 0,
         })
@@ -238,6 +240,7 @@ impl Device for UdpDevice {
             let mut arrival = Arrival {
                 peers: &mut self.peers,
                 assembly: &mut self.assembly,
+                copies: &mut self.copies,
                 counters: &mut self.counters,
                 unspecified: self.local.ip().is_unspecified(),
                 count: 0,
@@ -274,7 +277,7 @@ impl Device for UdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: true, checksum_offload: true, gather: true, max_super: MAX_SUPER }
+        Capabilities { tso: true, checksum_offload: true, gather: true, twice: true, max_super: MAX_SUPER }
     }
 
     fn counters(&self) -> Counters {
@@ -311,9 +314,11 @@ impl UdpDevice {
         let max_datagrams = self.state.max_gso_segments();
         for index in 0..outgoing.pieces(tx.segment_size) {
             let len = outgoing.piece_len(tx.segment_size, index);
-            self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
-                outgoing.write_piece(tx.segment_size, index, out);
-            });
+            for copy in [false, true].into_iter().take(1 + usize::from(tx.twice)) {
+                self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
+                    outgoing.write_piece(tx.segment_size, index, copy, out);
+                });
+            }
         }
         self.counters.on_sent(outgoing.packet_len());
         match self.transmit(SEND_AT) {
@@ -347,6 +352,8 @@ impl UdpDevice {
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,
+    /// Copies of what is in `assembly`, which they follow one by one.
+    copies: &'a mut Assembly,
     counters: &'a mut Counters,
     /// The socket has no address of its own, so replies name the one that was written to.
     unspecified: bool,
@@ -358,7 +365,7 @@ impl Arrival<'_> {
     fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut SharedSink<'_>) {
         let from = if self.unspecified { meta.dst_ip } else { None };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
-        let mut run = false;
+        let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
             // Nothing is remembered about whoever sends something else to this port.
@@ -366,12 +373,16 @@ impl Arrival<'_> {
                 self.counters.receive_dropped += 1;
                 continue;
             };
-            if run && self.assembly.extend(&datagram) {
+            if run && self.assembly.extend(&datagram) || copied && self.copies.extend(&datagram) {
                 continue;
             }
-            if run {
-                self.deliver(sink);
+            if let Some(peer) = peer.filter(|_| run && !copied && self.assembly.is_followed_by(&datagram)) {
+                self.copies.start(&datagram, peer, LOCAL_INNER, ecn);
+                copied = true;
+                continue;
             }
+            self.deliver(run, copied, sink);
+            copied = false;
             peer = peer.or_else(|| self.peers.heard(Route { outer: canonical(meta.addr), from }));
             run = peer.is_some();
             match peer {
@@ -379,18 +390,21 @@ impl Arrival<'_> {
                 None => self.counters.receive_dropped += 1,
             }
         }
-        if run {
-            self.deliver(sink);
-        }
+        self.deliver(run, copied, sink);
     }
 
-    fn deliver(&mut self, sink: &mut SharedSink<'_>) {
-        let Arrival { assembly, counters, .. } = self;
-        assembly.finish(|packet, shared, segment_size| {
-            counters.on_received(packet.len());
-            sink(packet, shared, RxMeta { checksum: ChecksumState::Trusted, segment_size });
-        });
-        self.count += 1;
+    /// Hands over the run, if there is one, and then the copies of it.
+    fn deliver(&mut self, run: bool, copied: bool, sink: &mut SharedSink<'_>) {
+        let Arrival { assembly, copies, counters, count, .. } = self;
+        for assembly in
+            [run.then_some(&mut **assembly), copied.then_some(&mut **copies)].into_iter().flatten()
+        {
+            assembly.finish(|packet, shared, segment_size| {
+                counters.on_received(packet.len());
+                sink(packet, shared, RxMeta { checksum: ChecksumState::Trusted, segment_size });
+            });
+            *count += 1;
+        }
     }
 }
 
@@ -523,8 +537,11 @@ mod tests {
         let mss = (from.mtu() - INNER_HEADERS) as u16;
         let payload = pattern(65_000);
         let sent = Tcp { flags: 0x18, payload: payload.clone(), ..to(dst) };
-        from.send(&sent.with_partial_checksum(), TxMeta { segment_size: Some(mss), partial_checksum: true })
-            .unwrap();
+        from.send(
+            &sent.with_partial_checksum(),
+            TxMeta { segment_size: Some(mss), partial_checksum: true, twice: false },
+        )
+        .unwrap();
         from.flush().unwrap();
         let (mut collected, mut longest, mut source) = (Vec::new(), 0, None);
         while collected.len() < payload.len() {
@@ -541,6 +558,38 @@ mod tests {
             assert!(longest > 8 * usize::from(mss), "longest part {longest}");
         }
         source.unwrap()
+    }
+
+    /// 1 1' 2 2' ... on the way; to the stack, all originals that arrived in a row and then their copies.
+    #[tokio::test]
+    async fn each_segment_of_a_super_packet_may_go_twice() {
+        let (mut a, mut b) = pair("127.0.0.1:0");
+        assert!(a.capabilities().twice);
+        let sent = Tcp { flags: 0x18, payload: pattern(9_500), ..to(seen(&b, &a)) };
+        let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: true };
+        a.send(&sent.with_partial_checksum(), tx).unwrap();
+        let wire = a.batches.oldest().unwrap();
+        let seqs = wire.next(true).chunks(HEADER_LEN + 1000).map(|datagram| {
+            (datagram[0] & 0x08 != 0, u32::from_be_bytes(datagram[4..8].try_into().unwrap()) / 1000)
+        });
+        let expected = (0..10).flat_map(|segment| [(false, segment), (true, segment)]);
+        // The copy of the short segment opens a chain of its own.
+        assert_eq!(seqs.collect::<Vec<_>>(), expected.take(19).collect::<Vec<_>>());
+        a.flush().unwrap();
+        let mut streams = [Vec::new(), Vec::new()];
+        let mut packets = 0;
+        while streams.iter().map(Vec::len).sum::<usize>() < 19_000 {
+            for (part, _) in receive(&mut b, 1).await {
+                let stream = &mut streams[usize::from(part.reserved & 0x08 != 0)];
+                assert_eq!(part.seq as usize, 1 + stream.len());
+                stream.extend(part.payload);
+                packets += 1;
+            }
+        }
+        assert!(streams.iter().all(|stream| *stream == sent.payload));
+        if b.state.gro_segments() > 1 && a.state.max_gso_segments() > 1 {
+            assert!(packets <= 4, "{packets} packets");
+        }
     }
 
     #[tokio::test]

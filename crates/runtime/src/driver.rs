@@ -81,9 +81,8 @@ impl Outgoing {
                 self.spare.push(buffer);
                 return;
             };
-            let Transmit { segment_size, partial_checksum, .. } = transmit;
             self.bytes += buffer.len();
-            self.packets.push_back((buffer, TxMeta { segment_size, partial_checksum }));
+            self.packets.push_back((buffer, tx(&transmit)));
         }
     }
 
@@ -95,8 +94,7 @@ impl Outgoing {
                 self.spare.push(buffer);
                 break;
             };
-            let Transmit { len, segment_size, partial_checksum, .. } = transmit;
-            let tx = TxMeta { segment_size, partial_checksum };
+            let (len, tx) = (transmit.len, tx(&transmit));
             let payload = stack.payload(&transmit);
             self.bytes += len;
             let is_apart = len > buffer.len();
@@ -364,6 +362,11 @@ fn receive(
         }
     }
     Ok(bytes)
+}
+
+fn tx(transmit: &Transmit) -> TxMeta {
+    let Transmit { segment_size, partial_checksum, twice, .. } = *transmit;
+    TxMeta { segment_size, partial_checksum, twice }
 }
 
 fn rx(meta: RxMeta) -> Rx {

@@ -370,6 +370,7 @@ impl Builder {
         self.stack.granularity = GRANULARITY;
         // Longest headers: 40 bytes of IPv6, 60 of TCP.
         let longest = u32::try_from(capabilities.max_super.saturating_sub(100)).unwrap_or(u32::MAX);
+        self.stack.sends_twice = capabilities.twice;
         self.stack.max_super_segment = if capabilities.tso { longest.min(65_000) } else { 0 };
     }
 }

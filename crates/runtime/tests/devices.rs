@@ -13,6 +13,7 @@ use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta, privileges};
 use brisk_runtime::attach::{AttachConfig, UDP_SERVICE_PORT};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
+use brisk_tcp::config::{CopyScope, ProactiveConfig, TcpConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const LEN: usize = 10_000_000;
@@ -60,6 +61,39 @@ async fn tcp_in_udp_carries_ten_megabytes_both_ways() {
     let (up, down) = (pattern(LEN, 1), pattern(LEN, 2));
     let (at_client, at_server) = tokio::join!(exchange(stream.unwrap(), &up), exchange(accepted, &down));
     assert!(at_server == up && at_client == down);
+}
+
+/// Every segment twice, in runs: what arrives is whole, and nothing stops the copies.
+#[tokio::test]
+async fn tcp_in_udp_sends_every_segment_twice() {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.proactive =
+        Some(ProactiveConfig { scope: CopyScope::All, loss_cap: 100, ..ProactiveConfig::DEFAULT });
+    let config = || AttachConfig::new("udp:127.0.0.1:0".parse().unwrap());
+    let (server, served) = config().open().unwrap();
+    let (client, attached) = config().open().unwrap();
+    let (server, client) = (server.tcp(tcp.clone()).build().unwrap(), client.tcp(tcp).build().unwrap());
+    let any = format!("[::]:{UDP_SERVICE_PORT}").parse().unwrap();
+    let listener = TcpListener::bind(&server, any).unwrap();
+    let destination = attached.destination(served.outside(listener.local_addr())).unwrap();
+    let (stream, accepted) = tokio::join!(client.connect(destination), listener.accept());
+    let (mut stream, (mut accepted, _)) = (stream.unwrap(), accepted.unwrap());
+    let up = pattern(LEN, 1);
+    let mut received = vec![0; LEN];
+    let (written, read) = tokio::join!(stream.write_all(&up), accepted.read_exact(&mut received));
+    written.unwrap();
+    read.unwrap();
+    assert!(received == up);
+    let (sender, receiver) = (stream.handle().stats().unwrap(), accepted.handle().stats().unwrap());
+    let (sender, receiver) = (sender.counters, receiver.counters);
+    assert_eq!(
+        sender.copies_sent + sender.retransmits + sender.probes,
+        sender.data_segments_out,
+        "{sender:?}"
+    );
+    assert_eq!(receiver.payload_bytes_received, LEN as u64);
+    let packets = client.device_counters().sent;
+    assert!(packets < sender.copies_sent / 2, "{packets} packets for {} segments twice", sender.copies_sent);
 }
 
 #[tokio::test]

@@ -41,6 +41,10 @@ pub struct StackConfig {
     /// Largest super-segment handed to the device, payload bytes; 0 switches them off. Default 0:
     /// the driver sets it to what its device takes (65000 at most).
     pub max_super_segment: u32,
+    /// The device can send each segment of a super-segment twice in a row, the second time marked as a copy
+    /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default false: the driver
+    /// sets it to what its device can.
+    pub sends_twice: bool,
     /// Most connections at one time, half-open ones and TIME-WAIT included. Default 65536.
     pub max_connections: usize,
     /// Bytes that all send and receive buffers together may hold. Writes leave a quarter of it to what
@@ -121,6 +125,7 @@ impl Default for StackConfig {
             any_address: false,
             mtu: 1500,
             max_super_segment: 0,
+            sends_twice: false,
             max_connections: 65_536,
             max_buffer_bytes: 1 << 30,
             fec_mem_total: 64 << 20,

@@ -66,7 +66,7 @@ pub use packet::{
     ChecksumCheck, ChecksumFill, Packet, Segment, emit, emit_headers_with, emit_with, fill_checksums,
     four_tuple, header_len, parse, parse_with, tcp_offset,
 };
-pub use segmentation::split;
+pub use segmentation::{split, split_twice};
 pub use seq::SeqNum;
 pub use tcp::{Flags, TcpHeader};
 pub use time::{Duration, Instant};

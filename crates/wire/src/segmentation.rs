@@ -20,6 +20,16 @@ use crate::tcp::Flags;
 /// With Accurate ECN, CWR is part of a counter: hand in runs that have it on none of their segments
 /// or cut them before this call.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
+    cut(packet, segment_size, sum, false, emit);
+}
+
+/// As [`split`], each segment followed by its copy: the same once more, marked with the reserved bit
+/// [`Flags::R4`] (Proactive).
+pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
+    cut(packet, segment_size, sum, true, emit);
+}
+
+fn cut(packet: &[u8], segment_size: u16, sum: ChecksumFill, twice: bool, emit: &mut dyn FnMut(&[u8])) {
     let Some(plan) = Plan::of(packet) else { return emit(packet) };
     let size = usize::from(segment_size);
     let whole = size == 0 || plan.payload.len() <= size || plan.indivisible();
@@ -35,6 +45,11 @@ pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn
         plan.adjust(&mut out, index, start, pieces);
         plan.finish(&mut out, sum);
         emit(&out);
+        if twice {
+            plan.mark(&mut out);
+            plan.finish(&mut out, sum);
+            emit(&out);
+        }
     }
 }
 
@@ -79,6 +94,13 @@ impl<'a> Plan<'a> {
         if self.ip.meta.src.is_ipv4() {
             put(out, 4, &self.ip.meta.identification.wrapping_add(index as u16).to_be_bytes());
         }
+    }
+
+    /// Marks a segment that is written as a copy.
+    fn mark(&self, out: &mut [u8]) {
+        let at = self.ip.payload_at + 12;
+        let marked = out.get(at).map(|byte| byte | (Flags::R4.0 >> 8) as u8);
+        put(out, at, marked.as_slice());
     }
 
     /// Lengths and checksums.
@@ -188,6 +210,21 @@ mod tests {
         let ip = IpMeta { identification: 0, ..ipv4() };
         crate::emit(&ip, &tcp, &[&[7; 10]], ChecksumFill::Partial, &mut expected).unwrap();
         assert_eq!(all[1], expected);
+    }
+
+    #[test]
+    fn copies_are_marked_and_otherwise_what_they_follow() {
+        let packet = super_packet(&ipv4(), Flags::ACK | Flags::FIN, &[7; 25]);
+        let mut all = Vec::new();
+        split_twice(&packet, 10, ChecksumFill::Full, &mut |piece| all.push(piece.to_vec()));
+        assert_eq!(all.len(), 6);
+        for (two, single) in all.chunks(2).zip(pieces(&packet, 10)) {
+            assert_eq!(two[0], single);
+            let (original, copy) = (segment(&two[0]), segment(&two[1]));
+            assert_eq!(copy.payload, original.payload);
+            let flags = original.tcp.flags | Flags::R4;
+            assert_eq!(copy.tcp, TcpHeader { flags, ..original.tcp.clone() });
+        }
     }
 
     #[test]

@@ -249,7 +249,7 @@ fn of_mechanisms_and_cores() -> Vec<Row> {
         row("ping", "one byte, one connection", Work::PingPong, [PLAIN, Way::Tun { fast_open: false }], None),
         row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, [PLAIN, UDP], AtMost(2.0)),
         row("corrective", WITH, Work::Upload, with("corrective"), AtMost(1.3)),
-        row("proactive", WITH, Work::Upload, with("proactive"), AtMost(2.0)),
+        row("proactive", WITH, Work::Upload, with("proactive,loss_cap=100"), AtMost(2.0)),
         row("planner", WITH, Work::Upload, with("planner"), AtMost(1.3)),
         row("cores", "rr64 on two cores, on one", RR64, [Way::TunOn(1), Way::TunOn(2)], Faster(1.7)),
         row("cores-kernel", "the same of the kernel", RR64, [Way::KernelOn(1), Way::KernelOn(2)], None),

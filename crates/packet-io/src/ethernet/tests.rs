@@ -92,7 +92,7 @@ async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let payload = pattern(30_000);
     let data = Tcp { flags: 0x18, payload: payload.clone(), ..ack };
-    let tx = TxMeta { segment_size: Some(1000), partial_checksum: true };
+    let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
     device.send(&data.with_partial_checksum(), tx).unwrap();
     device.flush().unwrap();
     let mut read = vec![0; payload.len()];

@@ -50,6 +50,8 @@ const INNER_FLAGS: usize = 53;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const URG: u8 = 0x20;
+/// The reserved bit that marks a copy (Proactive), in the byte of the data offset.
+const COPY: u8 = 0x08;
 
 /// A TCP packet of the stack that is about to become datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -101,11 +103,14 @@ impl<'a> Outgoing<'a> {
         HEADER_LEN + self.tcp.len().saturating_sub(20) + self.piece(segment_size, index).len()
     }
 
-    /// Appends datagram `index` to `out`. FIN and PSH stay on the last, CWR on the first.
-    pub(super) fn write_piece(&self, segment_size: Option<u16>, index: usize, out: &mut Vec<u8>) {
+    /// Appends datagram `index` to `out`, or the marked copy of it. FIN and PSH stay on the last, CWR on the first.
+    pub(super) fn write_piece(&self, segment_size: Option<u16>, index: usize, copy: bool, out: &mut Vec<u8>) {
         let Some((&fixed, options)) = self.tcp.split_first_chunk::<20>() else { return };
-        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, mut flags, w0, w1, ..] = fixed;
+        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, mut offset, mut flags, w0, w1, ..] = fixed;
         flags &= !URG;
+        if copy {
+            offset |= COPY;
+        }
         if index > 0 {
             flags &= !CWR;
         }
@@ -225,6 +230,17 @@ impl Assembly {
         self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
     }
 
+    /// True if the datagram is the copy of one of the run (Proactive), so that a run of copies begins with it.
+    pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
+        let Incoming { header, payload, .. } = datagram;
+        let behind = self.next_seq.wrapping_sub(datagram.seq()) as usize;
+        header[0] == self.first[0] | COPY
+            && self.first[0] & COPY == 0
+            && header[8..] == self.first[8..]
+            && !payload.is_empty()
+            && (1..=self.len).contains(&behind)
+    }
+
     /// Appends the datagram if it continues the run: the same but for sequence number, PSH and FIN, and contiguous.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
@@ -275,7 +291,7 @@ mod tests {
         (0..outgoing.pieces(segment_size))
             .map(|index| {
                 let mut piece = Vec::new();
-                outgoing.write_piece(segment_size, index, &mut piece);
+                outgoing.write_piece(segment_size, index, false, &mut piece);
                 assert_eq!(piece.len(), outgoing.piece_len(segment_size, index));
                 piece
             })
@@ -376,7 +392,7 @@ mod tests {
             assert_eq!((outgoing.pieces(Some(1000)), outgoing.packet_len()), (4, packet.len()));
             for (index, expected) in whole.iter().enumerate() {
                 let mut piece = Vec::new();
-                outgoing.write_piece(Some(1000), index, &mut piece);
+                outgoing.write_piece(Some(1000), index, false, &mut piece);
                 assert!(piece == *expected, "datagram {index} of a payload split at {split}");
             }
         }

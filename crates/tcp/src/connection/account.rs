@@ -170,6 +170,9 @@ impl Connection {
             segments = packet_len.saturating_sub(headers).div_ceil(size).max(1);
             bytes += (segments - 1) * headers;
         }
+        if built.twice {
+            (segments, bytes) = (2 * segments, 2 * bytes);
+        }
         self.counters.segments_out += segments as u64;
         self.counters.wire_bytes_out += bytes as u64;
     }

@@ -20,6 +20,8 @@ use crate::time::Instant;
 pub(crate) struct Built {
     /// Payload bytes of each wire segment, if the packet must be cut.
     pub(crate) segment_size: Option<u16>,
+    /// Each of them is sent twice in a row.
+    pub(crate) twice: bool,
     /// Why it was sent.
     pub(crate) origin: Origin,
     /// Payload that stays in the send queue: the packet is the headers, and then this.
@@ -29,7 +31,7 @@ pub(crate) struct Built {
 impl Built {
     /// A packet of one segment, whole.
     pub(crate) fn whole(origin: Origin) -> Built {
-        Built { segment_size: None, origin, in_place: None }
+        Built { segment_size: None, twice: false, origin, in_place: None }
     }
 
     /// Bytes of payload that are not in the buffer.
@@ -159,11 +161,16 @@ impl Connection {
         // A single segment is copied faster than it is described.
         if env.payload_in_place && segment_size.is_some() {
             self.emit_headers(&header, ecn, len, env, out);
-            return Built { segment_size, origin: data.origin, in_place: Some(payload_range) };
+            return Built {
+                segment_size,
+                twice: data.twice,
+                origin: data.origin,
+                in_place: Some(payload_range),
+            };
         }
         let (first, second) = self.tx.queue.slices(payload_range);
         self.emit(&header, ecn, &[first, second], env, out);
-        Built { segment_size, ..Built::whole(data.origin) }
+        Built { segment_size, twice: data.twice, ..Built::whole(data.origin) }
     }
 
     /// The parity is computed from the send queue straight into the packet's payload.

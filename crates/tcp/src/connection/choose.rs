@@ -7,6 +7,7 @@ use brisk_wire::{Gentle, OptionProfile};
 
 use crate::connection::control::Control;
 use crate::connection::plain_copy::PlainCopy;
+use crate::connection::proactive::CopiedRun;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::mechanism::ParityPlan;
@@ -51,6 +52,8 @@ pub(crate) struct Data {
     pub(crate) fin: bool,
     /// It is a path-MTU probe: larger than the MSS in force.
     pub(crate) mtu_probe: bool,
+    /// Each of several segments is followed by its copy as it leaves.
+    pub(crate) twice: bool,
 }
 
 impl Data {
@@ -105,6 +108,7 @@ impl Connection {
         let env = Env {
             challenge: &mut |_| false,
             super_segment: 0,
+            sends_twice: false,
             partial_checksum: false,
             payload_in_place: false,
             option_profile: &OptionProfile::default(),
@@ -172,14 +176,28 @@ impl Connection {
     /// A range that was sent before.
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        Choice::Data(Data { range, segment_size: self.payload_limit(), origin, fin, mtu_probe: false })
+        Choice::Data(Data {
+            range,
+            segment_size: self.payload_limit(),
+            origin,
+            fin,
+            mtu_probe: false,
+            twice: false,
+        })
     }
 
     /// A range that was sent before, in one segment larger than the MSS.
     pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         let segment_size = range.len();
-        Choice::Data(Data { range, segment_size, origin: Origin::Retransmit, fin, mtu_probe: true })
+        Choice::Data(Data {
+            range,
+            segment_size,
+            origin: Origin::Retransmit,
+            fin,
+            mtu_probe: true,
+            twice: false,
+        })
     }
 
     /// What the mechanisms ask for. A refused ask is dropped.
@@ -226,6 +244,7 @@ impl Connection {
                 origin: Origin::TailLossProbe,
                 fin,
                 mtu_probe: false,
+                twice: false,
             }));
         }
         // Of a tail longer than a segment may be now, the last part is enough.
@@ -251,7 +270,7 @@ impl Connection {
         }
         self.plan_flight(&room);
         let mss = self.payload_limit();
-        let most = self.longest_run(mss, env);
+        let (most, twice) = self.longest_run(mss, &room, env, now);
         match self.extent(&room, mss, most, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
@@ -261,6 +280,7 @@ impl Connection {
                     origin: Origin::New,
                     fin,
                     mtu_probe: false,
+                    twice: twice && len > mss,
                 }))
             }
             Extent::Congestion => {
@@ -294,15 +314,21 @@ impl Connection {
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
-    /// with an urgent pointer travels alone, since the pointer is relative to its own header.
-    fn longest_run(&self, mss: u32, env: &Env<'_>) -> u32 {
+    /// with an urgent pointer travels alone, since the pointer is relative to its own header. And whether the device sends
+    /// each of them twice.
+    fn longest_run(&self, mss: u32, room: &Room, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
-            || self.sends_one_by_one()
+            || self.plans_copies()
         {
-            return mss;
+            return (mss, false);
         }
-        (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss)
+        let run = (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss);
+        match self.copied_run(mss, room, env, now) {
+            CopiedRun::None => (run, false),
+            CopiedRun::OneByOne => (mss, false),
+            CopiedRun::Twice(bytes) => (run.min(bytes / mss * mss).max(mss), true),
+        }
     }
 
     fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {
@@ -362,6 +388,7 @@ impl Connection {
             origin: Origin::New,
             fin: false,
             mtu_probe: true,
+            twice: false,
         }))
     }
 

@@ -108,6 +108,8 @@ pub(crate) struct Env<'a> {
     pub(crate) challenge: &'a mut dyn FnMut(Instant) -> bool,
     /// Largest super-segment the device takes, payload bytes; 0: single segments only.
     pub(crate) super_segment: u32,
+    /// The device can send each segment of a super-segment twice.
+    pub(crate) sends_twice: bool,
     /// Write only the pseudo-header sum: the device completes the checksum.
     pub(crate) partial_checksum: bool,
     /// The payload of a super-segment may stay in the send queue.

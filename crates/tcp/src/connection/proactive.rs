@@ -11,7 +11,7 @@ use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
-use crate::outcome::{Arrived, Dsack, DsackOf, Origin, Sent};
+use crate::outcome::{Arrived, Dsack, DsackOf, Origin, Room, Sent};
 use crate::receive::Paws;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
@@ -51,6 +51,17 @@ impl Proactive {
     }
 }
 
+/// How new data may leave as far as copies are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopiedRun {
+    /// No copies follow it: as it would.
+    None,
+    /// One segment, so that its copy can follow.
+    OneByOne,
+    /// So many bytes at most, of which the device sends each segment twice.
+    Twice(u32),
+}
+
 /// Segments that leave.
 impl Connection {
     pub(crate) fn proactive(&self) -> Option<&Proactive> {
@@ -66,10 +77,21 @@ impl Connection {
         self.proactive().is_some_and(|proactive| proactive.copies.is_on())
     }
 
-    /// True while segments must leave one by one so that each copy can follow its original.
-    pub(crate) fn sends_one_by_one(&self) -> bool {
-        self.proactive().is_some_and(|proactive| proactive.copies.wants_single_segments())
-            || self.plans_copies()
+    /// How new data may leave where each copy has to follow its original.
+    pub(crate) fn copied_run(&self, mss: u32, room: &Room, env: &Env<'_>, now: Instant) -> CopiedRun {
+        let Some(proactive) = self.proactive() else { return CopiedRun::None };
+        let rto = self.tx.rto.current(self.tx.rtt.rto_base());
+        let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
+        // Copies are not ECN-capable: they would not be the same but for the mark.
+        if !env.sends_twice
+            || !proactive.copies.follow_at_once()
+            || proactive.charge_cwnd
+            || self.ecn.is_active()
+            || self.planner.is_some()
+        {
+            return CopiedRun::OneByOne;
+        }
+        CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(room.redundancy).min(room.paced / 2))
     }
 
     /// The copy that is due, if what limits copies lets it go.
@@ -110,8 +132,16 @@ impl Connection {
         Built::whole(Origin::Duplicate)
     }
 
-    /// A copy left. It is not in flight and changes no timer; pacing and the allowance count it.
+    /// A copy left.
     pub(crate) fn account_copy(&mut self, range: SeqRange, now: Instant) {
+        if let Some(proactive) = self.proactive_mut() {
+            proactive.copies.on_copy_sent(now);
+        }
+        self.account_copies(range, 1, now);
+    }
+
+    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count them.
+    fn account_copies(&mut self, range: SeqRange, segments: u32, now: Instant) {
         let len = range.len();
         self.tx.scoreboard.on_sent(&Sent {
             range,
@@ -123,13 +153,10 @@ impl Connection {
         });
         self.tx.pacer.on_sent(len, now);
         self.tx.spend_redundancy(len);
-        self.counters.copies_sent += 1;
+        self.counters.copies_sent += u64::from(segments);
         self.counters.redundant_bytes += u64::from(len);
         if let Some(active) = &mut self.gentle.active {
             active.copied = Some(now);
-        }
-        if let Some(proactive) = self.proactive_mut() {
-            proactive.copies.on_copy_sent(now);
         }
         self.charge_copies();
         self.probe(Probe::Sent { range, origin: Origin::Duplicate });
@@ -151,6 +178,11 @@ impl Connection {
         let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
         let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
         let before = proactive.copies.off();
+        if data.twice {
+            proactive.copies.on_sent_twice(&original, data.segment_size);
+            self.account_copies(data.range, segments, now);
+            return true;
+        }
         let copied = proactive.copies.on_sent(&original, &header);
         if let (Origin::New, Some(wait)) = (data.origin, named) {
             proactive.copies.add(data.range, &header, now + wait);
@@ -247,6 +279,10 @@ impl Connection {
             return false;
         }
         let last = (segment.payload.len() - 1) / size;
+        if self.repeats(segment) {
+            self.counters.copies_dropped += last as u64 + 1;
+            return true;
+        }
         for (index, payload) in segment.payload.chunks(size).enumerate() {
             let flags =
                 if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
@@ -254,6 +290,19 @@ impl Connection {
             self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
         }
         true
+    }
+
+    /// True if every part of what a device coalesced is a copy that the filter drops.
+    fn repeats(&self, segment: &Arrived<'_>) -> bool {
+        let range = SeqRange::with_len(segment.seq, segment.len());
+        let (Some(proactive), Some(timestamps)) = (self.proactive(), segment.options.timestamps) else {
+            return false;
+        };
+        is_marked(segment)
+            && segment.options.gentle.is_none()
+            && !segment.flags.intersects(Flags::SYN | Flags::RST)
+            && !self.rx.assembler.brings_new(&range)
+            && proactive.filter.repeats(&range, timestamps.value)
     }
 
     /// The receiver took new data from this segment.

@@ -86,6 +86,7 @@ impl World {
             let env = Env {
                 challenge: &mut permit,
                 super_segment: self.super_segment,
+                sends_twice: false,
                 partial_checksum: false,
                 payload_in_place: false,
                 option_profile: &PROFILE,
@@ -142,6 +143,7 @@ impl World {
         let mut env = Env {
             challenge: &mut permit,
             super_segment: 0,
+            sends_twice: false,
             partial_checksum: false,
             payload_in_place: false,
             option_profile: &PROFILE,

@@ -75,6 +75,7 @@ impl Stack {
             return Some(Transmit {
                 len: out.len(),
                 segment_size: None,
+                twice: false,
                 partial_checksum,
                 conn: None,
                 origin,
@@ -114,6 +115,7 @@ impl Stack {
             return Some(Transmit {
                 len,
                 segment_size: built.segment_size,
+                twice: built.twice,
                 partial_checksum,
                 conn: Some(id),
                 origin: built.origin,

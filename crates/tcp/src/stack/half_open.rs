@@ -432,6 +432,7 @@ impl Stack {
         let env = Env {
             challenge: &mut |_| false,
             super_segment: self.config.max_super_segment,
+            sends_twice: false,
             partial_checksum: self.partial_checksum(),
             payload_in_place: false,
             option_profile: &self.config.option_profile,

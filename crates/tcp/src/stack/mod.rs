@@ -129,6 +129,10 @@ pub struct Transmit {
     pub len: usize,
     /// Set if the packet is a super-packet: payload bytes of each wire segment to cut it into.
     pub segment_size: Option<u16>,
+    /// Each segment of the super-packet is to be sent twice in a row, the second time marked with
+    /// [`Flags::R4`](brisk_wire::Flags::R4) ([`brisk_wire::split_twice`]). Only with
+    /// [`sends_twice`](crate::config::StackConfig::sends_twice).
+    pub twice: bool,
     /// True if the TCP checksum field holds only the sum of the pseudo header and the device (or
     /// [`brisk_wire::split`]) completes it.
     pub partial_checksum: bool,

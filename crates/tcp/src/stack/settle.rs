@@ -124,6 +124,7 @@ pub(crate) fn with_env<R>(
     f(&mut Env {
         challenge: &mut challenge,
         super_segment: config.max_super_segment,
+        sends_twice: config.sends_twice,
         partial_checksum: config.max_super_segment > 0,
         payload_in_place: false,
         option_profile: &config.option_profile,

@@ -14,7 +14,7 @@ use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{
     ChecksumCheck, ChecksumFill, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit, parse,
-    split,
+    split, split_twice,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -245,6 +245,7 @@ impl Pair {
                     None if !transmit.partial_checksum => self.send(side, packet.clone()),
                     size => {
                         let mut pieces = Vec::new();
+                        let split = if transmit.twice { split_twice } else { split };
                         split(&packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, &mut |piece| {
                             pieces.push(piece.to_vec());
                         });

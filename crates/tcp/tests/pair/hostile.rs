@@ -77,7 +77,11 @@ pub(crate) fn exchange(
     tcp: &TcpConfig,
     super_segment: u32,
 ) -> bool {
-    let config = |side| StackConfig { max_super_segment: super_segment, ..stack_config(side) };
+    let config = |side| StackConfig {
+        max_super_segment: super_segment,
+        sends_twice: seed.is_multiple_of(2),
+        ..stack_config(side)
+    };
     let mut pair = Pair::with_configs(seed, config(A), config(B));
     pair.channel = channel;
     Exchange { seed, size, tcp, limit: Duration::from_secs(3600) }.run(&mut pair, |_, _, _| ())

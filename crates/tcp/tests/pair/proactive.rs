@@ -31,7 +31,12 @@ const ALL: ProactiveConfig = ProactiveConfig { scope: CopyScope::All, ..Proactiv
 
 /// Two connected stacks with Proactive whose devices take super-segments of this size.
 fn connected(super_segment: u32) -> (Pair, ConnId, ConnId) {
-    let config = |side| StackConfig { max_super_segment: super_segment, ..stack_config(side) };
+    connected_by(super_segment, false)
+}
+
+/// As [`connected`]; the devices may be able to send each segment twice.
+fn connected_by(super_segment: u32, sends_twice: bool) -> (Pair, ConnId, ConnId) {
+    let config = |side| StackConfig { max_super_segment: super_segment, sends_twice, ..stack_config(side) };
     let mut pair = Pair::with_configs(1, config(A), config(B));
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp(ALL), ..ListenConfig::default() });
     let (at_a, at_b) =
@@ -49,14 +54,24 @@ fn is_copy(tcp: &TcpHeader) -> bool {
 
 #[test]
 fn nothing_is_retransmitted_with_offload_and_batches() {
-    for super_segment in [0, 65_000] {
+    for (super_segment, sends_twice) in [(0, false), (65_000, false), (65_000, true)] {
         for batches in [false, true] {
-            let (mut pair, at_a, at_b) = connected(super_segment);
+            let (mut pair, at_a, at_b) = connected_by(super_segment, sends_twice);
             pair.batches = batches;
             pair.transfer(A, at_a, at_b, &pattern(300_000), Duration::from_secs(60));
             let sender = counters(&pair.a, at_a);
             assert_eq!((sender.retransmits, sender.dsacks, sender.reductions), (0, 0, 0));
             assert!(sender.copies_sent >= 300_000 / 1460, "{}", sender.copies_sent);
+            assert_eq!(sender.copies_sent, sender.data_segments_out);
+            assert_eq!(counters(&pair.b, at_b).copies_dropped, sender.copies_sent);
+            let (left, segments) = (pair.a.stats().packets_out, sender.data_segments_out);
+            assert_eq!(
+                left < segments / 2,
+                sends_twice,
+                "{left} packets for {segments} segments and their copies"
+            );
+            let seen = pair.seen.iter().filter(|seen| seen.from == A).count() as u64;
+            assert_eq!(sender.segments_out, seen);
             let data = |seen: &&crate::harness::Seen| seen.from == A && seen.len > 0;
             let order: Vec<(u32, bool)> =
                 pair.seen.iter().filter(data).map(|seen| (seen.tcp.seq.0, is_copy(&seen.tcp))).collect();
@@ -74,8 +89,8 @@ fn nothing_is_retransmitted_with_offload_and_batches() {
 /// Figure 8 with each copy behind its original: every twentieth original is lost, nothing is sent again.
 #[test]
 fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
-    for batches in [false, true] {
-        let (mut pair, at_a, at_b) = connected(65_000);
+    for (batches, sends_twice) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (mut pair, at_a, at_b) = connected_by(65_000, sends_twice);
         pair.batches = batches;
         let mut originals = 0;
         pair.tap = Some(Box::new(move |from, segment| {
@@ -222,6 +237,61 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(answers[0].tcp.ack, first.seq + payload.len() as u32);
     let at_b = counters(&pair.b, at_b);
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
+}
+
+/// A device puts the copies behind their originals together: all of them are dropped at once, and what one of them brings is taken.
+#[test]
+fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
+    for lost in [None, Some(2)] {
+        let (mut pair, at_a, at_b) = connected(0);
+        let held: Rc<RefCell<Held>> = Rc::default();
+        let holds = Rc::clone(&held);
+        let mut originals = 0;
+        pair.tap = Some(Box::new(move |from, segment| {
+            let copy = is_copy(&segment.tcp);
+            if from != A || segment.payload.is_empty() {
+                return false;
+            }
+            if copy {
+                holds.borrow_mut().push((segment.tcp.clone(), segment.payload.to_vec()));
+            } else {
+                originals += 1;
+            }
+            copy || lost == Some(originals)
+        }));
+        assert_eq!(pair.write(A, at_a, &pattern(4_000)), Ok(4_000));
+        pair.run_ms(11);
+        let held = held.take();
+        assert_eq!(held.len(), 3);
+        let payload: Vec<u8> = held.iter().flat_map(|(_, payload)| payload.clone()).collect();
+        let (first, size) = (&held[0].0, held[0].1.len());
+        let joined = packet(A.addr(first.src_port), B.addr(first.dst_port), first, &payload);
+        let (sent, now) = (pair.seen.len(), pair.now);
+        pair.b.on_packet(&joined, Rx { segment_size: Some(size as u16), ..Rx::default() }, now);
+        let at_b = counters(&pair.b, at_b);
+        let used = u64::from(lost.is_some());
+        assert_eq!((at_b.copies_dropped, at_b.copies_used), (3 - used, used));
+        assert_eq!(at_b.payload_bytes_received, 4_000);
+        pair.run_ms(1);
+        assert_eq!(pair.seen.len() > sent, lost.is_some(), "an acknowledgement leaves for what is new");
+    }
+}
+
+/// Beyond the bytes of a burst that are copied, segments leave in runs; and none of the run before is longer than they.
+#[test]
+fn a_short_scope_ends_within_a_run() {
+    let short = ProactiveConfig { scope: CopyScope::Short, max_bytes: 20_000, ..ProactiveConfig::DEFAULT };
+    for sends_twice in [false, true] {
+        let config = |side| StackConfig { max_super_segment: 65_000, sends_twice, ..stack_config(side) };
+        let mut pair = Pair::with_configs(1, config(A), config(B));
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp(short), ..ListenConfig::default() });
+        let connect = ConnectConfig { tcp: tcp(short), ..ConnectConfig::default() };
+        let (at_a, at_b) = pair.established_at(listener, &connect);
+        pair.transfer(A, at_a, at_b, &pattern(300_000), Duration::from_secs(60));
+        let (sender, left) = (counters(&pair.a, at_a), pair.a.stats().packets_out);
+        assert_eq!((sender.copies_sent, sender.retransmits), (20_000u64.div_ceil(1448), 0));
+        assert!(left < 100, "{left} packets for 300 kB");
+    }
 }
 
 /// Of a coalesced segment with a FIN the last part alone has the FIN: all of it is read before the end.

@@ -39,6 +39,7 @@ pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
     let mut env = Env {
         challenge: &mut permit,
         super_segment: 0,
+        sends_twice: false,
         partial_checksum: false,
         payload_in_place: false,
         option_profile: &PROFILE,

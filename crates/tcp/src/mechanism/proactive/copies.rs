@@ -98,11 +98,26 @@ pub(crate) struct Original {
     pub(crate) rto: Duration,
 }
 
-/// A copy that left.
+/// Copies that left together.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     range: SeqRange,
+    /// Bytes of each but the last.
+    segment_size: u32,
     at: Instant,
+}
+
+impl Left {
+    /// True if one of them is of this range.
+    fn is_segment(&self, range: SeqRange) -> bool {
+        if !self.range.contains(range.start) {
+            return range == self.range;
+        }
+        let at = range.start.since(self.range.start);
+        // A FIN makes the last longer than the others.
+        at.is_multiple_of(self.segment_size.max(1))
+            && (range.end == self.range.end || range.len() == self.segment_size)
+    }
 }
 
 /// See the [module](self).
@@ -157,9 +172,22 @@ impl Copies {
         self.off.is_none()
     }
 
-    /// True if new segments are copied as they leave, whatever a plan says: they must leave one by one.
-    pub(crate) fn wants_single_segments(&self) -> bool {
-        self.is_on() && self.policy.scope != Scope::Named
+    /// Bytes of new data that would be copied as they leave at `now`, whatever a plan says; `None`: none of it.
+    pub(crate) fn in_scope(&self, rto: Duration, now: Instant) -> Option<u32> {
+        match self.policy.scope {
+            _ if !self.is_on() => None,
+            Scope::Named => None,
+            Scope::All => Some(u32::MAX),
+            Scope::Short { max_bytes } => {
+                max_bytes.checked_sub(self.burst_so_far(rto, now)).filter(|left| *left > 0)
+            }
+        }
+    }
+
+    /// True if a copy is its original with the bit set and follows it directly: a device can make it.
+    pub(crate) fn follow_at_once(&self) -> bool {
+        let CopyPolicy { mark, gap, aggregate, .. } = self.policy;
+        mark == CopyMark::Bit && gap == Duration::ZERO && aggregate == 1 && self.waiting.is_empty()
     }
 
     /// A segment left with this header. Decides whether it is copied, and says so.
@@ -177,6 +205,13 @@ impl Copies {
             self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
         }
         copied
+    }
+
+    /// New segments of `segment_size` bytes left, each with its copy behind it.
+    pub(crate) fn on_sent_twice(&mut self, original: &Original, segment_size: u32) {
+        self.is_in_scope(original);
+        self.brake.on_originals(original.segments);
+        self.remember(Left { range: original.range, segment_size, at: original.at });
     }
 
     /// Copies `header`'s segment whatever the scope says; for what the planner names.
@@ -213,12 +248,16 @@ impl Copies {
 
     /// The copy that [`Copies::next`] answered left.
     pub(crate) fn on_copy_sent(&mut self, now: Instant) {
-        if let Some(copy) = self.waiting.pop_front() {
-            if self.recent.len() == RECENT_MAX {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(Left { range: copy.range, at: now });
+        if let Some(Copy { range, .. }) = self.waiting.pop_front() {
+            self.remember(Left { range, segment_size: range.len(), at: now });
         }
+    }
+
+    fn remember(&mut self, left: Left) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(left);
     }
 
     /// The copy that [`Copies::next`] answered is not permitted.
@@ -240,7 +279,7 @@ impl Copies {
     /// becomes an option, or copying ends. Returns true if that happened now.
     pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Duration, now: Instant) -> bool {
         let since = srtt.saturating_mul(2);
-        let known = |left: &Left| left.range == range && now.saturating_since(left.at) <= since;
+        let known = |left: &Left| left.is_segment(range) && now.saturating_since(left.at) <= since;
         if self.off.is_some() || !self.recent.iter().any(known) {
             return false;
         }
@@ -282,16 +321,20 @@ impl Copies {
             Origin::Retransmit => return self.policy.retransmissions,
             Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => return false,
         }
-        let (mut sent, last) = self.burst;
-        if last.is_none_or(|last| original.at.saturating_since(last) >= original.rto) {
-            sent = 0;
-        }
+        let sent = self.burst_so_far(original.rto, original.at);
         self.burst = (sent.saturating_add(original.range.len()), Some(original.at));
         match self.policy.scope {
             Scope::All => true,
             Scope::Short { max_bytes } => sent < max_bytes,
             Scope::Named => false,
         }
+    }
+
+    /// Stream bytes that left in the burst that new data at `now` belongs to: silence of an `rto` ends one.
+    fn burst_so_far(&self, rto: Duration, now: Instant) -> u32 {
+        let (sent, last) = self.burst;
+        let over = last.is_none_or(|last| now.saturating_since(last) >= rto);
+        if over { 0 } else { sent }
     }
 
     fn marked(&self, header: &TcpHeader) -> TcpHeader {

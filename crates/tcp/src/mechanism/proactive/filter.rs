@@ -144,6 +144,13 @@ impl Filter {
         self.pending.is_empty() && self.rule == CopyRule::Ledger
     }
 
+    /// True if all marked segments of a range that brings nothing new are copies of what came at one time.
+    pub(crate) fn repeats(&self, range: &SeqRange, tsval: u32) -> bool {
+        let first = self.firsts.iter().rev().find(|first| first.range.contains(range.start));
+        let covers = |first: &First| range.end.le(first.range.end) && !older(first.tsval, tsval);
+        self.rule == CopyRule::Ledger && first.is_some_and(covers)
+    }
+
     /// The receiver took new bytes from an instance that was to be processed; its original is awaited
     /// for `age` if it was a copy.
     pub(crate) fn on_taken(&mut self, instance: &Instance, age: Duration, now: Instant) {
