@@ -57,6 +57,12 @@ pub enum ArmError {
         /// The word.
         word: String,
     },
+    /// `loss_cap` without Proactive before it.
+    #[error("arm '{arm}': loss_cap is of Proactive, which is off up to there; put 'proactive' before it")]
+    WithoutProactive {
+        /// The arm.
+        arm: String,
+    },
     /// The mechanism has no such variant.
     #[error("arm '{arm}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
@@ -183,9 +189,8 @@ fn named(name: &str) -> Option<Arm> {
     Some(Arm { name: name.to_owned(), tcp, fast_open, memory: fast_open })
 }
 
-/// Reads one `mechanism` or `mechanism=value` into the arm.
-fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
-    let Arm { name: arm, tcp, fast_open, memory } = asked;
+/// What a word names: the mechanism, the value, and which values it may have.
+fn known<'a>(word: &'a str, arm: &str) -> Result<(&'static str, &'a str, &'static str), ArmError> {
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);
     let Some((mechanism, allowed)) = found else {
@@ -194,7 +199,14 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
     if !allowed.split([',', ' ']).any(|choice| choice == value) || value == "or" || value.is_empty() {
         return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
     }
-    match (*mechanism, value) {
+    Ok((mechanism, value, allowed))
+}
+
+/// Reads one `mechanism` or `mechanism=value` into the arm.
+fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
+    let Arm { name: arm, tcp, fast_open, memory } = asked;
+    let (mechanism, value, allowed) = known(word, arm)?;
+    match (mechanism, value) {
         ("fast_open", "on") => (*fast_open, *memory) = (true, true),
         ("fast_open", _) => *fast_open = false,
         ("memory", value) => *memory = value == "on",
@@ -239,7 +251,8 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
         ("proactive", "all") => tcp.mechanisms.proactive = Some(copies(CopyScope::All)),
         ("loss_cap", percent) => {
-            let proactive = tcp.mechanisms.proactive.get_or_insert_with(|| copies(CopyScope::All));
+            let missing = || ArmError::WithoutProactive { arm: arm.to_owned() };
+            let proactive = tcp.mechanisms.proactive.as_mut().ok_or_else(missing)?;
             proactive.loss_cap = percent.parse().unwrap_or(proactive.loss_cap);
         }
         _ => {
@@ -264,6 +277,18 @@ fn names() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_brake_of_proactive_is_set_behind_it() {
+        let cap =
+            |name| parse_arm(name).map(|arm| arm.tcp.mechanisms.proactive.map(|config| config.loss_cap));
+        assert_eq!(cap("proactive,loss_cap=100").unwrap(), Some(100));
+        assert_eq!(cap("proactive").unwrap(), Some(25));
+        for early in ["loss_cap=100", "loss_cap=100,proactive"] {
+            let error = cap(early).unwrap_err().to_string();
+            assert!(error.contains("put 'proactive' before it"), "{error}");
+        }
+    }
 
     #[test]
     fn an_arm_keeps_the_text_it_was_asked_by() {

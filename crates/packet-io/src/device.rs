@@ -117,6 +117,17 @@ pub struct Capabilities {
     pub max_super: usize,
 }
 
+impl Capabilities {
+    /// Everything is done in software.
+    pub const NONE: Capabilities = Capabilities {
+        tso: false,
+        checksum_offload: false,
+        gather: false,
+        twice: false,
+        max_super: MAX_SUPER,
+    };
+}
+
 /// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet.
 pub const MAX_SUPER: usize = 65_535;
 

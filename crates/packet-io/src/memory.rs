@@ -136,13 +136,7 @@ impl Device for MemoryDevice {
 
     fn capabilities(&self) -> Capabilities {
         let offload = self.options.offload;
-        Capabilities {
-            tso: offload,
-            checksum_offload: offload,
-            gather: false,
-            twice: false,
-            max_super: MAX_SUPER,
-        }
+        Capabilities { tso: offload, checksum_offload: offload, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {

@@ -310,13 +310,7 @@ impl Device for PacketDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            tso: false,
-            checksum_offload: false,
-            gather: false,
-            twice: false,
-            max_super: MAX_SUPER,
-        }
+        Capabilities::NONE
     }
 
     fn counters(&self) -> Counters {

@@ -317,13 +317,8 @@ impl Device for TunDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            tso: self.vnet,
-            checksum_offload: self.vnet,
-            gather: self.vnet,
-            twice: false,
-            max_super: MAX_SUPER,
-        }
+        let vnet = self.vnet;
+        Capabilities { tso: vnet, checksum_offload: vnet, gather: vnet, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {

@@ -592,6 +592,26 @@ mod tests {
         }
     }
 
+    /// Of 1 1' 2' 3 3' the second original is lost: its copy comes before what follows it.
+    #[tokio::test]
+    async fn a_gap_among_the_originals_ends_the_copies_too() {
+        let (mut a, mut b) = pair("127.0.0.1:0");
+        let dst = seen(&b, &a);
+        for (seq, reserved) in [(0, 0), (0, 8), (1, 8), (2, 0), (2, 8)] {
+            let packet = Tcp { seq: seq * 1000, reserved, payload: pattern(1000), ..to(dst) };
+            a.send(&packet.packet(), TxMeta::default()).unwrap();
+        }
+        assert_eq!(a.batches.len(), 1);
+        a.flush().unwrap();
+        let chained = b.state.gro_segments() > 1 && a.state.max_gso_segments() > 1;
+        let received = receive(&mut b, if chained { 4 } else { 5 }).await;
+        let parts: Vec<_> =
+            received.iter().map(|(part, _)| (part.seq / 1000, part.reserved, part.payload.len())).collect();
+        if chained {
+            assert_eq!(parts, [(0, 0, 1000), (0, 8, 2000), (2, 0, 1000), (2, 8, 1000)]);
+        }
+    }
+
     #[tokio::test]
     async fn different_packets_to_one_peer_share_a_call_and_keep_their_order() {
         let (mut a, mut b) = pair("127.0.0.1:0");

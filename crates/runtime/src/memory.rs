@@ -201,7 +201,7 @@ impl Device for LinkDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: false, checksum_offload: false, gather: false, twice: false, max_super: 65_535 }
+        Capabilities::NONE
     }
 
     fn counters(&self) -> Counters {

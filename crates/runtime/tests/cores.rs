@@ -122,7 +122,7 @@ impl Device for Queue {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: true, checksum_offload: true, gather: false, twice: false, max_super: 65_535 }
+        Capabilities { tso: true, checksum_offload: true, ..Capabilities::NONE }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How large buffers are of use where the path is short: within a host or a rack.
 //!
-//! The buffer follows what is read in a round trip. Where the path is nearly nothing, what is measured as a round trip is
+//! A receive buffer follows what is read in a round trip, a send buffer what is acknowledged. Where the path is nearly nothing, what is measured as a round trip is
 //! the queue of the buffer itself, and it would grow to its largest without moving a byte more a second, while what waits
 //! in it falls out of the processor's caches and is fetched from memory by every copy. So on such a path it follows what
 //! the empty path holds at the present rate, and beyond that only as long as each doubling brings more a second: where

@@ -254,13 +254,7 @@ impl Device for EthernetDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            tso: false,
-            checksum_offload: false,
-            gather: false,
-            twice: false,
-            max_super: MAX_SUPER,
-        }
+        Capabilities::NONE
     }
 
     fn counters(&self) -> Counters {
