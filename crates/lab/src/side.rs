@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, TcpListener};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, FastOpenListen, TcpListener};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpSocket;
@@ -75,7 +75,13 @@ impl Side {
                 socket.bind(local);
                 socket.set_nodelay(true);
                 if *fast_open {
-                    socket.fast_open(queue);
+                    // The kernel has no limit for one client beside that for all.
+                    let queue = FastOpenListen {
+                        max_pending: queue,
+                        max_per_ip: queue.max(1),
+                        ..FastOpenListen::default()
+                    };
+                    socket.set_fast_open_listen(Some(queue));
                 }
                 socket.listen(BACKLOG).map(Listener::Ours)
             }
