@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use brisk_lab::bench::end::End;
 use brisk_lab::bench::report::RowReport;
-use brisk_lab::bench::rows::{Row, rows};
+use brisk_lab::bench::rows::{Row, missing, rows};
 use brisk_lab::bench::{Bench, allowed_cores};
 use brisk_packet_io::privileges::{has_net_admin, has_sys_admin};
 
@@ -20,7 +20,8 @@ Examples:
   brisk bench --rows send,receive --cores 2
 
 Both ends are processes on one core, in network namespaces of their own; it needs the rights to make these: root, or
-`unshare -Urnm brisk bench`. Leave the machine alone meanwhile.";
+`unshare -Urnm brisk bench`. Leave the machine alone meanwhile. Rows with smoltcp in their name are there in builds with
+`--features peers`.";
 
 /// The flags of `bench`.
 #[derive(Debug, clap::Args)]
@@ -48,9 +49,10 @@ pub(crate) struct Args {
 
 fn row(name: &str) -> Result<String, String> {
     let names: Vec<&str> = rows().iter().map(|row| row.name).collect();
-    match names.contains(&name) {
-        true => Ok(name.to_owned()),
-        false => Err(format!("no such row; rows: {}", names.join(", "))),
+    match (names.contains(&name), missing(name)) {
+        (true, _) => Ok(name.to_owned()),
+        (false, Some(reason)) => Err(reason.to_owned()),
+        (false, None) => Err(format!("no such row; rows: {}", names.join(", "))),
     }
 }
 

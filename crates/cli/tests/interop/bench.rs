@@ -4,28 +4,28 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Short, for it is the machinery that is tested and not the speed.
 #[test]
 fn the_kernel_and_brisk_do_the_same_work_in_turns() {
     require!("ip");
+    measure(&["receive", "rr1-tfo", "udp"]);
+}
+
+#[cfg(feature = "peers")]
+#[test]
+fn smoltcp_does_the_same_work() {
+    require!("ip");
+    measure(&["smoltcp-receive", "smoltcp-send", "smoltcp-rr1", "smoltcp-rr64"]);
+}
+
+/// Short, for it is the machinery that is tested and not the speed.
+fn measure(names: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brisk"));
-    command.args([
-        "bench",
-        "-q",
-        "--rows",
-        "receive,rr1-tfo,udp",
-        "--rounds",
-        "2",
-        "--seconds",
-        "0.2",
-        "--json",
-    ]);
+    command.args(["bench", "-q", "--rounds", "2", "--seconds", "0.2", "--json", "--rows", &names.join(",")]);
     let out = command.output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
-    assert_eq!(names, ["receive", "rr1-tfo", "udp"]);
+    assert!(rows.iter().filter_map(|row| row["name"].as_str()).eq(names.iter().copied()), "{report}");
     for row in rows {
         for way in ["baseline", "candidate"] {
             let cost = &row[way]["median"];
@@ -47,4 +47,13 @@ fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
     let out = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "rr2"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("rr2") && said.contains("rr64-tfo"), "{said}");
+}
+
+#[cfg(not(feature = "peers"))]
+#[test]
+fn a_row_that_is_not_built_in_is_refused_with_the_way_to_have_it() {
+    let brisk = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "smoltcp-rr1"]).output();
+    let out = brisk.unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("--features peers"), "{said}");
 }

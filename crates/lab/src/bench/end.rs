@@ -23,8 +23,8 @@ use crate::side::{Listener, Side, Stream};
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
 /// How much is written and read at once in bulk.
-const PIECE: usize = 256 << 10;
-static PATTERN: [u8; PIECE] = [b'x'; PIECE];
+pub(super) const PIECE: usize = 256 << 10;
+pub(super) static PATTERN: [u8; PIECE] = [b'x'; PIECE];
 
 /// What the process does.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,6 +50,15 @@ pub enum Tcp {
         addresses: Vec<String>,
         /// Mechanisms, in the grammar of `whatif --arms`.
         arm: String,
+    },
+    /// That of smoltcp, which only serves, in builds with the feature `peers`.
+    Smoltcp {
+        /// The name of a TUN device.
+        device: String,
+        /// In the grammar of `--addr`.
+        address: String,
+        /// So many connections at a time.
+        sockets: usize,
     },
 }
 
@@ -99,6 +108,9 @@ impl End {
     /// # Errors
     /// What the system, a device or the other end refuses, in words.
     pub fn run(&self) -> io::Result<()> {
+        if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
+            return serve_on_smoltcp(device, address, *sockets, *at);
+        }
         // One thread a core, and one core unless this process may use more: the cost is to be that of these.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
@@ -117,8 +129,10 @@ impl End {
 
     fn open(&self, cores: &Cores) -> io::Result<(Side, Option<Attached>)> {
         let fast_open = self.fast_open;
-        let Tcp::Brisk { device, addresses, arm } = &self.tcp else {
-            return Ok((Side::Kernel { fast_open, congestion: Some(CONGESTION) }, None));
+        let (device, addresses, arm) = match &self.tcp {
+            Tcp::Kernel => return Ok((Side::Kernel { fast_open, congestion: Some(CONGESTION) }, None)),
+            Tcp::Smoltcp { .. } => return Err(io::Error::other("smoltcp only serves")),
+            Tcp::Brisk { device, addresses, arm } => (device, addresses, arm),
         };
         let queues = Queues::Exactly(cores.count());
         let device = device.parse().map_err(io::Error::other)?;
@@ -137,12 +151,22 @@ impl End {
     }
 }
 
+#[cfg(feature = "peers")]
+fn serve_on_smoltcp(device: &str, address: &str, sockets: usize, at: SocketAddr) -> io::Result<()> {
+    super::peer::serve(device, address, sockets, at).map(|never| match never {})
+}
+
+#[cfg(not(feature = "peers"))]
+fn serve_on_smoltcp(_: &str, _: &str, _: usize, _: SocketAddr) -> io::Result<()> {
+    Err(io::Error::other(super::rows::PEERS_MISSING))
+}
+
 /// Congestion control of the kernel's ends, and of ours.
 const CONGESTION: &str = "cubic";
 
 /// The first bytes of a connection: what the client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Head {
+pub(super) enum Head {
     Upload,
     Download,
     Exchange { request: u32, response: u32 },
@@ -150,7 +174,7 @@ enum Head {
 }
 
 impl Head {
-    const LEN: usize = 16;
+    pub(super) const LEN: usize = 16;
 
     fn encode(self) -> [u8; Head::LEN] {
         let (kind, request, response) = match self {
@@ -166,7 +190,7 @@ impl Head {
         bytes
     }
 
-    fn parse(bytes: &[u8; Head::LEN]) -> io::Result<Head> {
+    pub(super) fn parse(bytes: &[u8; Head::LEN]) -> io::Result<Head> {
         let [k0, k1, k2, k3, q0, q1, q2, q3, s0, s1, s2, s3, ..] = *bytes;
         match u32::from_be_bytes([k0, k1, k2, k3]) {
             0 => Ok(Head::Upload),
@@ -189,11 +213,7 @@ async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &
         Some(Attached::Native { .. }) | None => SocketAddr::new(at.ip(), port),
     };
     let listener = side.listen(local, FAST_OPEN_QUEUE)?;
-    // Whoever started this has the other end of it, and takes that along when he goes.
-    std::thread::spawn(|| {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
+    end_with_input();
     let mut accepting = JoinSet::new();
     for ((listener, core), processor) in
         listener.split().into_iter().zip(cores.handles()).zip(allowed_cores()?)
@@ -216,6 +236,14 @@ async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &
         Some(ended) => ended?,
         None => Ok(()),
     }
+}
+
+/// Ends the process with its standard input: whoever started it has the other end of that, and takes it along when he goes.
+pub(super) fn end_with_input() {
+    std::thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
 }
 
 /// Serves on the thread that it runs on.
@@ -305,7 +333,7 @@ async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
     Ok(())
 }
 
-fn say(line: &str) -> io::Result<()> {
+pub(super) fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()

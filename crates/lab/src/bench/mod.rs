@@ -10,6 +10,7 @@
 //! | [`mod@self`] | the order of things |
 //! | [`rows`] | what is measured |
 //! | [`end`] | the process at either end |
+//! | `peer` | a server on smoltcp, in builds with the feature `peers` |
 //! | `stage` | namespaces, cores and costs |
 //! | [`report`] | medians, one table |
 
@@ -21,6 +22,8 @@ use brisk_packet_io::OpenError;
 use thiserror::Error;
 
 pub mod end;
+#[cfg(feature = "peers")]
+mod peer;
 pub mod report;
 pub mod rows;
 mod stage;
@@ -131,7 +134,7 @@ impl Bench {
         let place = if way.server_is_near() { &stage.near } else { &stage.far };
         let start =
             |(end, first, count): (End, usize, usize)| stage.start(place, &end, &cores[first..first + count]);
-        let servers = way.servers().into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let servers = way.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let routed = row.setting == Setting::Routed;
         let used = way.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {

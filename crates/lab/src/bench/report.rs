@@ -39,7 +39,7 @@ pub struct RowReport {
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
     /// What `cpu` would be if the server's own code took no time: only the way through the device and the other end. For rows
-    /// with our server on a TUN and the kernel on the other side of the comparison.
+    /// with a server in user space and the kernel on the other side of the comparison.
     pub limit: Option<f64>,
     /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
     pub time: Spread,
@@ -100,11 +100,12 @@ impl RowReport {
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
-        let limit =
-            matches!(row.candidate, Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. }).then(|| {
-                Spread::of(rounds.iter().map(|(old, new)| turned(old.both / (new.both - new.server_user))))
-                    .median
-            });
+        let limited = match row.candidate {
+            Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Smoltcp => true,
+            Way::Kernel { .. } | Way::KernelOn(_) | Way::TunOn(_) | Way::Udp(_) => false,
+        };
+        let without_own = |(old, new): &(Cost, Cost)| turned(old.both / (new.both - new.server_user));
+        let limit = limited.then(|| Spread::of(rounds.iter().map(without_own)).median);
         let (goal, met) = match row.goal {
             Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
             Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),

@@ -12,6 +12,12 @@ const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
 const OWN: &str = "packet:bench0";
 /// Our server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
+/// That device, and the address of its server with the network.
+const TUN_DEVICE: &str = "bench1";
+const TUN_ADDRESS: &str = "10.98.0.2/24";
+/// What a build without that feature says.
+pub(super) const PEERS_MISSING: &str =
+    "this build has no smoltcp; build it with `cargo build --release -p brisk --features peers`";
 
 /// Two ways to do the same work, and what is hoped of their ratio.
 #[derive(Clone, Debug)]
@@ -79,6 +85,8 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
+    /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.
+    Smoltcp,
     /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
     /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores, each for one
@@ -107,6 +115,7 @@ impl Way {
             Way::Own { fast_open: true } => "own+tfo".to_owned(),
             Way::Behind { fast_open: false } => "behind".to_owned(),
             Way::Behind { fast_open: true } => "behind+tfo".to_owned(),
+            Way::Smoltcp => "smoltcp".to_owned(),
             Way::Udp(arm) => format!("udp {arm}"),
             Way::KernelOn(cores) => format!("kernel, {cores}"),
             Way::TunOn(cores) => format!("tun, {cores}"),
@@ -117,23 +126,29 @@ impl Way {
     pub(super) fn cores(self) -> Option<usize> {
         match self {
             Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Udp(_) => None,
+            Way::Kernel { .. }
+            | Way::Tun { .. }
+            | Way::Own { .. }
+            | Way::Behind { .. }
+            | Way::Smoltcp
+            | Way::Udp(_) => None,
         }
     }
 
     /// Whether the server is in the client's namespace.
     pub(super) fn server_is_near(self) -> bool {
-        matches!(self, Way::Tun { .. } | Way::TunOn(_))
+        matches!(self, Way::Tun { .. } | Way::TunOn(_) | Way::Smoltcp)
     }
 
     /// The servers, each with the first of its cores and how many it takes.
-    pub(super) fn servers(self) -> Vec<(End, usize, usize)> {
+    pub(super) fn servers(self, work: Work) -> Vec<(End, usize, usize)> {
         let (tcp, fast_open, at) = match self {
             Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } | Way::Behind { fast_open } => (tun(), fast_open, TUN),
             Way::TunOn(_) => (tun(), false, TUN),
             Way::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
+            Way::Smoltcp => (smoltcp(work), false, TUN),
             Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
         let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
@@ -142,9 +157,12 @@ impl Way {
                 .map(|core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1))
                 .collect(),
             Way::TunOn(cores) => vec![(server, 0, cores)],
-            Way::Kernel { .. } | Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Udp(_) => {
-                vec![(server, 0, 1)]
-            }
+            Way::Kernel { .. }
+            | Way::Tun { .. }
+            | Way::Own { .. }
+            | Way::Behind { .. }
+            | Way::Smoltcp
+            | Way::Udp(_) => vec![(server, 0, 1)],
         }
     }
 
@@ -154,7 +172,7 @@ impl Way {
             Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } | Way::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
-            Way::TunOn(_) => (Tcp::Kernel, false, TUN),
+            Way::TunOn(_) | Way::Smoltcp => (Tcp::Kernel, false, TUN),
             Way::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
         };
         let server_of = |client| if let Way::KernelOn(_) = self { port(to, client) } else { to.into() };
@@ -169,7 +187,14 @@ fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
 }
 
 fn tun() -> Tcp {
-    ours("tun:bench1", &["10.98.0.2/24"], "tcp")
+    ours(&format!("tun:{TUN_DEVICE}"), &[TUN_ADDRESS], "tcp")
+}
+
+/// A socket of smoltcp is one connection, and one that listens takes the place of each that is in use.
+fn smoltcp(work: Work) -> Tcp {
+    let parallel = if let Work::Transactions { parallel, .. } = work { parallel } else { 1 };
+    let (device, address) = (TUN_DEVICE.to_owned(), TUN_ADDRESS.to_owned());
+    Tcp::Smoltcp { device, address, sockets: 2 * parallel + 2 }
 }
 
 fn ours(device: &str, addresses: &[&str], arm: &str) -> Tcp {
@@ -198,9 +223,19 @@ fn row(
     Row { name, what, work, setting: Setting::Whole, baseline, candidate, goal }
 }
 
-/// All rows, in the order of the table.
+/// All rows that this build can measure, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat()
+    let mut rows = [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat();
+    if cfg!(feature = "peers") {
+        rows.append(&mut of_peers());
+    }
+    rows
+}
+
+/// Why this build cannot measure a row that another build can.
+pub fn missing(name: &str) -> Option<&'static str> {
+    let known = of_peers().iter().any(|row| row.name == name);
+    (known && !cfg!(feature = "peers")).then_some(PEERS_MISSING)
 }
 
 /// Our server on a TUN device, and on the address of the host.
@@ -256,6 +291,18 @@ fn of_mechanisms_and_cores() -> Vec<Row> {
     ]
 }
 
+/// The work of `receive`, `send`, `rr1` and `rr64` above the TCPs of others.
+fn of_peers() -> Vec<Row> {
+    use Goal::None;
+    let smoltcp = [PLAIN, Way::Smoltcp];
+    vec![
+        row("smoltcp-receive", "bulk into smoltcp", Work::Upload, smoltcp, None),
+        row("smoltcp-send", "bulk out of smoltcp", Work::Download, smoltcp, None),
+        row("smoltcp-rr1", "rr1 of smoltcp", RR1, smoltcp, None),
+        row("smoltcp-rr64", "rr64 of smoltcp", RR64, smoltcp, None),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,9 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_peers_are_offered_where_they_are_built_in() {
+        let offered = rows().iter().any(|row| row.name == "smoltcp-rr1");
+        assert_eq!(offered, cfg!(feature = "peers"));
+        assert_eq!(missing("smoltcp-rr1").is_some(), !offered);
+        assert_eq!((missing("rr1"), missing("smoltcp-rr2")), (None, None));
+    }
+
+    #[test]
     fn an_end_survives_the_command_line() {
-        for row in rows() {
-            let servers = row.candidate.servers().into_iter().map(|(end, ..)| end);
+        for row in rows().into_iter().chain(of_peers()) {
+            let servers = row.candidate.servers(row.work).into_iter().map(|(end, ..)| end);
             for end in servers.chain(row.candidate.clients(row.work)) {
                 let text = serde_json::to_string(&end).unwrap();
                 assert_eq!(serde_json::from_str::<End>(&text).unwrap(), end);

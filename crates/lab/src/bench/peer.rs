@@ -1,0 +1,301 @@
+//! A server on [smoltcp](https://docs.rs/smoltcp), on the TUN device that ours has, for the same clients.
+//!
+//! One thread polls: what has arrived, what the conversations make of it, what leaves; then it sleeps until the device has
+//! something or a timer of smoltcp expires. The device is one of `brisk-packet-io` with packets of up to 64 kB both
+//! ways: smoltcp's segments have the length that an MTU of 1,500 bytes allows, and where it makes one packet of many of them
+//! it names that length for the kernel (its feature `segmentation-offload`). The kernel vouches for checksums, and
+//! finishes them, for both.
+//!
+//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp tells connections apart by asking one after
+//! the other, and those of ten seconds would be all that it does.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+use brisk_packet_io::device::MAX_SUPER;
+use brisk_packet_io::tun::{TunDevice, TunOptions};
+use brisk_packet_io::{ChecksumState, Device as _, TxMeta};
+use brisk_runtime::Prefix;
+use brisk_wire::ChecksumCheck;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, PacketMeta, RxToken, TxToken};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{HardwareAddress, IpCidr};
+
+use super::end::{Head, PATTERN, PIECE, end_with_input, say};
+
+/// As that of our TUN device.
+const MTU: usize = 1500;
+/// Of each socket, either way. Bulk is the fastest with so much; transactions use the beginning of it.
+const BUFFER: usize = 256 << 10;
+
+/// Serves until standard input ends. `sockets` connections at a time.
+pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> io::Result<Infallible> {
+    let own: Prefix = own.parse().map_err(io::Error::other)?;
+    let mut carrier = Carrier::open(device, own)?;
+    let began = std::time::Instant::now();
+    let now = || Instant::from_micros(began.elapsed().as_micros() as i64);
+    let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut carrier, now());
+    let mut room = Ok(());
+    interface.update_ip_addrs(|addresses| {
+        room = addresses.push(IpCidr::new(own.address.into(), own.length));
+    });
+    room.map_err(|_| io::Error::other("smoltcp has no room for an address"))?;
+    let mut set = SocketSet::new(Vec::new());
+    let mut conversations: Vec<_> = (0..sockets).map(|_| Conversation::listen(&mut set, at.port())).collect();
+    let mut buffer = vec![0; PIECE];
+    end_with_input();
+    say("ready")?;
+    loop {
+        if interface.poll(now(), &mut carrier, &mut set) == PollResult::SocketStateChanged {
+            for conversation in &mut conversations {
+                conversation.go_on(set.get_mut(conversation.handle), &mut buffer)?;
+            }
+            while interface.poll_egress(now(), &mut carrier, &mut set) == PollResult::SocketStateChanged {}
+        }
+        carrier.failed.take().map_or(Ok(()), Err)?;
+        match interface.poll_delay(now(), &set) {
+            Some(Duration::ZERO) => {}
+            delay => carrier.wait(delay)?,
+        }
+    }
+}
+
+/// A TUN device as smoltcp sees it.
+struct Carrier {
+    tun: TunDevice,
+    arrived: Vec<u8>,
+    leaving: Vec<u8>,
+    /// What smoltcp cannot be told.
+    failed: Option<io::Error>,
+}
+
+impl Carrier {
+    /// The device `name`, of which the kernel's side is the first other address in the network of `own`.
+    fn open(name: &str, own: Prefix) -> io::Result<Carrier> {
+        let kernel = own.neighbour().ok_or_else(|| io::Error::other(format!("{name} needs a network")))?;
+        let mut tun = TunDevice::open(name, TunOptions::default()).map_err(io::Error::other)?;
+        tun.configure(kernel, own.length, MTU as u32).map_err(io::Error::other)?;
+        if !tun.offload() {
+            return Err(io::Error::other(format!("{name}: the kernel grants no packets of up to 64 kB")));
+        }
+        Ok(Carrier { tun, arrived: vec![0; MAX_SUPER], leaving: Vec::new(), failed: None })
+    }
+
+    /// Sleeps until there is something to read, at most for `delay`.
+    fn wait(&self, delay: Option<Duration>) -> io::Result<()> {
+        let delay = delay.map(|delay| Timespec {
+            tv_sec: delay.secs() as i64,
+            tv_nsec: (delay.total_micros() % 1_000_000 * 1000) as i64,
+        });
+        match poll(&mut [PollFd::new(&self.tun, PollFlags::IN)], delay.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next packet that may be believed.
+    fn read(&mut self) -> Option<usize> {
+        loop {
+            match self.tun.recv_with_meta(&mut self.arrived) {
+                Ok((len, meta)) => {
+                    let vouched = meta.checksum == ChecksumState::Trusted;
+                    let packet = self.arrived.get(..len)?;
+                    if vouched || brisk_wire::parse(packet, ChecksumCheck::Verify).is_ok() {
+                        return Some(len);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => {
+                    self.failed = Some(error);
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl Device for Carrier {
+    type RxToken<'a> = Arrived<'a>;
+    type TxToken<'a> = Leaving<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
+        let len = self.read()?;
+        let Carrier { tun, arrived, leaving, failed } = self;
+        let leaving = Leaving { tun, bytes: leaving, failed, meta: PacketMeta::default() };
+        Some((Arrived(arrived.get(..len)?), leaving))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Leaving<'_>> {
+        let Carrier { tun, leaving, failed, .. } = self;
+        Some(Leaving { tun, bytes: leaving, failed, meta: PacketMeta::default() })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = MTU;
+        capabilities.checksum.tcp = Checksum::None;
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_SUPER);
+        capabilities
+    }
+}
+
+/// A packet that was read.
+struct Arrived<'a>(&'a [u8]);
+
+impl RxToken for Arrived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// Room for a packet.
+struct Leaving<'a> {
+    tun: &'a mut TunDevice,
+    bytes: &'a mut Vec<u8>,
+    failed: &'a mut Option<io::Error>,
+    meta: PacketMeta,
+}
+
+impl TxToken for Leaving<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        // All of it is filled in; what was there before costs nothing.
+        self.bytes.resize(len.max(self.bytes.len()), 0);
+        let (packet, _) = self.bytes.split_at_mut(len);
+        let result = fill(packet);
+        let segment_size = self.meta.segmentation_offload_size.map(|size| size.get());
+        match self.tun.send(packet, TxMeta { segment_size, partial_checksum: true, twice: false }) {
+            Ok(()) => {}
+            // Lost, which TCP repairs.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => *self.failed = Some(error),
+        }
+        result
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.meta = meta;
+    }
+}
+
+/// A socket and what its client wants.
+struct Conversation {
+    handle: SocketHandle,
+    port: u16,
+    step: Step,
+}
+
+/// What a conversation does next.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Reads the head.
+    Begin,
+    /// Counts what it reads.
+    Count(u64),
+    /// Writes for ever.
+    Pour,
+    /// Reads so much more, then answers.
+    Ask { left: usize, answer: usize },
+    /// Writes so much more, then closes.
+    Answer(usize),
+    /// Sends back what it reads.
+    Echo,
+    /// Waits for the other side to close.
+    End,
+}
+
+impl Conversation {
+    fn listen(set: &mut SocketSet<'_>, port: u16) -> Conversation {
+        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        Conversation { handle: set.add(socket), port, step: Step::Begin }
+    }
+
+    /// Does all that can be done now.
+    fn go_on(&mut self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> io::Result<()> {
+        if !socket.is_open() {
+            self.step = Step::Begin;
+            return socket.listen(self.port).map_err(io::Error::other);
+        }
+        while let Some(next) = self.step.take(socket, buffer) {
+            self.step = next;
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    /// What comes next; `None` if that has to wait.
+    fn take(self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> Option<Step> {
+        match self {
+            Step::Begin if socket.recv_queue() >= Head::LEN => {
+                let mut head = [0; Head::LEN];
+                socket.recv_slice(&mut head).ok()?;
+                Some(Head::parse(&head).map_or(Step::Answer(0), Step::of))
+            }
+            Step::Begin => is_over(socket).then_some(Step::Answer(0)),
+            Step::Count(sum) => match read(socket, buffer) {
+                0 if is_over(socket) => {
+                    socket.send_slice(&sum.to_be_bytes()).ok()?;
+                    Some(Step::Answer(0))
+                }
+                0 => None,
+                more => Some(Step::Count(sum + more as u64)),
+            },
+            Step::Pour => (write(socket, PIECE) > 0).then_some(Step::Pour),
+            Step::Ask { left: 0, answer } => Some(Step::Answer(answer)),
+            Step::Ask { left, answer } => match read(socket, buffer.get_mut(..left.min(PIECE))?) {
+                0 => None,
+                more => Some(Step::Ask { left: left - more, answer }),
+            },
+            Step::Answer(0) => {
+                socket.close();
+                Some(Step::End)
+            }
+            Step::Answer(left) => match write(socket, left.min(PIECE)) {
+                0 => None,
+                more => Some(Step::Answer(left - more)),
+            },
+            Step::Echo => {
+                let room = socket.send_capacity() - socket.send_queue();
+                match read(socket, buffer.get_mut(..room.min(PIECE))?) {
+                    0 => is_over(socket).then_some(Step::Answer(0)),
+                    more => socket.send_slice(buffer.get(..more)?).ok().map(|_| Step::Echo),
+                }
+            }
+            Step::End => (read(socket, buffer) > 0).then_some(Step::End),
+        }
+    }
+
+    fn of(head: Head) -> Step {
+        match head {
+            Head::Upload => Step::Count(0),
+            Head::Download => Step::Pour,
+            Head::Exchange { request, response } => {
+                Step::Ask { left: (request as usize).saturating_sub(Head::LEN), answer: response as usize }
+            }
+            Head::PingPong => Step::Echo,
+        }
+    }
+}
+
+/// Whether the client has closed its side and everything is read.
+fn is_over(socket: &Socket<'_>) -> bool {
+    socket.state() == State::CloseWait && socket.recv_queue() == 0
+}
+
+/// How much has been read; 0 if there is nothing.
+fn read(socket: &mut Socket<'_>, buffer: &mut [u8]) -> usize {
+    socket.recv_slice(buffer).unwrap_or(0)
+}
+
+/// How much has been written of so much; 0 if there is no room.
+fn write(socket: &mut Socket<'_>, most: usize) -> usize {
+    PATTERN.get(..most).and_then(|bytes| socket.send_slice(bytes).ok()).unwrap_or(0)
+}
