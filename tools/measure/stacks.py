@@ -1,0 +1,56 @@
+"""Adds up sampled stacks by what they belong to: `stacks.py FOLDED NANOSECONDS UNIT OF`.
+
+FOLDED holds a stack and its samples a line, as `inferno-collapse-perf` writes them; NANOSECONDS is what all of them
+together cost for one UNIT of the work, and OF says whose they are.
+"""
+
+import re
+import sys
+
+# What a stack belongs to: the first rule of which some frame matches.
+PARTS = [
+    ("kernel: what our packet sets off in the client's TCP", r"^(__)?netif_receive_skb"),
+    ("kernel: our packet written to the device", r"tun::write_packet$|^(__sys_sendm|do_sendmmsg|__x64_sys_sendm)"),
+    ("kernel: a packet read from the device", r"^(do_readv|__sys_recvm|do_recvmmsg|__x64_sys_recvm)"),
+    ("kernel: calls of its own TCP", r"^__(x64_sys|sys)_(socket|connect|sendto|recvfrom|shutdown|close)|^(ksys_write|ksys_read)$"),
+    ("kernel: waiting and being woken", r"^(do_epoll|ep_|__x64_sys_epoll|__x64_sys_poll|do_sys_poll)"),
+    ("kernel: other calls, interrupts, page faults", r"^(entry_SYSCALL|asm_|do_syscall)"),
+    ("opening: SYNs and half-open connections", r"Stack>::on_syn$|half_open|handshake"),
+    ("arriving: judged by its connection", r"Connection>::on_segment|tcp::Socket::process$"),
+    ("arriving: which connection", r"demux|Stack>::is_pressed_by$|tcp::Socket::accepts$"),
+    ("arriving: headers, what follows for the stack", r"Stack>::on_(packet|segment)|settle|take_events|driver::receive"),
+    ("sending: what to send, headers", r"Stack>::(poll_transmit|transmit)|Connection>::poll_transmit|Outgoing"),
+    ("timers: when is the next, is one due", r"next_timeout|on_timeout|deadlines|Sleep|Interface::poll_(at|delay)$"),
+    ("the program reads", r"poll_read$|peer::read$|Socket::recv"),
+    ("the program writes", r"poll_write$|peer::write$|Socket::send"),
+    ("the program closes, its task ends", r"poll_shutdown$|drop_in_place|drop_slow|Stack::release"),
+    ("the program accepts, a task is made", r"end::serve|end::accept|spawn|Listener"),
+    ("the program, beside that", r"end::converse|end::Client|peer::(Conversation|Step)"),
+    ("arriving: headers, what follows for the stack", r"process_(ip|tcp)|phy::Device>::receive$"),
+    ("sending: what to send, headers", r"socket_egress$|TxToken>"),
+    ("the driver's loop itself", r"driver::Driver as .*Future>::poll$|peer::serve$|Interface::poll"),
+    ("tokio: choosing tasks, waking them", r"tokio::"),
+    ("memory given out and taken back, from wherever", r"malloc|free|calloc|realloc|unlink_chunk"),
+]
+
+
+def main(folded: str, nanoseconds: float, unit: str, whose: str) -> None:
+    """Prints a table, what costs most first."""
+    cost, called = (nanoseconds * 1e3, "ms/GB") if unit == "byte" else (nanoseconds / 1e3, "us")
+    sums: dict[str, int] = {}
+    rules = [(part, re.compile(rule)) for part, rule in PARTS]
+    with open(folded, encoding="utf-8") as lines:
+        for line in lines:
+            stack, _, count = line.rpartition(" ")
+            frames = stack.split(";")
+            found = (part for part, rule in rules if any(rule.search(frame) for frame in frames))
+            part = next(found, "the rest")
+            sums[part] = sums.get(part, 0) + int(count)
+    total = sum(sums.values())
+    for part, count in sorted(sums.items(), key=lambda item: -item[1]):
+        print(f"{count / total * cost:8.2f} {called}  {count / total:6.1%}  {part}")
+    print(f"{cost:8.2f} {called}  {1:6.0%}  {whose}, {unit}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4])
