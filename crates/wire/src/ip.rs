@@ -281,24 +281,30 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
     let traffic_class = meta.dscp << 2 | meta.ecn.bits();
     match (meta.src, meta.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let start = out.len();
-            let flags: u16 = if meta.dont_fragment { 0x4000 } else { 0 };
-            out.extend([0x45, traffic_class]);
-            out.extend(((IPV4_HEADER_LEN + payload_len) as u16).to_be_bytes());
-            out.extend(meta.identification.to_be_bytes());
-            out.extend(flags.to_be_bytes());
-            out.extend([meta.hop_limit, protocol, 0, 0]);
-            out.extend(src.octets());
-            out.extend(dst.octets());
-            fill_v4_checksum(out.get_mut(start..).unwrap_or_default());
+            let flags: u32 = if meta.dont_fragment { 0x4000 } else { 0 };
+            let len = (IPV4_HEADER_LEN + payload_len) as u16;
+            let fields = [
+                u32::from_be_bytes([0x45, traffic_class, 0, 0]) | u32::from(len),
+                u32::from(meta.identification) << 16 | flags,
+                // The checksum is filled in below.
+                u32::from_be_bytes([meta.hop_limit, protocol, 0, 0]),
+                src.to_bits(),
+                dst.to_bits(),
+            ];
+            let mut header = [0; IPV4_HEADER_LEN];
+            for (place, field) in header.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
+                *place = field.to_be_bytes();
+            }
+            fill_v4_checksum(&mut header);
+            out.extend_from_slice(&header);
         }
         (src, dst) => {
             let first = 6 << 28 | u32::from(traffic_class) << 20 | meta.flow_label & 0xf_ffff;
-            out.extend(first.to_be_bytes());
-            out.extend((payload_len as u16).to_be_bytes());
-            out.extend([protocol, meta.hop_limit]);
-            out.extend(v6_octets(src));
-            out.extend(v6_octets(dst));
+            out.extend_from_slice(&first.to_be_bytes());
+            out.extend_from_slice(&(payload_len as u16).to_be_bytes());
+            out.extend_from_slice(&[protocol, meta.hop_limit]);
+            out.extend_from_slice(&v6_octets(src));
+            out.extend_from_slice(&v6_octets(dst));
         }
     }
 }

@@ -170,7 +170,10 @@ pub fn emit_with(
         out.extend_from_slice(piece);
     }
     if sum == ChecksumFill::Full {
-        fill_tcp_checksum(ip, out.get_mut(ip.header_len()..).unwrap_or_default(), sum);
+        // The field holds the sum of the pseudo header: what is summed with it is complete.
+        let segment = out.get_mut(ip.header_len()..).unwrap_or_default();
+        let check = Sum::of(segment).finish();
+        put_tcp_checksum(segment, check);
     }
     Ok(())
 }

@@ -204,16 +204,23 @@ impl TcpHeader {
         let dropped = options.emit_with(flags.contains(Flags::SYN), profile, &mut area);
 
         let words = ((MIN_HEADER_LEN + area.len()) / 4) as u16;
+        let ports = u32::from(*src_port) << 16 | u32::from(*dst_port);
+        let flags = words << 12 | flags.0 & Flags::ALL.0;
+        let fields = [
+            ports,
+            seq.0,
+            ack.0,
+            u32::from(flags) << 16 | u32::from(*window),
+            // The checksum is zero.
+            u32::from(*urgent),
+        ];
+        let mut fixed = [0; MIN_HEADER_LEN];
+        for (place, field) in fixed.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
+            *place = field.to_be_bytes();
+        }
         let mut out = ArrayVec::new();
-        out.extend(src_port.to_be_bytes());
-        out.extend(dst_port.to_be_bytes());
-        out.extend(seq.0.to_be_bytes());
-        out.extend(ack.0.to_be_bytes());
-        out.extend((words << 12 | flags.0 & Flags::ALL.0).to_be_bytes());
-        out.extend(window.to_be_bytes());
-        out.extend([0, 0]);
-        out.extend(urgent.to_be_bytes());
-        out.extend(area);
+        // Together they have at most 60 bytes.
+        let _ = out.try_extend_from_slice(&fixed).and_then(|()| out.try_extend_from_slice(&area));
         (out, dropped)
     }
 }

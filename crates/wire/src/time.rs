@@ -35,6 +35,13 @@ impl Instant {
         self.0.get() - 1
     }
 
+    /// The earlier of two deadlines, of which either may not hold.
+    pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+        // No deadline is 0 in memory: one less, and it is the latest there could be.
+        let from_origin = |at: Option<Instant>| at.map_or(0, |at| at.0.get()).wrapping_sub(1);
+        NonZeroU64::new(from_origin(a).min(from_origin(b)).wrapping_add(1)).map(Instant)
+    }
+
     /// The time from `earlier` to `self`, or zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
@@ -105,6 +112,22 @@ mod tests {
         assert_eq!(early.saturating_sub(Duration::from_secs(1)), Instant::ZERO);
         assert_eq!(early.checked_sub(Duration::from_secs(1)), None);
         assert_eq!(late.checked_sub(Duration::from_micros(1500)), Some(early));
+    }
+
+    #[test]
+    fn the_earlier_of_two_deadlines_is_the_one_that_holds() {
+        let (never, end) = (None, Some(Instant::from_micros(u64::MAX)));
+        let (early, late) = (Some(Instant::ZERO), Some(Instant::from_millis(1)));
+        for (a, b, first) in [
+            (never, never, never),
+            (never, end, end),
+            (never, early, early),
+            (late, early, early),
+            (late, end, late),
+            (late, late, late),
+        ] {
+            assert_eq!((Instant::earlier(a, b), Instant::earlier(b, a)), (first, first));
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::netns::Namespace;
@@ -24,6 +25,9 @@ const FAR: [u8; 4] = [10, 99, 0, 2];
 const BEHIND: [u8; 4] = [10, 98, 0, 0];
 /// Fast Open for clients and for every listener; more ports than the transactions of a run.
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
+
+/// How long an end may take to end by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Two namespaces: the client is in the first one, the server in the one that the row says.
 #[derive(Debug)]
@@ -206,6 +210,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // It ends by itself with its standard input, so that what is counted in it at its end (a profile) is not lost.
+        drop(self.child.stdin.take());
+        let until = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
         // One that has ended already needs no end.
         let _ = self.child.kill();
         let _ = self.child.wait();

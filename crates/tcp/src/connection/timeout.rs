@@ -15,7 +15,7 @@ use crate::time::Instant;
 impl Connection {
     /// When [`Connection::on_timeout`] should be called next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        [
+        let own = [
             self.tx.reordering_timeout(),
             self.tx.rto.deadline().filter(|_| !self.probe_stands_for_rto()),
             self.plain_copy_timeout(),
@@ -28,11 +28,9 @@ impl Connection {
             self.rx.ack.next_timeout(),
             self.proactive_timeout(),
             self.gentle_timeout(),
-        ]
-        .into_iter()
-        .chain(self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()))
-        .flatten()
-        .min()
+        ];
+        let own = own.into_iter().fold(None, Instant::earlier);
+        self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()).fold(own, Instant::earlier)
     }
 
     /// Does what is due at `now`. What must be sent is then waiting in

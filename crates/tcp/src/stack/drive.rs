@@ -150,9 +150,13 @@ impl Stack {
 
     /// When [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let noted = [self.deadlines.next(), self.time_wait.next_timeout(), self.idle.next_timeout()];
-        let noted = noted.into_iter().chain([self.half_open.next_timeout()]);
-        noted.chain(self.deadlines_to_note()).flatten().min()
+        let noted = [
+            self.deadlines.next(),
+            self.time_wait.next_timeout(),
+            self.idle.next_timeout(),
+            self.half_open.next_timeout(),
+        ];
+        noted.into_iter().chain(self.deadlines_to_note()).fold(None, Instant::earlier)
     }
 
     /// Runs every timer that is due, each connection once.

@@ -57,6 +57,24 @@ impl Options {
 
     /// The same as [`Options::emit`] with the experiment numbers of `profile`.
     pub fn emit_with(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
+        // Nearly every segment: what the general way writes too (a test compares them).
+        if !syn && self.is_at_most_timestamps() {
+            out.clear();
+            if let Some(stamps) = self.timestamps {
+                let _ = out.try_extend_from_slice(&stamps.aligned());
+            }
+            return Dropped::default();
+        }
+        self.emit_as_fits(syn, profile, out)
+    }
+
+    /// True if there is nothing to write outside of a handshake but timestamps.
+    fn is_at_most_timestamps(&self) -> bool {
+        let Options { sack, fast_open, gentle, unknown, .. } = self;
+        sack.is_empty() && fast_open.is_none() && gentle.is_none() && unknown.is_empty()
+    }
+
+    fn emit_as_fits(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
         let mut choice = Choice::everything(self, syn, profile);
         loop {
             for aligned in [true, false] {
@@ -630,6 +648,21 @@ mod tests {
             prop_assert_eq!(read.gentle.is_none(), options.gentle.is_none() || dropped.gentle);
             prop_assert_eq!(read.fast_open.is_none(), options.fast_open.is_none() || dropped.fast_open);
             prop_assert_eq!(read.sack.len() + usize::from(dropped.sack_blocks), options.sack.len());
+        }
+
+        #[test]
+        fn the_short_way_writes_what_the_general_one_does(
+            options in arbitrary::options(false),
+            stamps in proptest::option::of(any::<(u32, u32)>()),
+        ) {
+            let timestamps = stamps.map(|(value, echo)| Timestamps { value, echo });
+            let plain = Options { timestamps, ..Options::default() };
+            prop_assert!(plain.is_at_most_timestamps());
+            for options in [plain, options] {
+                let mut general = ArrayVec::new();
+                let dropped = options.emit_as_fits(false, &OptionProfile::default(), &mut general);
+                prop_assert_eq!(bytes(&options, false), (general.to_vec(), dropped));
+            }
         }
 
         #[test]

@@ -99,6 +99,27 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+impl Timestamps {
+    /// Bytes of an option area that holds nothing else, in the form of RFC 7323 appendix A.
+    const ALIGNED: usize = 12;
+    /// The first bytes of that form.
+    const ALIGNED_HEAD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
+
+    /// An option area that holds nothing else.
+    fn aligned(&self) -> [u8; Self::ALIGNED] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
+        let [nop, another, kind, len] = Self::ALIGNED_HEAD;
+        [nop, another, kind, len, a, b, c, d, e, f, g, h]
+    }
+
+    /// The timestamps of an option area that holds nothing else; `None` if it is any other.
+    fn read_aligned(area: &[u8]) -> Option<Timestamps> {
+        let &[nop, another, kind, len, a, b, c, d, e, f, g, h] = area.as_array::<{ Self::ALIGNED }>()?;
+        ([nop, another, kind, len] == Self::ALIGNED_HEAD)
+            .then(|| Timestamps { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
+    }
+}
+
 /// A SACK block: the bytes `[start, end)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlock {

@@ -17,6 +17,16 @@ impl Options {
     /// - A GA option outside of the handshake that is malformed, or that comes twice with one of the
     ///   two saying `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
     pub fn parse(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
+        // Nearly every segment after the handshake has timestamps as RFC 7323 appendix A recommends to write them.
+        match Timestamps::read_aligned(area) {
+            Some(stamps) if profile.ga_kind != kind::TIMESTAMPS => {
+                Options { timestamps: Some(stamps), ..Options::default() }
+            }
+            Some(_) | None => Options::parse_one_by_one(area, syn, profile),
+        }
+    }
+
+    fn parse_one_by_one(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
         let mut options = Options::default();
         for option in RawOptions::new(area) {
             match option {
@@ -136,6 +146,7 @@ mod tests {
     use super::*;
     use crate::gentle::{self, ENC};
     use proptest::prelude::*;
+    use std::vec;
 
     fn syn(area: &[u8]) -> Options {
         Options::parse(area, true, &OptionProfile::default())
@@ -292,6 +303,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_short_way_reads_what_the_general_one_does(
+            head in prop::sample::select(vec![[1, 1, 8, 10], [1, 8, 1, 10], [8, 10, 1, 1], [1, 1, 8, 9]]),
+            rest in proptest::collection::vec(any::<u8>(), 7..=9),
+            syn: bool,
+            ga_kind in prop::sample::select(vec![kind::TIMESTAMPS, kind::EXPERIMENT_2]),
+        ) {
+            let area = [&head[..], &rest].concat();
+            let ga_exid = u16::from_be_bytes([area[4], area[5]]);
+            let profile = OptionProfile { ga_kind, ga_exid };
+            let general = Options::parse_one_by_one(&area, syn, &profile);
+            prop_assert_eq!(Options::parse(&area, syn, &profile), general);
+        }
+
         #[test]
         fn any_area_is_read(area in proptest::collection::vec(any::<u8>(), 0..60), syn: bool) {
             let options = Options::parse(&area, syn, &OptionProfile::default());
