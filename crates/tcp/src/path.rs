@@ -21,11 +21,12 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
 use crate::error::ConfigError;
 use crate::lru::Lru;
-use crate::stack::KeyedHash;
+use crate::stack::{KeyedHash, hash_addresses};
 use crate::time::{Duration, Instant};
 
 mod persist;
@@ -163,10 +164,17 @@ pub struct NarrowPath {
 }
 
 /// The ends of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ends {
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
+}
+
+/// In as few words as it takes.
+impl Hash for Ends {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_addresses(self.local, self.remote, state);
+    }
 }
 
 /// What a connection tells.
@@ -402,8 +410,13 @@ impl Losses {
     }
 
     fn decayed(self, now: Instant, half_life: Duration) -> Losses {
+        let passed = now.saturating_since(self.halved);
+        // Nearly always: a division costs more than all the rest of a report.
+        if passed < half_life {
+            return self;
+        }
         let half_life = half_life.as_micros().max(1);
-        let times = (now.saturating_since(self.halved).as_micros() / half_life).min(63) as u32;
+        let times = (passed.as_micros() / half_life).min(63) as u32;
         let passed = Duration::from_micros((half_life as u64).saturating_mul(u64::from(times)));
         let halved = if times == 63 { now } else { self.halved + passed };
         Losses { count: self.count.shifted(times), halved }

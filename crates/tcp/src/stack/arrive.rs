@@ -5,9 +5,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::{
-    ChecksumCheck, ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption,
-};
+use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
 
 use super::conn_id::ConnId;
 use super::conn_id::Slots;
@@ -202,10 +200,7 @@ impl Stack {
 
     /// Whether the connection that a packet is for should send before it is taken in.
     pub(super) fn is_for_pressed(&self, packet: &[u8]) -> bool {
-        let parsed = brisk_wire::parse_with(packet, ChecksumCheck::Trust, &self.config.option_profile);
-        let Ok(Packet::Tcp(segment)) = parsed else { return false };
-        let local = SocketAddr::new(segment.ip.dst, segment.tcp.dst_port);
-        let remote = SocketAddr::new(segment.ip.src, segment.tcp.src_port);
+        let Some((remote, local)) = brisk_wire::four_tuple(packet) else { return false };
         match self.owners().of(&FourTuple { local, remote }) {
             Some(Target::Connection(slot)) => self.slots.at_index(slot).is_some_and(|slot| slot.pressed),
             Some(Target::HalfOpen(_) | Target::TimeWait(_)) | None => false,

@@ -38,17 +38,27 @@ impl FourTuple {
 /// In as few words as it takes: every packet is looked up by it.
 impl Hash for FourTuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for ip in [self.local.ip(), self.remote.ip()] {
-            match ip {
-                IpAddr::V4(ip) => state.write_u32(ip.to_bits()),
-                IpAddr::V6(ip) => {
-                    let bits = ip.to_bits();
-                    state.write_u64((bits >> 64) as u64);
-                    state.write_u64(bits as u64);
-                }
+        hash_addresses(self.local.ip(), self.remote.ip(), state);
+        state.write_u32(u32::from(self.local.port()) << 16 | u32::from(self.remote.port()));
+    }
+}
+
+/// Hashes two addresses of one family; the ends of a connection have one.
+pub(crate) fn hash_addresses<H: Hasher>(local: IpAddr, remote: IpAddr, state: &mut H) {
+    match (local, remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            state.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+        }
+        (local, remote) => {
+            for ip in [local, remote] {
+                let bits = match ip {
+                    IpAddr::V4(ip) => u128::from(ip.to_bits()),
+                    IpAddr::V6(ip) => ip.to_bits(),
+                };
+                state.write_u64((bits >> 64) as u64);
+                state.write_u64(bits as u64);
             }
         }
-        state.write_u32(u32::from(self.local.port()) << 16 | u32::from(self.remote.port()));
     }
 }
 
@@ -114,56 +124,10 @@ impl KeyedHash {
 }
 
 impl BuildHasher for KeyedHash {
-    type Hasher = Gathered;
+    type Hasher = SipHasher13;
 
-    fn build_hasher(&self) -> Gathered {
-        Gathered { hash: SipHasher13::new_with_key(&self.0), is_begun: false, bytes: [0; Gathered::MOST], len: 0 }
-    }
-}
-
-/// Gathers the words of a key and hashes them in one go: a hasher that is fed word by word has to shift every one of them into
-/// place, which costs more than the hash.
-#[derive(Clone, Debug)]
-pub(crate) struct Gathered {
-    hash: SipHasher13,
-    /// The hash has taken what did not fit.
-    is_begun: bool,
-    bytes: [u8; Self::MOST],
-    len: usize,
-}
-
-impl Gathered {
-    /// Bytes that are gathered: two ends with IPv6 addresses fit.
-    const MOST: usize = 40;
-
-    fn gathered(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&self.bytes)
-    }
-}
-
-impl Hasher for Gathered {
-    fn write(&mut self, bytes: &[u8]) {
-        match self.bytes.get_mut(self.len..self.len + bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                self.len += bytes.len();
-            }
-            None => {
-                let Gathered { hash, bytes: gathered, len, .. } = self;
-                hash.write(gathered.get(..*len).unwrap_or(gathered));
-                hash.write(bytes);
-                (self.is_begun, self.len) = (true, 0);
-            }
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        if !self.is_begun {
-            return self.hash.hash(self.gathered());
-        }
-        let mut hash = self.hash;
-        hash.write(self.gathered());
-        hash.finish()
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
     }
 }
 
@@ -358,22 +322,6 @@ mod tests {
         for (a, known) in tuples.iter().enumerate() {
             for (b, tuple) in tuples.iter().enumerate() {
                 assert_eq!(CompactTuple::from(*known).is(tuple), a == b);
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_gathered_is_hashed_as_if_it_came_at_once() {
-        let bytes: [u8; 150] = core::array::from_fn(|at| at as u8);
-        let keyed = KeyedHash::new(1);
-        let whole = |len: usize| SipHasher13::new_with_key(&keyed.0).hash(&bytes[..len]);
-        for piece in [1, 2, 4, 7, 8, 16, 39, 40, 41, 150] {
-            let (mut hasher, mut len) = (keyed.build_hasher(), 0);
-            assert_eq!(hasher.finish(), whole(0));
-            for piece in bytes.chunks(piece) {
-                hasher.write(piece);
-                len += piece.len();
-                assert_eq!(hasher.finish(), whole(len), "{len} bytes");
             }
         }
     }

@@ -91,7 +91,7 @@ use challenge::AnswerLimit;
 use conn_id::Slots;
 use deadlines::Deadlines;
 use demux::Demux;
-pub(crate) use demux::KeyedHash;
+pub(crate) use demux::{KeyedHash, hash_addresses};
 use events::EventQueue;
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;

@@ -115,8 +115,10 @@ impl Timestamps {
     /// The timestamps of an option area that holds nothing else; `None` if it is any other.
     fn read_aligned(area: &[u8]) -> Option<Timestamps> {
         let &[nop, another, kind, len, a, b, c, d, e, f, g, h] = area.as_array::<{ Self::ALIGNED }>()?;
-        ([nop, another, kind, len] == Self::ALIGNED_HEAD)
-            .then(|| Timestamps { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
+        ([nop, another, kind, len] == Self::ALIGNED_HEAD).then(|| Timestamps {
+            value: u32::from_be_bytes([a, b, c, d]),
+            echo: u32::from_be_bytes([e, f, g, h]),
+        })
     }
 }
 
