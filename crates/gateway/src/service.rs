@@ -225,7 +225,8 @@ impl Connections {
         F: Future<Output = Option<Access>> + Send + 'static,
     {
         self.summary.accepted += 1;
-        let serving = serve(self.phase.subscribe());
+        // A task is moved several times on its way to its core and back; this one is some ten kilobytes.
+        let serving = Box::pin(serve(self.phase.subscribe()));
         let config = self.config.clone();
         let task = async move {
             let open = config.metrics.begin();
