@@ -49,6 +49,8 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// When the timer fires; `None`: it is not armed.
     armed: Option<Instant>,
+    /// When the stack has a timer that is due, as it said at the end of the last round.
+    due: Option<Instant>,
     outgoing: Outgoing,
     readers: Readers,
     /// The device takes the payload of super-packets from where it lies.
@@ -75,9 +77,18 @@ impl Outgoing {
 
     /// Takes from the stack what it has to send, as far as there is room.
     fn fill(&mut self, stack: &mut Stack, now: Instant) {
+        self.fill_with(|buffer| stack.poll_transmit(now, buffer));
+    }
+
+    /// Takes from the stack what should not wait, as far as there is room.
+    fn fill_hurried(&mut self, stack: &mut Stack, now: Instant) {
+        self.fill_with(|buffer| stack.poll_hurried(now, buffer));
+    }
+
+    fn fill_with(&mut self, mut poll: impl FnMut(&mut Vec<u8>) -> Option<Transmit>) {
         while !self.is_full() {
             let mut buffer = self.spare.pop().unwrap_or_default();
-            let Some(transmit) = stack.poll_transmit(now, &mut buffer) else {
+            let Some(transmit) = poll(&mut buffer) else {
                 self.spare.push(buffer);
                 return;
             };
@@ -172,6 +183,7 @@ impl Driver {
             device,
             timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
             armed: None,
+            due: None,
             outgoing: Outgoing::default(),
             readers: Readers::default(),
             woken: Vec::new(),
@@ -240,15 +252,19 @@ impl Driver {
         let received =
             if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
         self.readers.untouched += received;
-        if inner.stack.next_timeout().is_some_and(|due| due <= now) {
+        // What has become due earlier since is seen at the end of this round.
+        if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
         inner.take_events(&mut self.woken);
         if self.woken.len() > known && self.readers.turn.is_none() {
             self.readers.turn = Some(now + READERS_TURN);
         }
-        if self.readers.turn.is_none() || inner.stack.is_hurried() {
-            if self.gathers {
+        let is_their_turn = self.readers.turn.is_some();
+        if !is_their_turn || inner.stack.is_hurried() {
+            if is_their_turn {
+                self.outgoing.fill_hurried(&mut inner.stack, now);
+            } else if self.gathers {
                 self.flushed = false;
                 self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
             } else {
@@ -265,7 +281,8 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        let due = inner.stack.next_timeout().map(|due| due.max(now + GRANULARITY));
+        self.due = inner.stack.next_timeout();
+        let due = self.due.map(|due| due.max(now + GRANULARITY));
         let round = Round {
             more: readable || stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
@@ -349,7 +366,7 @@ fn receive(
         let count = device.receive_shared(RECEIVE_STEP, &mut |packet, shared, meta| {
             bytes += packet.len();
             if stack.is_pressed_by(packet) {
-                outgoing.fill(stack, now);
+                outgoing.fill_hurried(stack, now);
             }
             match shared {
                 Some(shared) => stack.on_packet_shared(shared, rx(meta), now),

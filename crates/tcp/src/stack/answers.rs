@@ -50,6 +50,11 @@ impl Answers {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// True if there is one.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Moves the oldest answer into `out`; false if there is none.
     pub(crate) fn pop_into(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(packet) = self.waiting.pop_front() else { return false };

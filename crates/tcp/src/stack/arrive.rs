@@ -91,10 +91,8 @@ impl Stack {
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
             None => match self.listener_for(tuple.local) {
                 Some(listener) => {
-                    // Nobody has anything to add to an answer to a SYN.
-                    self.hurried = true;
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
-                    self.count_first_arrival(&tuple, wire_len, &arrived);
+                    self.on_opened(&tuple, wire_len, &arrived);
                     Ok(())
                 }
                 None => self.answer_with_reset(segment, Refusal::NoListener, now),
@@ -124,13 +122,14 @@ impl Stack {
         self.config.any_address || self.config.addresses.contains(&ip)
     }
 
-    /// The packet that made a connection counts among those it received.
-    fn count_first_arrival(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
+    /// The packet that made a connection counts among those it received, and nobody has anything to add to the answer.
+    fn on_opened(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
         if let Some(Target::Connection(slot)) = self.owners().of(tuple)
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
             slot.connection.wake().count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+            self.hurry(id);
         }
     }
 
@@ -195,15 +194,19 @@ impl Stack {
         let (pressed, hurried) = (connection.is_pressing(), connection.is_hurried());
         slot.pressed = pressed;
         self.pressed |= pressed;
-        self.hurried |= hurried;
+        if hurried {
+            self.hurry(id);
+        }
     }
 
-    /// Whether the connection that a packet is for should send before it is taken in.
-    pub(super) fn is_for_pressed(&self, packet: &[u8]) -> bool {
-        let Some((remote, local)) = brisk_wire::four_tuple(packet) else { return false };
-        match self.owners().of(&FourTuple { local, remote }) {
-            Some(Target::Connection(slot)) => self.slots.at_index(slot).is_some_and(|slot| slot.pressed),
-            Some(Target::HalfOpen(_) | Target::TimeWait(_)) | None => false,
+    /// The connection that a packet is for, if it should send before the packet is taken in.
+    pub(super) fn pressed_by(&self, packet: &[u8]) -> Option<ConnId> {
+        let (remote, local) = brisk_wire::four_tuple(packet)?;
+        match self.owners().of(&FourTuple { local, remote })? {
+            Target::Connection(slot) => {
+                self.slots.at_index(slot).filter(|slot| slot.pressed).and_then(|_| self.slots.key_at(slot))
+            }
+            Target::HalfOpen(_) | Target::TimeWait(_) => None,
         }
     }
 

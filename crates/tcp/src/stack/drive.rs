@@ -12,6 +12,24 @@ use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
+/// What is to be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Whatever there is; the payload of super-packets stays where it is if so wished.
+    All { payload_in_place: bool },
+    /// What should not wait.
+    Hurried,
+}
+
+/// What came of asking a connection for a packet.
+enum Asked {
+    Sent(Transmit),
+    /// Nothing, and nothing happened to it.
+    Rests,
+    /// Nothing, but something may have happened to it.
+    Nothing,
+}
+
 impl Stack {
     /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`](super::StackStats).
     pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
@@ -32,28 +50,34 @@ impl Stack {
 
     /// Whether this packet belongs to a connection that should send before it is taken in: a batch of packets is not to be
     /// answered as if it were one. A driver that takes in packets in batches asks before each, and drains
-    /// [`Stack::poll_transmit`] first if so; one that drains it after each packet need not ask.
-    pub fn is_pressed_by(&self, packet: &[u8]) -> bool {
-        self.pressed && self.is_for_pressed(packet)
+    /// [`Stack::poll_hurried`] first if so; one that drains [`Stack::poll_transmit`] after each packet need not ask.
+    pub fn is_pressed_by(&mut self, packet: &[u8]) -> bool {
+        let pressed = if self.pressed { self.pressed_by(packet) } else { None };
+        pressed.inspect(|id| self.hurry(*id)).is_some()
     }
 
     /// Whether something is to be sent that should not wait until applications have read what has arrived: what an
     /// acknowledgement has let go of a small window, what tells of a loss, what answers a SYN, and what a timer has brought about. An
     /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that reading opens.
     pub fn is_hurried(&self) -> bool {
-        self.hurried
+        !self.hurried.is_empty() || self.answers.are_waiting()
     }
 
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
     /// TCP checksum is partial if the device takes super-segments ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.transmit(now, out, false)
+        self.transmit(now, out, Which::All { payload_in_place: false })
+    }
+
+    /// As [`Stack::poll_transmit`], but only what is [hurried](Stack::is_hurried): the rest waits for its turn.
+    pub fn poll_hurried(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, Which::Hurried)
     }
 
     /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
     /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.transmit(now, out, self.partial_checksum())
+        self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
     }
 
     /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
@@ -66,65 +90,85 @@ impl Stack {
         bytes.map_or([&[], &[]], |(first, second)| [first, second])
     }
 
-    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, payload_in_place: bool) -> Option<Transmit> {
+    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         out.clear();
-        let partial_checksum = self.partial_checksum();
         if self.answers.pop_into(out) {
             self.stats.packets_out += 1;
-            let origin = Origin::Ack;
             return Some(Transmit {
                 len: out.len(),
                 segment_size: None,
                 twice: false,
-                partial_checksum,
+                partial_checksum: self.partial_checksum(),
                 conn: None,
-                origin,
+                origin: Origin::Ack,
                 in_place: None,
             });
         }
-        while let Some(id) = self.next_to_transmit(now) {
-            let Some(slot) = self.slots.at_mut(id) else { continue };
-            slot.pressed = false;
-            if slot.connection.wake().rests(now) {
-                self.rest(id, now);
-                continue;
+        match which {
+            Which::All { payload_in_place } => {
+                while let Some(id) = self.next_to_transmit(now) {
+                    match self.ask(id, payload_in_place, now, out) {
+                        Asked::Sent(transmit) => return Some(transmit),
+                        Asked::Rests => self.rest(id, now),
+                        Asked::Nothing => self.settle_quietly(id, now),
+                    }
+                }
+                self.pressed = false;
+                self.end_hurry();
+                self.park_idle(now);
             }
-            let connection = slot.connection.wake();
-            let planned = connection.planner_config().map(|planner| {
-                let remote = connection.tuple().remote.ip();
-                (remote, self.allowances.available(remote, planner, now))
-            });
-            if let Some((_, allowance)) = planned {
-                connection.set_allowance(allowance);
+            // Whoever is hurried is on the list of all, too, and what follows for them is found there.
+            Which::Hurried => {
+                while let Some(id) = self.next_hurried(now) {
+                    match self.ask(id, false, now, out) {
+                        Asked::Sent(transmit) => return Some(transmit),
+                        Asked::Rests => {}
+                        Asked::Nothing => self.settle(id, now),
+                    }
+                    self.end_hurry_of_first();
+                }
             }
-            let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
-                env.payload_in_place = payload_in_place;
-                slot.connection.wake().poll_transmit(now, env, out)
-            });
-            let Some(built) = built else {
-                self.settle_quietly(id, now);
-                continue;
-            };
-            slot.note_sent(now);
-            let len = out.len() + built.in_place_len();
-            if let Some((remote, _)) = planned {
-                self.allowances.note(remote, built.origin, len, now);
-            }
-            self.settle_sent(id, now);
-            self.stats.packets_out += 1;
-            return Some(Transmit {
-                len,
-                segment_size: built.segment_size,
-                twice: built.twice,
-                partial_checksum,
-                conn: Some(id),
-                origin: built.origin,
-                in_place: built.in_place,
-            });
         }
-        (self.pressed, self.hurried) = (false, false);
-        self.park_idle(now);
         None
+    }
+
+    /// Asks a connection for a packet.
+    fn ask(&mut self, id: ConnId, payload_in_place: bool, now: Instant, out: &mut Vec<u8>) -> Asked {
+        let partial_checksum = self.partial_checksum();
+        let Some(slot) = self.slots.at_mut(id) else { return Asked::Rests };
+        slot.pressed = false;
+        if slot.connection.wake().rests(now) {
+            return Asked::Rests;
+        }
+        let connection = slot.connection.wake();
+        let planned = connection.planner_config().map(|planner| {
+            let remote = connection.tuple().remote.ip();
+            (remote, self.allowances.available(remote, planner, now))
+        });
+        if let Some((_, allowance)) = planned {
+            connection.set_allowance(allowance);
+        }
+        let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+            env.payload_in_place = payload_in_place;
+            slot.connection.wake().poll_transmit(now, env, out)
+        });
+        let Some(built) = built else { return Asked::Nothing };
+        slot.note_sent(now);
+        let len = out.len() + built.in_place_len();
+        if let Some((remote, _)) = planned {
+            self.allowances.note(remote, built.origin, len, now);
+        }
+        self.settle_sent(id, now);
+        self.stats.packets_out += 1;
+        Asked::Sent(Transmit {
+            len,
+            segment_size: built.segment_size,
+            twice: built.twice,
+            partial_checksum,
+            conn: Some(id),
+            origin: built.origin,
+            in_place: built.in_place,
+        })
     }
 
     /// The next thing that an application waits for.
@@ -182,11 +226,11 @@ impl Stack {
     /// The timer of a connection fires.
     pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
         self.refresh_path(id, now);
-        self.hurried = true;
         if let Some(slot) = self.slots.at_mut(id) {
             slot.note_timeout(now);
             slot.connection.wake().on_timeout(now);
             self.settle(id, now);
+            self.hurry(id);
         }
     }
 }

@@ -166,8 +166,8 @@ pub struct Stack {
     to_transmit: VecDeque<ConnId>,
     /// One of them should send before the next packet for it is taken in.
     pressed: bool,
-    /// One of them should send before anybody else has a turn.
-    hurried: bool,
+    /// Those of them that should send before anybody else has a turn.
+    hurried: VecDeque<ConnId>,
     answers: Answers,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
@@ -218,7 +218,7 @@ impl Stack {
             idle: Idle::default(),
             to_transmit: VecDeque::new(),
             pressed: false,
-            hurried: false,
+            hurried: VecDeque::new(),
             answers: Answers::default(),
             events: EventQueue::default(),
             fast_open: FastOpen::new(&config, seed, hash.clone()),

@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     listed: bool,
     /// It should send before the next packet for it is taken in.
     pub(super) pressed: bool,
+    /// It is among those that should send before anybody else has a turn.
+    hurried: bool,
     /// It waits to be looked at again: it had nothing to do when it was touched last.
     pub(super) is_idle: bool,
     /// When it was last found with nothing to send.
@@ -170,6 +172,7 @@ impl Stack {
             repair_memory: 0,
             listed: false,
             pressed: false,
+            hurried: false,
             is_idle: false,
             touched: now,
             reachable: true,
@@ -340,6 +343,40 @@ impl Stack {
             if !self.fire_half_open(now) {
                 return None;
             }
+        }
+    }
+
+    /// What a connection has to send should not wait. It is on the list of those that may have something.
+    pub(super) fn hurry(&mut self, id: ConnId) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && !slot.hurried
+        {
+            slot.hurried = true;
+            self.hurried.push_back(id);
+        }
+    }
+
+    /// The first of those that should not wait; it stays the first.
+    pub(super) fn next_hurried(&mut self, now: Instant) -> Option<ConnId> {
+        while self.hurried.is_empty() {
+            if !self.fire_half_open(now) {
+                return None;
+            }
+        }
+        self.hurried.front().copied()
+    }
+
+    /// The first of those that should not wait has nothing more to send.
+    pub(super) fn end_hurry_of_first(&mut self) {
+        if let Some(slot) = self.hurried.pop_front().and_then(|id| self.slots.at_mut(id)) {
+            slot.hurried = false;
+        }
+    }
+
+    /// Nobody has anything to send.
+    pub(super) fn end_hurry(&mut self) {
+        while !self.hurried.is_empty() {
+            self.end_hurry_of_first();
         }
     }
 

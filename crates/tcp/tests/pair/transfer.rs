@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
 use brisk_tcp::error::{ReadError, WriteError};
-use brisk_tcp::stack::Rx;
+use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::{ConnId, Event};
 use brisk_wire::Flags;
 
@@ -264,6 +264,13 @@ fn the_answer_to_a_syn_waits_for_no_application() {
     assert!(!pair.b.is_hurried());
     pair.b.on_packet(&syn, Rx::default(), now);
     assert!(pair.b.is_hurried());
+    let mut answer = Vec::new();
+    assert!(pair.b.poll_hurried(now, &mut answer).is_some(), "SYN-ACK");
+    assert!(pair.b.poll_hurried(now, &mut answer).is_none() && !pair.b.is_hurried());
+    assert!(pair.b.poll_transmit(now, &mut answer).is_none());
+    let due = pair.b.next_timeout().expect("the SYN-ACK may be lost");
+    pair.b.on_timeout(due);
+    assert!(pair.b.is_hurried() && pair.b.poll_hurried(due, &mut answer).is_some(), "and once more");
 }
 
 #[test]
@@ -271,7 +278,7 @@ fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presse
     let mut pair = Pair::new(5);
     let listener = pair.listen(B, 80, ListenConfig::default());
     let connect = ConnectConfig::default();
-    let ((one, _), (other, _)) =
+    let ((one, one_at_b), (other, other_at_b)) =
         (pair.established_at(listener, &connect), pair.established_at(listener, &connect));
     pair.run_ms(100);
     let [first, second, lost, third] =
@@ -280,11 +287,18 @@ fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presse
     let (now, mut answer) = (pair.now, Vec::new());
     assert!(!pair.b.is_pressed_by(&first), "nothing is owed");
     pair.b.on_packet(&first, Rx::default(), now);
-    assert!(pair.b.is_pressed_by(&second), "a young connection acknowledges each segment");
     assert!(!pair.b.is_pressed_by(&elsewhere), "another connection owes nothing");
     assert!(!pair.b.is_pressed_by(&[0; 40]), "nobody owes it anything");
-    assert!(!pair.b.is_hurried(), "it may wait for the answer");
-    assert!(pair.b.poll_transmit(now, &mut answer).is_some());
+    pair.b.on_packet(&elsewhere, Rx::default(), now);
+    assert!(
+        !pair.b.is_hurried() && pair.b.poll_hurried(now, &mut answer).is_none(),
+        "they may wait for answers"
+    );
+    assert!(pair.b.is_pressed_by(&second), "a young connection acknowledges each segment");
+    let sender = |sent: Option<Transmit>| sent.and_then(|sent| sent.conn);
+    assert_eq!(sender(pair.b.poll_hurried(now, &mut answer)), Some(one_at_b));
+    assert!(pair.b.poll_hurried(now, &mut answer).is_none() && !pair.b.is_hurried());
+    assert_eq!(sender(pair.b.poll_transmit(now, &mut answer)), Some(other_at_b), "it has waited");
     assert!(pair.b.poll_transmit(now, &mut answer).is_none());
     assert!(!pair.b.is_pressed_by(&second));
     pair.b.on_packet(&second, Rx::default(), now);
