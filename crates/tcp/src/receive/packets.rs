@@ -49,8 +49,7 @@ impl Packets {
     /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One short payload behind
     /// a long one is kept as a copy: the end of what was written at once, with more to come.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
-        let is_long = |packet: &mut Bytes| payload.len() >= LEAST && contains(packet, payload);
-        let kept = match self.lent.take_if(is_long) {
+        let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },
             None if self.kept.back().is_some_and(|last| last.memory > LEAST) && payload.len() < LEAST => {
                 Kept { payload: Bytes::copy_from_slice(payload), memory: payload.len() }
@@ -61,6 +60,25 @@ impl Packets {
         self.memory += kept.memory;
         self.kept.push_back(kept);
         true
+    }
+
+    /// True if `payload` is a part of the packet that is lent, and long enough to be kept.
+    pub(super) fn are_lent(&self, payload: &[u8]) -> bool {
+        self.lent.as_ref().is_some_and(|packet| is_long_part(payload, packet))
+    }
+
+    /// Keeps the pieces of a buffer of `memory` bytes behind what is kept.
+    pub(super) fn append(&mut self, pieces: [Bytes; 2], memory: usize) {
+        let [first, last] = pieces;
+        let (before, last) = if last.is_empty() { (Bytes::new(), first) } else { (first, last) };
+        // The buffer is free when its last piece has been read.
+        for (payload, memory) in
+            [(before, 0), (last, memory)].into_iter().filter(|(piece, _)| !piece.is_empty())
+        {
+            self.len += payload.len();
+            self.memory += memory;
+            self.kept.push_back(Kept { payload, memory });
+        }
     }
 
     /// Copies as much as there is into the beginning of `out`, leaves it, and answers how much that was.
@@ -97,10 +115,10 @@ impl Packets {
     }
 }
 
-/// Whether `part` is a part of `whole`: not the same bytes, but the same place.
-fn contains(whole: &Bytes, part: &[u8]) -> bool {
-    let (whole, part) = (whole.as_ptr_range(), part.as_ptr_range());
-    whole.start <= part.start && part.end <= whole.end
+/// Whether `part` is a long part of `whole`: not the same bytes, but the same place.
+fn is_long_part(part: &[u8], whole: &Bytes) -> bool {
+    let (range, whole) = (part.as_ptr_range(), whole.as_ptr_range());
+    part.len() >= LEAST && whole.start <= range.start && range.end <= whole.end
 }
 
 #[cfg(test)]

@@ -30,6 +30,9 @@ const FIRST_STORAGE: usize = 2048;
 /// Largest storage that is allocated on the strength of past needs alone, bytes.
 const EXPECTED_MAX: usize = 256 << 10;
 
+/// So many bytes are copied out of the ring rather than that it is given up, bytes.
+const COPIED: usize = 16 << 10;
+
 /// See the [module](self).
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RecvQueue {
@@ -166,11 +169,30 @@ impl RecvQueue {
     /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long part of the packet
     /// that is lent and next in order. Else nothing happens: the caller writes them.
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
-        let may = self.extent == 0
+        let may = self.extent == self.readable
             && self.retain == 0
-            && offset == self.packets.len()
+            && offset == self.readable()
             && bytes.len() <= self.free();
-        may && self.packets.keep(bytes)
+        if may && self.extent > 0 && self.packets.are_lent(bytes) {
+            self.seal();
+        }
+        may && self.extent == 0 && self.packets.keep(bytes)
+    }
+
+    /// What the ring holds, all of it readable and nothing retained, becomes a packet as it lies: one short payload is not to
+    /// send every long one behind it through the ring, too.
+    fn seal(&mut self) {
+        if self.readable <= COPIED {
+            let (first, second) = self.slices();
+            let bytes = Bytes::from([first, second].concat());
+            self.packets.append([bytes, Bytes::new()], self.readable);
+        } else {
+            let (memory, first) = (self.storage.len(), self.readable.min(self.storage.len() - self.head));
+            let ring = Bytes::from(core::mem::take(&mut self.storage));
+            let pieces = [ring.slice(self.head..self.head + first), ring.slice(..self.readable - first)];
+            self.packets.append(pieces, memory);
+        }
+        (self.head, self.readable, self.extent) = (0, 0, 0);
     }
 
     /// Makes the next `count` bytes readable; they must have been written.
@@ -366,6 +388,26 @@ mod tests {
         let packet = Bytes::from(vec![byte; 40 + LONG]);
         queue.lend_packet(Some(packet.clone()));
         assert!(queue.keep(queue.readable(), &packet[40..]));
+    }
+
+    #[test]
+    fn a_long_payload_stays_in_its_packet_also_behind_what_the_ring_holds() {
+        for len in [1, COPIED, COPIED + 1, 30_000] {
+            let mut queue = RecvQueue::new(100_000);
+            // It begins in the middle of the ring, and goes over its end if it is long.
+            queue.write_at(0, &vec![9; 40_000]);
+            queue.advance(40_000);
+            queue.skip(39_999);
+            queue.write_at(1, &vec![7; len - 1]);
+            queue.advance(len - 1);
+            keep_packet(&mut queue, 1);
+            assert_eq!(queue.extent, 0, "nothing is in the ring");
+            queue.write_at(len + LONG, b"end");
+            queue.advance(3);
+            let expected = [&[9][..], &vec![7; len - 1], &[1; LONG], b"end"].concat();
+            assert_eq!(read_all(&mut queue), expected, "{len}");
+            assert_eq!((queue.memory(), queue.free()), (0, 100_000));
+        }
     }
 
     #[test]
