@@ -249,8 +249,7 @@ impl Driver {
         let known = self.woken.len();
         inner.driver_runs(cx.waker(), now);
         self.outgoing.bytes = 0;
-        let received =
-            if readable { receive(&mut *self.device, &mut inner.stack, &mut self.outgoing, now)? } else { 0 };
+        let received = if readable { receive(&mut *self.device, &mut inner.stack, now)? } else { 0 };
         self.readers.untouched += received;
         // What has become due earlier since is seen at the end of this round.
         if self.due.is_some_and(|due| due <= now) {
@@ -281,6 +280,7 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
+        inner.stack.note_deadlines();
         self.due = inner.stack.next_timeout();
         let due = self.due.map(|due| due.max(now + GRANULARITY));
         let round = Round {
@@ -355,19 +355,11 @@ impl Drop for Driver {
 }
 
 /// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were.
-fn receive(
-    device: &mut dyn Device,
-    stack: &mut Stack,
-    outgoing: &mut Outgoing,
-    now: Instant,
-) -> io::Result<usize> {
+fn receive(device: &mut dyn Device, stack: &mut Stack, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
         let count = device.receive_shared(RECEIVE_STEP, &mut |packet, shared, meta| {
             bytes += packet.len();
-            if stack.is_pressed_by(packet) {
-                outgoing.fill_hurried(stack, now);
-            }
             match shared {
                 Some(shared) => stack.on_packet_shared(shared, rx(meta), now),
                 None => stack.on_packet(packet, rx(meta), now),

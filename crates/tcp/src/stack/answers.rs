@@ -64,7 +64,8 @@ impl Answers {
         true
     }
 
-    fn recycle(&mut self, mut packet: Vec<u8>) {
+    /// Keeps a buffer for the next one.
+    pub(crate) fn recycle(&mut self, mut packet: Vec<u8>) {
         if self.spare.len() < SPARE {
             packet.clear();
             self.spare.push(packet);

@@ -140,6 +140,9 @@ impl Stack {
         wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
+        if self.slots.at(id).is_some_and(|slot| slot.pressed) {
+            self.send_early(id, now);
+        }
         let memory_left = self.memory_left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
         if let Phase::HalfOpen(listener) = slot.phase
@@ -193,20 +196,8 @@ impl Stack {
         let Some(connection) = slot.connection.awake() else { return };
         let (pressed, hurried) = (connection.is_pressing(), connection.is_hurried());
         slot.pressed = pressed;
-        self.pressed |= pressed;
         if hurried {
             self.hurry(id);
-        }
-    }
-
-    /// The connection that a packet is for, if it should send before the packet is taken in.
-    pub(super) fn pressed_by(&self, packet: &[u8]) -> Option<ConnId> {
-        let (remote, local) = brisk_wire::four_tuple(packet)?;
-        match self.owners().of(&FourTuple { local, remote })? {
-            Target::Connection(slot) => {
-                self.slots.at_index(slot).filter(|slot| slot.pressed).and_then(|_| self.slots.key_at(slot))
-            }
-            Target::HalfOpen(_) | Target::TimeWait(_) => None,
         }
     }
 

@@ -12,6 +12,9 @@ use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
+/// Packets that may wait because their connections took in others.
+const EARLY: usize = 64;
+
 /// What is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
@@ -48,19 +51,11 @@ impl Stack {
         self.lent = None;
     }
 
-    /// Whether this packet belongs to a connection that should send before it is taken in: a batch of packets is not to be
-    /// answered as if it were one. A driver that takes in packets in batches asks before each, and drains
-    /// [`Stack::poll_hurried`] first if so; one that drains [`Stack::poll_transmit`] after each packet need not ask.
-    pub fn is_pressed_by(&mut self, packet: &[u8]) -> bool {
-        let pressed = if self.pressed { self.pressed_by(packet) } else { None };
-        pressed.inspect(|id| self.hurry(*id)).is_some()
-    }
-
     /// Whether something is to be sent that should not wait until applications have read what has arrived: what an
     /// acknowledgement has let go of a small window, what tells of a loss, what answers a SYN, and what a timer has brought about. An
     /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that reading opens.
     pub fn is_hurried(&self) -> bool {
-        !self.hurried.is_empty() || self.answers.are_waiting()
+        !self.hurried.is_empty() || self.answers.are_waiting() || !self.early.is_empty()
     }
 
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
@@ -92,6 +87,11 @@ impl Stack {
 
     fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         out.clear();
+        if let Some((mut packet, transmit)) = self.early.pop_front() {
+            core::mem::swap(out, &mut packet);
+            self.answers.recycle(packet);
+            return Some(transmit);
+        }
         if self.answers.pop_into(out) {
             self.stats.packets_out += 1;
             return Some(Transmit {
@@ -113,8 +113,8 @@ impl Stack {
                         Asked::Nothing => self.settle_quietly(id, now),
                     }
                 }
-                self.pressed = false;
                 self.end_hurry();
+                self.note_touched();
                 self.park_idle(now);
             }
             // Whoever is hurried is on the list of all, too, and what follows for them is found there.
@@ -130,6 +130,22 @@ impl Stack {
             }
         }
         None
+    }
+
+    /// A connection takes in a packet while it has something to send that should have left before: a batch of packets is not to be
+    /// answered as if it were one. It waits as it would have left, to leave next.
+    pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
+        while self.early.len() < EARLY {
+            let mut packet = self.answers.buffer();
+            match self.ask(id, false, now, &mut packet) {
+                Asked::Sent(transmit) => self.early.push_back((packet, transmit)),
+                Asked::Rests => return self.answers.recycle(packet),
+                Asked::Nothing => {
+                    self.settle(id, now);
+                    return self.answers.recycle(packet);
+                }
+            }
+        }
     }
 
     /// Asks a connection for a packet.
@@ -203,13 +219,19 @@ impl Stack {
         noted.into_iter().chain(self.deadlines_to_note()).fold(None, Instant::earlier)
     }
 
+    /// Notes the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver that
+    /// lets connections wait which have something to send.
+    pub fn note_deadlines(&mut self) {
+        self.note_touched();
+    }
+
     /// Runs every timer that is due, each connection once.
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
         while let Some((place, entry)) = self.time_wait.pop_expired(now) {
             self.demux.remove(&entry.tuple(), Target::TimeWait(place));
         }
-        self.note_deadlines();
+        self.note_touched();
         let mut due = Vec::new();
         while let Some(index) = self.deadlines.pop_due(now) {
             due.push(index);

@@ -164,11 +164,13 @@ pub struct Stack {
     idle: Idle,
     /// Connections that may have something to send, each once.
     to_transmit: VecDeque<ConnId>,
-    /// One of them should send before the next packet for it is taken in.
-    pressed: bool,
+    /// Those whose deadline may have moved since it was noted, and perhaps others.
+    unnoted: Vec<ConnId>,
     /// Those of them that should send before anybody else has a turn.
     hurried: VecDeque<ConnId>,
     answers: Answers,
+    /// What connections had to send before they took in their next packet.
+    early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
     /// Bytes that all buffers hold.
@@ -217,9 +219,10 @@ impl Stack {
             deadlines: Deadlines::default(),
             idle: Idle::default(),
             to_transmit: VecDeque::new(),
-            pressed: false,
+            unnoted: Vec::new(),
             hurried: VecDeque::new(),
             answers: Answers::default(),
+            early: VecDeque::new(),
             events: EventQueue::default(),
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),

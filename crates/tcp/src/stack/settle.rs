@@ -55,6 +55,8 @@ pub(crate) struct Slot {
     pub(super) repair_memory: usize,
     /// It is on the list of those that may have something to send.
     listed: bool,
+    /// It was touched since its deadline was noted.
+    unnoted: bool,
     /// It should send before the next packet for it is taken in.
     pub(super) pressed: bool,
     /// It is among those that should send before anybody else has a turn.
@@ -171,6 +173,7 @@ impl Stack {
             memory: 0,
             repair_memory: 0,
             listed: false,
+            unnoted: false,
             pressed: false,
             hurried: false,
             is_idle: false,
@@ -234,9 +237,17 @@ impl Stack {
     /// A connection was touched: passes on what follows, and looks whether it has something to send.
     pub(super) fn settle(&mut self, id: ConnId, now: Instant) {
         self.follow_up(id, now);
-        if let Some(slot) = self.slots.at_mut(id)
-            && !slot.listed
-        {
+        self.list(id);
+    }
+
+    /// Puts a connection on the list of those that may have something to send; its deadline may have moved.
+    fn list(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if !slot.unnoted {
+            slot.unnoted = true;
+            self.unnoted.push(id);
+        }
+        if !slot.listed {
             slot.listed = true;
             self.to_transmit.push_back(id);
         }
@@ -245,12 +256,13 @@ impl Stack {
     /// As [`Stack::settle`], for a connection that has just sent something: mostly there is nothing more.
     pub(super) fn settle_sent(&mut self, id: ConnId, now: Instant) {
         self.follow_up(id, now);
-        let Some(slot) = self.slots.at_mut(id).filter(|slot| !slot.listed) else { return };
-        if slot.connection.wake().rests(now) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && !slot.listed
+            && slot.connection.wake().rests(now)
+        {
             return self.rest(id, now);
         }
-        slot.listed = true;
-        self.to_transmit.push_back(id);
+        self.list(id);
     }
 
     /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
@@ -261,7 +273,8 @@ impl Stack {
 
     /// A connection that was settled has nothing to send: its deadline is noted.
     pub(super) fn rest(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
+        if let Some(slot) = self.slots.at_mut(id).filter(|slot| !slot.connection.look().is_done()) {
+            slot.unnoted = false;
             self.deadlines.set(id.index, slot.connection.look().next_timeout());
             if slot.half_open.is_some() {
                 self.keep_warm(id);
@@ -317,18 +330,20 @@ impl Stack {
         }
     }
 
-    /// The deadlines of those on the list, which are not noted yet.
+    /// The deadlines that may have moved since they were noted.
     pub(super) fn deadlines_to_note(&self) -> impl Iterator<Item = Option<Instant>> {
-        let listed = self.to_transmit.iter().filter_map(|id| self.slots.at(*id));
-        listed
-            .filter(|slot| !slot.connection.look().is_done())
+        let touched = self.unnoted.iter().filter_map(|id| self.slots.at(*id));
+        touched
+            .filter(|slot| slot.unnoted && !slot.connection.look().is_done())
             .map(|slot| slot.connection.look().next_timeout())
     }
 
     /// Notes them.
-    pub(super) fn note_deadlines(&mut self) {
-        for id in &self.to_transmit {
-            if let Some(slot) = self.slots.at(*id).filter(|slot| !slot.connection.look().is_done()) {
+    pub(super) fn note_touched(&mut self) {
+        for id in self.unnoted.drain(..) {
+            let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.unnoted) else { continue };
+            slot.unnoted = false;
+            if !slot.connection.look().is_done() {
                 self.deadlines.set(id.index, slot.connection.look().next_timeout());
             }
         }
