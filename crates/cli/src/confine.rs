@@ -52,16 +52,21 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 
 /// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
 /// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW;
-/// programs that choose the queue of a TUN, or redirect frames, to CAP_BPF.
+/// programs that choose the queue of a TUN, or redirect frames, to CAP_BPF, and those that read frames in place (`xdp:`) to
+/// CAP_PERFMON as well; memory for packets beyond what a user may lock to CAP_IPC_LOCK.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
-    let packet = settings.hop.packet.is_some() || matches!(device, Some(DeviceSpec::Packet { .. }));
-    let tun = matches!(device, Some(DeviceSpec::Tun { .. } | DeviceSpec::Xdp { .. }));
+    let xdp = matches!(device, Some(DeviceSpec::Xdp { .. }));
+    let packet = xdp || settings.hop.packet.is_some() || matches!(device, Some(DeviceSpec::Packet { .. }));
+    let tun = matches!(device, Some(DeviceSpec::Tun { .. }));
     let admin = tun || packet || settings.frontend.transparent.unwrap_or(false);
     let raw = packet || settings.backend.as_client.unwrap_or(false);
     let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
     if tun || packet {
         needed |= CapabilitySet::BPF;
+    }
+    if xdp {
+        needed |= CapabilitySet::PERFMON | CapabilitySet::IPC_LOCK;
     }
     if admin {
         needed |= CapabilitySet::NET_ADMIN;
@@ -106,6 +111,10 @@ mod tests {
         settings.hop.device = Some("packet:eth0".into());
         let redirects = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
         assert!(needed(&settings).contains(redirects));
+        assert!(!needed(&settings).contains(CapabilitySet::PERFMON));
+        settings.hop.device = Some("xdp:eth0".into());
+        let in_place = CapabilitySet::PERFMON | CapabilitySet::IPC_LOCK;
+        assert!(needed(&settings).contains(redirects | in_place));
         settings.hop.device = None;
         assert!((needed(&settings) & redirects).is_empty());
         settings.hop.packet = Some("eth0".into());

@@ -27,7 +27,7 @@ pub(crate) struct SharedArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     key: HopKeyArgs,
-    /// Device of the hop: packet:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
+    /// Device of the hop: packet:IFACE, xdp:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
     #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
     device: Option<String>,
     #[command(flatten)]
@@ -226,10 +226,13 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
 pub(crate) const LOCAL_PORTS: u16 = 3584;
 
 /// Whether the kernel's TCP is tried where the hop's device gets nothing through: it speaks to what listens on UDP's port,
-/// and to our TCP on a packet socket.
+/// and to our TCP on an address of the host.
 pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
-    let reaches = matches!(device, None | Some(Ok(DeviceSpec::Udp { .. } | DeviceSpec::Packet { .. })));
+    let reaches = matches!(
+        device,
+        None | Some(Ok(DeviceSpec::Udp { .. } | DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. }))
+    );
     reaches && hop.kernel_tcp.unwrap_or(true)
 }
 

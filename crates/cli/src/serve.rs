@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::{DeviceSpec, Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
+use brisk_runtime::attach::{AttachConfig, Attached, Frames};
+use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -87,7 +87,6 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port));
         let attach =
             AttachConfig { serve: Some(everywhere), local_ports: 0, queues, ..args.device.attach_config() };
-        let shared = matches!(attach.device, DeviceSpec::Packet { .. });
         let (builder, attached) = attach.open()?;
         let port = attached.service_port(args.port);
         let cores = service::cores(&builder)?;
@@ -103,9 +102,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 ("cores", Value::Count(cores.count() as u64)),
                 ("url", Value::Text(format!("http://{address}/"))),
             ];
-            if let (true, Attached::Native { redirected, .. }) = (shared, &attached) {
-                let frames = if *redirected { "redirected" } else { "copied" };
-                fields.push(("frames", Value::Text(frames.to_owned())));
+            if let Attached::Native { frames, .. } = &attached
+                && *frames != Frames::Own
+            {
+                fields.push(("frames", Value::Text(frames.name().to_owned())));
             }
             log.line(Level::Info, "serving", &fields);
         }

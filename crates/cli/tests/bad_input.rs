@@ -64,7 +64,7 @@ fn values_that_cannot_be_meant_say_what_can() {
         ),
         (
             &["get", "http://127.0.0.1/", "--device", "eth0"],
-            &["'eth0'", "tun:NAME, packet:IFACE or udp:ADDR:PORT"],
+            &["'eth0'", "tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"],
         ),
         (&["get", "http://127.0.0.1/", "--device", "tun:t"], &["--addr 10.7.0.2/24"]),
         (&["get", "http://127.0.0.1/", "--device", "tun:t", "--addr", "10.7.0.2"], &["10.7.0.2/24"]),
@@ -104,7 +104,7 @@ fn the_environment_is_judged_as_the_flags_are() {
     assert_refused(&words, &out, USAGE, &["20mbt", "use bit, kbit, mbit or gbit"]);
     let words = ["get", "http://127.0.0.1/"];
     let out = brisk(&words).env("BRISK_DEVICE", "eth0").output().expect("the program starts");
-    assert_refused(&words, &out, USAGE, &["'eth0'", "tun:NAME, packet:IFACE or udp:ADDR:PORT"]);
+    assert_refused(&words, &out, USAGE, &["'eth0'", "tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"]);
 }
 
 #[test]

@@ -171,8 +171,10 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Arrivals that were not packets of this device: malformed, foreign or unreadable.
     pub receive_dropped: u64,
-    /// Arrivals that the kernel dropped because they were not fetched in time, where it tells (`udp:`).
+    /// Arrivals that the kernel dropped because they were not fetched in time, where it tells (`udp:`, `packet:`, `xdp:`).
     pub receive_overflowed: u64,
+    /// Packets believed though their checksum was unfinished, where the device is not told so (`xdp:` on a veth).
+    pub unfinished_checksums: u64,
     /// Packets taken from the stack.
     pub sent: u64,
     /// Bytes of those packets.
@@ -193,6 +195,7 @@ impl AddAssign for Counters {
             received_bytes,
             receive_dropped,
             receive_overflowed,
+            unfinished_checksums,
             sent,
             sent_bytes,
             send_refused,
@@ -203,6 +206,7 @@ impl AddAssign for Counters {
         self.received_bytes += received_bytes;
         self.receive_dropped += receive_dropped;
         self.receive_overflowed += receive_overflowed;
+        self.unfinished_checksums += unfinished_checksums;
         self.sent += sent;
         self.sent_bytes += sent_bytes;
         self.send_refused += send_refused;

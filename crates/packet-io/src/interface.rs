@@ -85,6 +85,21 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
     }
 
+    /// What kind of virtual device it is, as `ip -d link` has it ("veth", "bridge"); `None` for one of hardware.
+    pub(crate) fn kind(&self) -> Option<String> {
+        let reply = self.link().ok()?;
+        let information = attribute(reply.get(IFINFOMSG..)?, IFLA_LINKINFO)?;
+        let kind = attribute(information, IFLA_INFO_KIND)?;
+        Some(String::from_utf8_lossy(kind).trim_end_matches('\0').to_owned())
+    }
+
+    /// The number of the XDP program at the interface, if there is one.
+    pub(crate) fn xdp_program(&self) -> Option<u32> {
+        let reply = self.link().ok()?;
+        let xdp = attribute(reply.get(IFINFOMSG..)?, IFLA_XDP)?;
+        Some(u32::from_ne_bytes(attribute(xdp, IFLA_XDP_PROG_ID)?.try_into().ok()?))
+    }
+
     /// What the kernel says about the interface: struct ifinfomsg and attributes.
     fn link(&self) -> io::Result<Vec<u8>> {
         Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
@@ -207,7 +222,7 @@ fn wait_until_local(address: IpAddr) {
     }
 }
 
-fn encode(address: IpAddr) -> (u8, Vec<u8>) {
+pub(crate) fn encode(address: IpAddr) -> (u8, Vec<u8>) {
     match address {
         IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
@@ -220,32 +235,36 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
+pub(crate) const RTM_GETROUTE: u16 = 26;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_DUMP: u16 = 0x300;
-const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_CARRIER: u16 = 33;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_PROG_ID: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
+pub(crate) const RTA_DST: u16 = 1;
+pub(crate) const RTA_OIF: u16 = 4;
+pub(crate) const RTA_GATEWAY: u16 = 5;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
-const RTN_UNICAST: u8 = 1;
+pub(crate) const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 /// Room for what the kernel says at once, bytes.
 const ANSWER_ROOM: usize = 32 << 10;
 /// Size of struct nlmsghdr.
-const NLMSGHDR: usize = 16;
+pub(crate) const NLMSGHDR: usize = 16;
 /// Size of struct ifinfomsg.
 const IFINFOMSG: usize = 16;
 /// Size of struct ifaddrmsg.
@@ -261,10 +280,26 @@ fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 }
 
 /// One message to the kernel: header, fixed part, attributes, each aligned to four bytes.
-struct Request(Vec<u8>);
+pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    fn new(kind: u16, flags: u16) -> Request {
+    /// One that has one answer, and no acknowledgement beside it.
+    pub(crate) fn question(kind: u16) -> Request {
+        let mut question = Request::new(kind, 0);
+        question.0[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+        question
+    }
+
+    /// The whole message under a number, which its answer repeats.
+    pub(crate) fn numbered(mut self, number: u32) -> Vec<u8> {
+        let len = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        self.0[8..12].copy_from_slice(&number.to_ne_bytes());
+        self.0
+    }
+
+    /// One that is answered, or acknowledged if it is a command.
+    pub(crate) fn new(kind: u16, flags: u16) -> Request {
         // struct nlmsghdr: length (written last), type, flags, sequence number, port.
         let mut message = vec![0u8; 4];
         message.extend(kind.to_ne_bytes());
@@ -273,12 +308,12 @@ impl Request {
         Request(message)
     }
 
-    fn bytes(mut self, bytes: &[u8]) -> Request {
+    pub(crate) fn bytes(mut self, bytes: &[u8]) -> Request {
         self.0.extend(bytes);
         self.align()
     }
 
-    fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
+    pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
         let len = 4 + value.len() as u16;
         self.0.extend(len.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -324,23 +359,22 @@ impl Request {
         }
     }
 
-    fn send(mut self) -> io::Result<OwnedFd> {
-        let len = self.0.len() as u32;
-        self.0[..4].copy_from_slice(&len.to_ne_bytes());
-        let socket: OwnedFd = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            // NETLINK_ROUTE is protocol 0, which is what no choice means.
-            None,
-        )?;
-        rustix::net::send(&socket, &self.0, SendFlags::empty())?;
+    fn send(self) -> io::Result<OwnedFd> {
+        let socket = rtnetlink()?;
+        rustix::net::send(&socket, &self.numbered(0), SendFlags::empty())?;
         Ok(socket)
     }
 }
 
+/// A socket to ask the kernel about interfaces and routes.
+pub(crate) fn rtnetlink() -> io::Result<OwnedFd> {
+    // NETLINK_ROUTE is protocol 0, which is what no choice means.
+    let family = AddressFamily::NETLINK;
+    Ok(rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+}
+
 /// Type and payload of the first message, and what is behind it.
-fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
+pub(crate) fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
     let take = || {
         let len = u32::from_ne_bytes(messages.get(..4)?.try_into().ok()?) as usize;
         let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
@@ -351,7 +385,7 @@ fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
 }
 
 /// What an NLMSG_ERROR says: nothing went wrong if its code is 0.
-fn refusal(payload: &[u8]) -> io::Result<()> {
+pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     let code = payload.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
     match code.ok_or(io::ErrorKind::InvalidData)? {
         0 => Ok(()),
@@ -360,7 +394,7 @@ fn refusal(payload: &[u8]) -> io::Result<()> {
 }
 
 /// The value of the first attribute of that kind.
-fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let len = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?);

@@ -8,6 +8,7 @@
 //! | [`ethernet`] | a host of its own on an Ethernet, with ARP and neighbour discovery |
 //! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
+//! | [`xdp`] | the same through AF_XDP |
 //! | [`steering`] | several stacks on one device: a queue for each, and what came to the wrong one |
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
@@ -40,6 +41,7 @@ pub mod packet;
 pub mod privileges;
 mod reactor;
 pub mod realtime;
+mod routes;
 pub mod sockopt;
 pub mod spec;
 pub mod steering;
@@ -48,6 +50,7 @@ mod testing;
 pub mod tun;
 pub mod udp;
 mod vnet;
+pub mod xdp;
 
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta, WayBack};
 pub use privileges::OpenError;

@@ -10,20 +10,21 @@
 //! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this host; the
 //! kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). What is sent goes out packet by packet, finished.
 
-mod filter;
-mod guard;
+pub(crate) mod filter;
+pub(crate) mod guard;
+pub(crate) mod out;
 mod queues;
 mod redirect;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::bpf;
 use crate::device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
@@ -32,11 +33,11 @@ use crate::interface::Interface;
 use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::spec::name_problem;
 use crate::steering::Steering;
 use crate::vnet::VnetHeader;
 use filter::Wanted;
 use guard::Guards;
+use out::Out;
 use redirect::RedirectDevice;
 
 /// How a packet device is opened.
@@ -65,8 +66,7 @@ impl Default for PacketOptions {
 pub struct PacketDevice {
     reactor: Reactor,
     socket: Socket,
-    /// Raw sockets that send, one for each family.
-    out: [Option<Out>; 2],
+    out: Out,
     /// Those of all queues.
     guards: Arc<Guards>,
     interface: String,
@@ -79,16 +79,9 @@ pub struct PacketDevice {
     counters: Counters,
 }
 
-/// A socket that sends packets as they are.
-#[derive(Debug)]
-struct Out {
-    reactor: Reactor,
-    socket: Socket,
-}
-
 /// The kernel hands over at most a 64 kB packet behind its headers.
-const READ_BUFFER: usize = MAX_SUPER + 128;
-const ETHERNET_HEADER: usize = 14;
+pub(crate) const READ_BUFFER: usize = MAX_SUPER + 128;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 // From linux/if_packet.h and linux/if_ether.h.
 const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
@@ -131,12 +124,7 @@ fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
 }
 
 fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenError> {
-    if let Some(problem) = name_problem(interface) {
-        return Err(OpenError::unsupported(format!("packet:{interface}"), problem));
-    }
-    Guards::claim(options.serve, options.local_ports)
-        .map(Arc::new)
-        .map_err(|error| OpenError::guard(interface, options.serve, error))
+    Guards::claim_for(&format!("packet:{interface}"), interface, options.serve, options.local_ports)
 }
 
 impl PacketDevice {
@@ -169,12 +157,10 @@ impl PacketDevice {
         };
         prepare(&socket, link, options, &guards).map_err(failed)?;
         bind(&socket, found.index(), ETH_P_ALL).map_err(failed)?;
-        let v4 = Out::open(Domain::IPV4).map_err(failed)?;
         Ok(PacketDevice {
             reactor: Reactor::default(),
             socket,
-            // A host may do without IPv6.
-            out: [Some(v4), Out::open(Domain::IPV6).ok()],
+            out: Out::open().map_err(failed)?,
             guards,
             interface: interface.to_owned(),
             link,
@@ -193,7 +179,7 @@ impl PacketDevice {
     /// Sends what waits for a socket with room.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(segment) = self.backlog.front() {
-            match transmit(&self.out, segment) {
+            match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 // No route, too long, a firewall's rule: to TCP that is a loss.
                 Err(_) => self.counters.send_refused += 1,
@@ -205,35 +191,8 @@ impl PacketDevice {
     }
 }
 
-impl Out {
-    fn open(family: Domain) -> io::Result<Out> {
-        // With this protocol the header is ours, and nothing is received.
-        let protocol = Protocol::from(libc::IPPROTO_RAW);
-        let socket = Socket::new(family, Type::RAW.nonblocking(), Some(protocol))?;
-        Ok(Out { reactor: Reactor::default(), socket })
-    }
-}
-
-fn transmit(out: &[Option<Out>; 2], packet: &[u8]) -> io::Result<()> {
-    let Some(destination) = destination(packet) else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let [v4, v6] = out;
-    let out = if destination.is_ipv4() { v4 } else { v6 };
-    let Some(out) = out else { return Err(io::ErrorKind::Unsupported.into()) };
-    let destination = SockAddr::from(SocketAddr::new(destination, 0));
-    out.reactor.write(|| out.socket.send_to(packet, &destination)).map(drop)
-}
-
-/// Where an IP packet goes.
-fn destination(packet: &[u8]) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        4 => Some(Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()),
-        6 => Some(Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?).into()),
-        _ => None,
-    }
-}
-
 /// The packet without what the link has added behind it to reach its shortest frame.
-fn without_padding(packet: &[u8]) -> &[u8] {
+pub(crate) fn without_padding(packet: &[u8]) -> &[u8] {
     let length = match packet {
         [0x40..=0x4F, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
         [0x60..=0x6F, _, _, _, high, low, ..] => 40 + usize::from(u16::from_be_bytes([*high, *low])),
@@ -243,7 +202,7 @@ fn without_padding(packet: &[u8]) -> &[u8] {
 }
 
 /// The source port, if this is TCP.
-fn source_port(packet: &[u8]) -> Option<u16> {
+pub(crate) fn source_port(packet: &[u8]) -> Option<u16> {
     let headers = Headers::of(packet)?;
     let bytes = packet.get(headers.ip_len..)?.first_chunk::<2>()?;
     Some(u16::from_be_bytes(*bytes))
@@ -293,12 +252,8 @@ impl Device for PacketDevice {
     }
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let family = self.backlog.front().and_then(|packet| destination(packet));
-        let [v4, v6] = &mut self.out;
-        match if family.is_some_and(|to| to.is_ipv6()) { v6 } else { v4 } {
-            Some(out) => out.reactor.poll_writable(out.socket.as_fd(), cx),
-            None => Poll::Ready(Ok(())),
-        }
+        let next = self.backlog.front().map_or(&[][..], Vec::as_slice);
+        self.out.poll_writable(next, cx)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -323,7 +278,7 @@ impl Device for PacketDevice {
 }
 
 /// Reads one frame; its header is still in front of the packet.
-fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
     let mut header = [0; VnetHeader::LEN];
     let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
     let len = rustix::io::readv(fd, &mut parts)?;

@@ -86,7 +86,7 @@ impl OpenError {
     }
 
     /// The kernel did not give away a port that a packet device needs.
-    pub(crate) fn guard(interface: &str, served: Option<std::net::SocketAddr>, source: io::Error) -> Self {
+    pub(crate) fn guard(subject: &str, served: Option<std::net::SocketAddr>, source: io::Error) -> Self {
         let port = served.map_or_else(|| "61056 to 65535".to_owned(), |served| served.port().to_string());
         let remedy = match source.raw_os_error() {
             Some(libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one",
@@ -97,7 +97,31 @@ impl OpenError {
             _ => "",
         };
         let action = format!("TCP port {port} cannot be kept from the kernel");
-        OpenError::new(format!("packet:{interface}"), &action, remedy, source)
+        OpenError::new(subject, &action, remedy, source)
+    }
+
+    /// `interface` is that of an `xdp:` device.
+    pub(crate) fn xdp(interface: &str, action: &str, source: io::Error) -> Self {
+        let remedy = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "AF_XDP needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON (run as root, give the program these, or \
+                 use packet:)"
+            }
+            Some(libc::EAFNOSUPPORT) => {
+                "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use packet:"
+            }
+            // What the kernel answers if the memory for packets is more than may be pinned.
+            Some(libc::ENOBUFS | libc::ENOMEM) => {
+                "packets need more memory than may be locked (`ulimit -l`, RLIMIT_MEMLOCK); raise it, or let the process have \
+                 CAP_IPC_LOCK"
+            }
+            Some(libc::EBUSY | libc::EEXIST) => {
+                "another program has it (`ip link show` names an XDP program by its number); end its owner, or use packet:"
+            }
+            Some(libc::ENETDOWN) => "the interface is switched off",
+            _ => "packet: does without",
+        };
+        OpenError::new(format!("xdp:{interface}"), action, remedy, source)
     }
 
     pub(crate) fn udp(bind: std::net::SocketAddr, action: &str, source: io::Error) -> Self {
@@ -199,7 +223,8 @@ mod tests {
                 OpenError::tun("t", "TUNSETIFF", cause()),
                 OpenError::udp("[::]:1".parse().unwrap(), "bind", cause()),
                 OpenError::packet("eth0", "open", cause()),
-                OpenError::guard("eth0", None, cause()),
+                OpenError::guard("packet:eth0", None, cause()),
+                OpenError::xdp("eth0", "bind", cause()),
                 OpenError::namespace("n", "open", cause()),
                 OpenError::interface("i", "set MTU", cause()),
             ] {

@@ -4,7 +4,7 @@
 //! one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is all it takes for the
 //! kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed address, peers are named by their
 //! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`]. On a
-//! `packet:` device the stack has the addresses of the interface.
+//! `packet:` or `xdp:` device the stack has the addresses of the interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,6 +13,7 @@ use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
+use brisk_packet_io::xdp::{self, XdpOptions};
 use brisk_packet_io::{Device, DeviceSpec, OpenError};
 
 use crate::endpoint::Builder;
@@ -29,17 +30,17 @@ const TUN_MTU: u16 = 1500;
 pub struct AttachConfig {
     /// Which device.
     pub device: DeviceSpec,
-    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` addresses of the host, and if
-    /// there is none those of the interface, or the one of `serve`.
+    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` and `xdp:` addresses of the host,
+    /// and if there is none those of the interface, or the one of `serve`.
     pub addresses: Vec<Prefix>,
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
     /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576 to 65535.
     /// `None`: 1500.
     pub mtu: Option<u16>,
-    /// What is listened on, for `packet:`: the port is kept from the kernel. `[::]` means every address.
+    /// What is listened on, for `packet:` and `xdp:`: the port is kept from the kernel. `[::]` means every address.
     pub serve: Option<SocketAddr>,
-    /// Ports for connections that the stack opens, for `packet:`; see [`PacketOptions::local_ports`].
+    /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see [`PacketOptions::local_ports`].
     pub local_ports: u16,
     /// Queues of the device, each with a stack of its own ([`Builder::queue`]). Default one.
     pub queues: Queues,
@@ -82,18 +83,43 @@ impl From<NoRoute> for io::Error {
 /// How addresses outside and addresses of the stack belong together on an open device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// They are the same: `tun:` and `packet:`.
+    /// They are the same: `tun:`, `packet:` and `xdp:`.
     Native {
         /// The stack's addresses.
         addresses: Vec<IpAddr>,
-        /// Of `packet:`, whether the kernel redirects frames ([`packet::Opened`]).
-        redirected: bool,
+        /// How packets get to the stack.
+        frames: Frames,
     },
     /// Peers are known by UDP address and port.
     Udp {
         /// The UDP address and port of the device.
         local: SocketAddr,
     },
+}
+
+/// How packets of the stack's addresses get from the interface to the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Frames {
+    /// The interface is the device: `tun:`.
+    Own,
+    /// `packet:` reads copies of frames.
+    Copied,
+    /// `packet:` has the kernel redirect them ([`packet::Opened`]).
+    Redirected,
+    /// `xdp:`, in this way.
+    Xdp(xdp::Path),
+}
+
+impl Frames {
+    /// In a word, for the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Frames::Own => "own",
+            Frames::Copied => "copied",
+            Frames::Redirected => "redirected",
+            Frames::Xdp(path) => path.name(),
+        }
+    }
 }
 
 impl AttachConfig {
@@ -124,10 +150,7 @@ impl AttachConfig {
             DeviceSpec::Tun { name } => self.open_tun(name),
             DeviceSpec::Udp { bind } => self.open_udp(*bind),
             DeviceSpec::Packet { interface } => self.open_packet(interface),
-            DeviceSpec::Xdp { .. } => Err(AttachError::Usage(format!(
-                "{} is not built yet: use packet:, tun: or udp:",
-                self.device
-            ))),
+            DeviceSpec::Xdp { interface } => self.open_xdp(interface),
         }
     }
 
@@ -143,7 +166,7 @@ impl AttachConfig {
                     "{device} takes no --addr and no --gateway: its address is the UDP address"
                 ));
             }
-            DeviceSpec::Packet { .. } if self.gateway.is_some() => {
+            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } if self.gateway.is_some() => {
                 return refuse(format!("{device} takes no --gateway: the host's routes are its routes"));
             }
             DeviceSpec::Tun { .. }
@@ -179,7 +202,7 @@ impl AttachConfig {
         let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
         Ok((
             AttachConfig::builder(boxed(queues), &addresses),
-            Attached::Native { addresses, redirected: false },
+            Attached::Native { addresses, frames: Frames::Own },
         ))
     }
 
@@ -216,7 +239,27 @@ impl AttachConfig {
         let builder = AttachConfig::builder(opened.queues, &addresses);
         let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
         let builder = opened.local_ports.into_iter().fold(builder, Builder::ephemeral_ports);
-        Ok((builder, Attached::Native { addresses, redirected: opened.redirected }))
+        let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
+        Ok((builder, Attached::Native { addresses, frames }))
+    }
+
+    fn open_xdp(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
+        let addresses = self.host_addresses(interface)?;
+        let options =
+            XdpOptions { serve: self.serve, local_ports: self.local_ports, ..XdpOptions::default() };
+        let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
+        let opened = xdp::open(interface, &addresses, options, count)?;
+        let there = opened.queues.len();
+        if there < count && self.queues == Queues::Exactly(count) {
+            return Err(AttachError::Usage(format!(
+                "xdp:{interface} is for {there} cores at most, one for each of its queues (`ethtool -l {interface}`), and \
+                 {count} are asked for"
+            )));
+        }
+        let builder = AttachConfig::builder(opened.queues, &addresses);
+        let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
+        let builder = opened.local_ports.into_iter().fold(builder, Builder::ephemeral_ports);
+        Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }))
     }
 
     /// The addresses of the host that the stack shares with the kernel.
@@ -337,7 +380,9 @@ mod tests {
         assert!(refused(&config("udp:0.0.0.0:1", &["10.0.0.1/24"], None)).contains("takes no --addr"));
         let elsewhere = config("tun:t0", &["10.0.0.1/24"], Some("10.0.1.1"));
         assert!(refused(&elsewhere).contains("none of the --addr"));
-        assert!(refused(&config("packet:eth0", &[], Some("10.0.0.1"))).contains("takes no --gateway"));
+        for device in ["packet:eth0", "xdp:eth0"] {
+            assert!(refused(&config(device, &[], Some("10.0.0.1"))).contains("takes no --gateway"));
+        }
         let own = config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.1"));
         assert!(refused(&own).contains("own address"));
         assert!(config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.9")).check().is_ok());
@@ -345,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_destination_needs_an_address_of_its_family() {
-        let attached = Attached::Native { addresses: vec!["10.0.0.2".parse().unwrap()], redirected: false };
+        let attached = Attached::Native { addresses: vec!["10.0.0.2".parse().unwrap()], frames: Frames::Own };
         let (v4, v6) = ("10.0.0.1:80".parse().unwrap(), "[fd00::1]:80".parse().unwrap());
         assert_eq!(attached.destination(v4), Ok(v4));
         assert!(attached.destination(v6).unwrap_err().to_string().contains("no IPv6 address"));

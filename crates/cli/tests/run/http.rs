@@ -63,7 +63,7 @@ fn devices_that_cannot_be_are_refused_before_anything_starts() {
     for (words, status, says) in [
         (&["--device", "tun:t0"][..], 2, "--addr 10.7.0.2/24"),
         (&["--device", "udp:127.0.0.1:0", "--addr", "10.0.0.1/24"][..], 2, "takes no --addr"),
-        (&["--device", "tap:t0"][..], 2, "tun:NAME, packet:IFACE or udp:ADDR:PORT"),
+        (&["--device", "tap:t0"][..], 2, "tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"),
         (&["--device", "packet:none0", "--addr", "10.0.0.1/24"][..], 1, "interface none0"),
         (&["--device", "udp:192.0.2.1:0"][..], 1, "not one of this host"),
     ] {

@@ -136,7 +136,7 @@ pub struct HopSettings {
     pub peer_keys: Option<PathBuf>,
     /// No key.
     pub plain: Option<bool>,
-    /// What the hop runs over: `packet:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
+    /// What the hop runs over: `packet:IFACE`, `xdp:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
     pub device: Option<String>,
     /// Addresses of the stack on a `tun:` device.
     pub addr: Option<Vec<String>>,

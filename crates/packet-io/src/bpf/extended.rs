@@ -1,9 +1,14 @@
 //! Extended programs (RFC 9669): translated from classic ones, loaded, and tied to an interface.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+mod system;
+
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::sock_filter;
+
+#[cfg(test)]
+pub(crate) use system::answer;
+pub(crate) use system::{XdpMode, load, put_socket, run_on_frames, run_on_ingress, socket_map};
 
 use super::{
     JEQ, JGE, JGT, JSET, LD, LDB, LDB_X, LDH, LDH_X, LDW, LDX, LDX_IP, LSH, MUL, PROTOCOL, RET, RET_A, RSH,
@@ -16,15 +21,30 @@ pub(crate) enum Kind {
     SocketFilter = 1,
     /// Decides what becomes of a frame on its way in or out of an interface.
     SchedCls = 3,
+    /// Decides it before the kernel has made anything of the frame.
+    Xdp = 6,
+}
+
+/// How a program gets at the bytes of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    /// By instructions that the kernel has for its own buffers.
+    Buffer,
+    /// Where they lie ([`Kind::Xdp`]): every read is preceded by a comparison with the end of the frame, which the kernel
+    /// demands.
+    InPlace,
 }
 
 /// What becomes of a frame (`TCX_NEXT`, `TCX_DROP`): the next program decides, and the kernel at last; nothing.
 const NEXT: u32 = u32::MAX;
 const DROP: u32 = 2;
+/// `XDP_PASS`: the kernel takes the frame as if there were no program.
+const PASS: u32 = 2;
 /// Functions of the kernel (`bpf-helpers(7)`).
 const CLONE_REDIRECT: u32 = 13;
 const REDIRECT: u32 = 23;
 const CHANGE_HEAD: u32 = 43;
+const REDIRECT_MAP: u32 = 51;
 const REDIRECT_NEIGH: u32 = 152;
 
 /// An instruction.
@@ -43,10 +63,23 @@ const X: u8 = 7;
 const PACKET: u8 = 6;
 const FIRST: u8 = 1;
 const SPARE: u8 = 8;
+/// Where the frame starts and ends if it is read in place, the end of what is read, and the place of a read from X on.
+const DATA: u8 = 2;
+const END: u8 = 3;
+const LIMIT: u8 = 4;
+const PLACE: u8 = 5;
 /// Opcodes that classic BPF does not have.
 const MOV32: u32 = libc::BPF_ALU | 0xB0;
 const MOV64: u32 = 0x07 | 0xB0;
 const AND32: u32 = libc::BPF_ALU | libc::BPF_AND;
+const ADD64: u32 = 0x07;
+/// The bits of a load's opcode that say how much it loads.
+const SIZE: u32 = 0x18;
+const LOAD_MAP: u32 = 0x18;
+/// The source of [`LOAD_MAP`] that says that its number is the descriptor of a map.
+const MAP_DESCRIPTOR: u8 = 1;
+/// Jump if not greater, 64 bits.
+const JLE: u32 = libc::BPF_JMP | 0xB0;
 const LOAD: u32 = libc::BPF_LDX | libc::BPF_W | libc::BPF_MEM;
 const TO_BIG_ENDIAN: u32 = libc::BPF_ALU | 0xD8;
 const JMP32: u32 = 0x06;
@@ -56,7 +89,13 @@ const CALL: u32 = libc::BPF_JMP | 0x80;
 const EXIT: u32 = libc::BPF_JMP | 0x90;
 /// Where `struct __sk_buff` has the protocol, in the order of the network.
 const SKB_PROTOCOL: i16 = 16;
+/// Where `struct xdp_md` has the frame's start, its end and the queue that it came by.
+const XDP_DATA: i16 = 0;
+const XDP_END: i16 = 4;
+const XDP_QUEUE: i16 = 16;
 const ETHERNET_HEADER: u32 = 14;
+/// Where an Ethernet header has the protocol.
+const ETHERNET_PROTOCOL: u32 = 12;
 
 impl Instruction {
     fn new(opcode: u32, target: u8, source: u8, imm: u32) -> Instruction {
@@ -80,6 +119,12 @@ impl Instruction {
         Instruction::new(EXIT, 0, 0, 0)
     }
 
+    /// `size` bytes from a place relative to a register, as the processor has them.
+    fn load(size: u32, target: u8, source: u8, offset: i16) -> Instruction {
+        let code = libc::BPF_LDX | libc::BPF_MEM | size;
+        Instruction { offset, ..Instruction::new(code, target, source, 0) }
+    }
+
     fn jump(opcode: u32, k: u32, offset: usize) -> Instruction {
         Instruction { offset: offset as i16, ..Instruction::new(opcode, A, 0, k) }
     }
@@ -87,14 +132,14 @@ impl Instruction {
 
 /// A classic program as an extended one that answers the same number; `None` for an instruction without translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
-    translated(program, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+    translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
 
 /// A filter as a program that moves the frames which it accepts to the interface `to`, and copies those for which it
 /// answers `copied`. What it does not accept goes on as before.
 pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
     let on = [Instruction::set(A, NEXT), Instruction::exit()];
-    translated(program, |answer| match answer {
+    translated(program, Reading::Buffer, |answer| match answer {
         0 => on.to_vec(),
         _ if answer == copied => {
             let arguments =
@@ -106,6 +151,41 @@ pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Opti
             [&arguments[..], &[Instruction::call(REDIRECT), Instruction::exit()]].concat()
         }
     })
+}
+
+/// A filter as a program of the kind [`Kind::Xdp`] that hands the frames which it accepts to the socket that `sockets`, a map
+/// of [`socket_map`], has for the queue that they came by. All others are the kernel's: those that the filter does not accept,
+/// those for which it answers `copied`, which cannot be had twice here, and those for whose queue there is no socket.
+pub(crate) fn to_sockets(
+    program: &[sock_filter],
+    sockets: BorrowedFd<'_>,
+    copied: u32,
+) -> Option<Vec<Instruction>> {
+    translated(program, Reading::InPlace, |answer| {
+        if answer == 0 || answer == copied {
+            return pass().to_vec();
+        }
+        let map = sockets.as_raw_fd() as u32;
+        vec![
+            // This one is as long as two.
+            Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map),
+            Instruction::new(0, 0, 0, 0),
+            Instruction::load(libc::BPF_W, 2, PACKET, XDP_QUEUE),
+            Instruction::set(3, PASS),
+            Instruction::call(REDIRECT_MAP),
+            Instruction::exit(),
+        ]
+    })
+}
+
+/// As [`answering`], for frames that are read in place.
+#[cfg(test)]
+pub(crate) fn answering_in_place(program: &[sock_filter]) -> Option<Vec<Instruction>> {
+    translated(program, Reading::InPlace, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+}
+
+fn pass() -> [Instruction; 2] {
+    [Instruction::set(A, PASS), Instruction::exit()]
 }
 
 /// Sends IP packets of an interface without frames out of the Ethernet `to`, to the neighbour that the routes name.
@@ -129,9 +209,13 @@ pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
 }
 
 /// The translation, with `answer` in the place of `RET k`.
-fn translated(program: &[sock_filter], answer: impl Fn(u32) -> Vec<Instruction>) -> Option<Vec<Instruction>> {
+fn translated(
+    program: &[sock_filter],
+    reading: Reading,
+    answer: impl Fn(u32) -> Vec<Instruction>,
+) -> Option<Vec<Instruction>> {
     let mut parts: Vec<Vec<Instruction>> =
-        program.iter().map(|classic| part(classic, &answer)).collect::<Option<_>>()?;
+        program.iter().map(|classic| part(classic, reading, &answer)).collect::<Option<_>>()?;
     let mut length = 0;
     let places: Vec<usize> = parts.iter().map(|part| (length, length += part.len()).0).collect();
     for (n, (classic, part)) in program.iter().zip(&mut parts).enumerate() {
@@ -145,32 +229,71 @@ fn translated(program: &[sock_filter], answer: impl Fn(u32) -> Vec<Instruction>)
             jump.offset = i16::try_from(target - own - 1).ok()?;
         }
     }
-    let start = [
+    let mut start = vec![
         Instruction::copy(PACKET, FIRST),
         // Nothing may be read before it was written.
         Instruction::set(A, 0),
         Instruction::set(X, 0),
     ];
+    if reading == Reading::InPlace {
+        start.push(Instruction::load(libc::BPF_W, DATA, PACKET, XDP_DATA));
+        start.push(Instruction::load(libc::BPF_W, END, PACKET, XDP_END));
+    }
     Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
+/// `size` bytes of a frame, `k` behind `base`, into the accumulator; a frame that ends before is the kernel's.
+fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
+    let (bytes, bits) = match size {
+        libc::BPF_B => (1, None),
+        libc::BPF_H => (2, Some(16)),
+        _ => (4, Some(32)),
+    };
+    let within = Instruction::new(JLE | libc::BPF_X, LIMIT, END, 0);
+    let [answer, leave] = pass();
+    let mut part = vec![
+        Instruction::copy(LIMIT, base),
+        Instruction::new(ADD64, LIMIT, 0, k + bytes),
+        Instruction { offset: 2, ..within },
+        answer,
+        leave,
+        Instruction::load(size, A, base, k as i16),
+    ];
+    part.extend(bits.map(|bits| Instruction::new(TO_BIG_ENDIAN, A, 0, bits)));
+    part
+}
+
 /// What stands for one instruction; jumps do not know yet where to.
-fn part(classic: &sock_filter, answer: impl Fn(u32) -> Vec<Instruction>) -> Option<Vec<Instruction>> {
+fn part(
+    classic: &sock_filter,
+    reading: Reading,
+    answer: impl Fn(u32) -> Vec<Instruction>,
+) -> Option<Vec<Instruction>> {
     let (code, k) = (u32::from(classic.code), classic.k);
+    let read_in_place = reading == Reading::InPlace;
     let one = match code {
+        LDW if k == PROTOCOL && read_in_place => return Some(in_place(libc::BPF_H, DATA, ETHERNET_PROTOCOL)),
         LDW if k == PROTOCOL => {
             let load = Instruction { offset: SKB_PROTOCOL, ..Instruction::new(LOAD, A, PACKET, 0) };
             return Some(vec![load, Instruction::new(TO_BIG_ENDIAN, A, 0, 16)]);
         }
         LDX_IP => {
-            return Some(vec![
-                Instruction::copy(SPARE, A),
-                Instruction::new(LDB, 0, 0, k),
+            let first = match reading {
+                Reading::Buffer => vec![Instruction::new(LDB, 0, 0, k)],
+                Reading::InPlace => in_place(libc::BPF_B, DATA, k),
+            };
+            let times_four = [
                 Instruction::new(AND32, A, 0, 15),
                 Instruction::new(LSH, A, 0, 2),
                 Instruction::copy(X, A),
                 Instruction::copy(A, SPARE),
-            ]);
+            ];
+            return Some([&[Instruction::copy(SPARE, A)][..], &first, &times_four].concat());
+        }
+        LDB | LDH | LDW if read_in_place => return Some(in_place(code & SIZE, DATA, k)),
+        LDB_X | LDH_X if read_in_place => {
+            let place = [Instruction::copy(PLACE, DATA), Instruction::new(ADD64 | libc::BPF_X, PLACE, X, 0)];
+            return Some([&place[..], &in_place(code & SIZE, PLACE, k)].concat());
         }
         JEQ | JGT | JGE | JSET => {
             let condition = code & !libc::BPF_JMP | JMP32;
@@ -189,74 +312,6 @@ fn part(classic: &sock_filter, answer: impl Fn(u32) -> Vec<Instruction>) -> Opti
         _ => return None,
     };
     Some(vec![one])
-}
-
-/// Commands of `bpf(2)`, and where a program may be tied to (linux/bpf.h).
-const PROG_LOAD: libc::c_long = 5;
-const LINK_CREATE: libc::c_long = 28;
-const TCX_INGRESS: u32 = 46;
-
-/// The attributes of `BPF_PROG_LOAD`, as far as they are used.
-#[repr(C)]
-struct Load {
-    program_type: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    rest: [u32; 12],
-}
-
-/// Those of `BPF_LINK_CREATE`.
-#[repr(C)]
-struct Tie {
-    program: u32,
-    interface: u32,
-    attach_type: u32,
-    rest: [u32; 9],
-}
-
-/// Loads a program.
-///
-/// # Errors
-/// What the kernel refuses: EPERM without the right to.
-pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
-    let license = c"Apache-2.0";
-    let attributes = Load {
-        program_type: kind as u32,
-        count: program.len() as u32,
-        instructions: program.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-        rest: [0; 12],
-    };
-    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that ends in zero)
-    // outlives the call.
-    unsafe { descriptor(PROG_LOAD, &attributes) }
-}
-
-/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is closed.
-///
-/// # Errors
-/// `InvalidInput` before Linux 6.6; EPERM without CAP_NET_ADMIN.
-pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
-    let attributes =
-        Tie { program: program.as_raw_fd() as u32, interface, attach_type: TCX_INGRESS, rest: [0; 9] };
-    // SAFETY: these are the attributes of BPF_LINK_CREATE, and they point to nothing.
-    unsafe { descriptor(LINK_CREATE, &attributes) }
-}
-
-/// The descriptor that a command of `bpf(2)` makes.
-///
-/// # Safety
-/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads it.
-unsafe fn descriptor<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
-    let size = size_of::<T>() as libc::c_uint;
-    // SAFETY: by the contract of this function; the reference outlives the call.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size) };
-    match i32::try_from(answer) {
-        // SAFETY: bpf(2) has made this descriptor, and nobody else knows it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        Ok(_) | Err(_) => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]

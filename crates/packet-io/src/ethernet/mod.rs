@@ -284,7 +284,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Source and destination of an IP packet.
-fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let v4 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
     let v6 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
     match packet.first()? >> 4 {

@@ -24,7 +24,7 @@ const FRAGMENT_OFFSET: u32 = 0x1FFF;
 const WHOLE: u32 = 0x4_0000;
 /// The answer for ICMP errors, which may be about connections of the kernel: for a packet socket, which gets copies anyway, the
 /// same as [`WHOLE`].
-pub(super) const COPY: u32 = WHOLE + 1;
+pub(crate) const COPY: u32 = WHOLE + 1;
 
 /// Places that are jumped to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,19 +47,19 @@ type Step = (u32, Label, Label, u32);
 
 /// What is accepted: segments to certain ports, and ICMP errors.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     /// Bytes of the link's header.
-    pub(super) link: u32,
-    pub(super) served: Option<u16>,
-    pub(super) own: Option<&'a RangeInclusive<u16>>,
+    pub(crate) link: u32,
+    pub(crate) served: Option<u16>,
+    pub(crate) own: Option<&'a RangeInclusive<u16>>,
     /// Where the segments must be addressed to, if not anywhere; at most [`MOST_ADDRESSES`].
-    pub(super) addresses: &'a [IpAddr],
+    pub(crate) addresses: &'a [IpAddr],
 }
 
 /// A jump reaches 255 instructions, and an address of IPv6 takes eight.
-pub(super) const MOST_ADDRESSES: usize = 16;
+pub(crate) const MOST_ADDRESSES: usize = 16;
 
-pub(super) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
+pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     let (steps, places) = steps(wanted);
     let place = |label: Label| places.iter().find(|(known, _)| *known == label).map(|(_, at)| *at);
     let distance = |from: usize, label: Label| match (label, place(label)) {
@@ -160,9 +160,35 @@ mod tests {
         answer(Wanted { link, served, own: own.as_ref(), addresses: &[] }, frame) > 0
     }
 
-    /// What the program answers to a frame: the machine of classic BPF, as far as the program uses it.
+    /// What the program answers to a frame, which is the same where the kernel runs its translation for XDP.
     fn answer(wanted: Wanted<'_>, frame: &[u8]) -> u32 {
         let program = program(wanted);
+        let answer = classic_answer(wanted, &program, frame);
+        if wanted.link == 14
+            && let Some(translated) = answer_in_place(&program, frame)
+        {
+            // What is cut short passes to the kernel, as does what is refused.
+            assert!(translated == answer || (answer == 0 && translated == PASS), "{translated} {answer}");
+        }
+        answer
+    }
+
+    /// `XDP_PASS` of linux/bpf.h.
+    const PASS: u32 = 2;
+
+    /// `None` without the right to load programs.
+    fn answer_in_place(program: &[sock_filter], frame: &[u8]) -> Option<u32> {
+        let mut frame = frame.to_vec();
+        let kind = if frame[14] >> 4 == 4 { ETH_P_IP } else { ETH_P_IPV6 };
+        frame[12..14].copy_from_slice(&(kind as u16).to_be_bytes());
+        match extended::load(Kind::Xdp, &extended::answering_in_place(program).unwrap()) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            loaded => Some(extended::answer(loaded.unwrap().as_fd(), &frame).unwrap()),
+        }
+    }
+
+    /// The machine of classic BPF, as far as the program uses it.
+    fn classic_answer(wanted: Wanted<'_>, program: &[sock_filter], frame: &[u8]) -> u32 {
         let byte = |at: u32| frame.get(at as usize).map(|byte| u32::from(*byte));
         let half = |at: u32| Some(byte(at)? << 8 | byte(at + 1)?);
         let word = |at: u32| Some(half(at)? << 16 | half(at + 2)?);
@@ -299,6 +325,9 @@ mod tests {
                 }
                 loaded => drop(loaded.unwrap()),
             }
+            let Ok(sockets) = extended::socket_map(1) else { continue };
+            let translated = extended::to_sockets(&program, sockets.as_fd(), COPY).unwrap();
+            drop(extended::load(Kind::Xdp, &translated).unwrap());
         }
     }
 }

@@ -9,11 +9,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::privileges::OpenError;
 use crate::sockopt;
+use crate::spec::name_problem;
 
 /// Ports that are claimed together, by the guard of the first of them: other processes leave the block alone.
 pub(super) const BLOCK: u16 = 64;
@@ -26,7 +28,7 @@ const MIN_TTL: i32 = 255;
 
 /// The guards of a device.
 #[derive(Debug, Default)]
-pub(super) struct Guards {
+pub(crate) struct Guards {
     /// Of the port that is served.
     served: Option<(u16, Socket)>,
     /// First port of those that are claimed for connections of ours.
@@ -36,9 +38,23 @@ pub(super) struct Guards {
 }
 
 impl Guards {
+    /// As [`claim`](Guards::claim), for the device `subject` on `interface`.
+    pub(crate) fn claim_for(
+        subject: &str,
+        interface: &str,
+        served: Option<SocketAddr>,
+        wanted: u16,
+    ) -> Result<Arc<Guards>, OpenError> {
+        if let Some(problem) = name_problem(interface) {
+            return Err(OpenError::unsupported(subject, problem));
+        }
+        let claimed = Guards::claim(served, wanted);
+        claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
+    }
+
     /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if others have
     /// the rest.
-    pub(super) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
+    pub(crate) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
         let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
         let mut guards = Guards { served, ..Guards::default() };
         let blocks = usize::from(wanted.div_ceil(BLOCK).min(BLOCKS));
@@ -70,13 +86,13 @@ impl Guards {
     }
 
     /// The ports for connections of ours.
-    pub(super) fn ports(&self) -> Option<RangeInclusive<u16>> {
+    pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
     }
 
     /// Whether `port` is guarded, or is now. Only that which is served and those that are claimed can be.
-    pub(super) fn covers(&self, port: u16) -> bool {
+    pub(crate) fn covers(&self, port: u16) -> bool {
         let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get(usize::from(n))) else {
             return self.served.as_ref().is_some_and(|(served, _)| *served == port);
         };

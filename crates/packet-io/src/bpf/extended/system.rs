@@ -1,0 +1,187 @@
+//! `bpf(2)`: programs and maps are made, and tied to interfaces. What comes back are descriptors, and everything goes with
+//! the last of them, however the process ends.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{Instruction, Kind};
+
+/// Commands of `bpf(2)`, and where a program may be tied to (linux/bpf.h).
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE: libc::c_long = 2;
+const PROG_LOAD: libc::c_long = 5;
+const LINK_CREATE: libc::c_long = 28;
+const BPF_XDP: u32 = 37;
+const TCX_INGRESS: u32 = 46;
+/// `BPF_MAP_TYPE_XSKMAP`: sockets of AF_XDP by number.
+const MAP_OF_SOCKETS: u32 = 17;
+
+/// The attributes of `BPF_PROG_LOAD`, as far as they are used.
+#[repr(C)]
+struct Load {
+    program_type: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    rest: [u32; 12],
+}
+
+/// Those of `BPF_LINK_CREATE`.
+#[repr(C)]
+struct Tie {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u32; 8],
+}
+
+/// Those of `BPF_MAP_CREATE`.
+#[repr(C)]
+struct NewMap {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    most: u32,
+    rest: [u32; 12],
+}
+
+/// Those of `BPF_MAP_UPDATE_ELEM`.
+#[repr(C)]
+struct Put {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Who runs a program of the kind [`Kind::Xdp`] (`XDP_FLAGS_*` of linux/if_link.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum XdpMode {
+    /// The kernel, for any interface, once it has made its own buffer of the frame.
+    Generic = 1 << 1,
+    /// The interface's driver.
+    Native = 1 << 2,
+}
+
+/// Loads a program.
+///
+/// # Errors
+/// What the kernel refuses: EPERM without the right to.
+pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
+    let license = c"Apache-2.0";
+    let attributes = Load {
+        program_type: kind as u32,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        rest: [0; 12],
+    };
+    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that ends in zero)
+    // outlives the call.
+    unsafe { descriptor(PROG_LOAD, &attributes) }
+}
+
+/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is closed.
+///
+/// # Errors
+/// `InvalidInput` before Linux 6.6; EPERM without CAP_NET_ADMIN.
+pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+    tie(program, interface, TCX_INGRESS, 0)
+}
+
+/// Runs a program of the kind [`Kind::Xdp`] on what comes in at an interface, until the descriptor is closed.
+///
+/// # Errors
+/// EBUSY or EEXIST where another program runs already; EPERM without CAP_NET_ADMIN; others where the driver cannot.
+pub(crate) fn run_on_frames(program: BorrowedFd<'_>, interface: u32, mode: XdpMode) -> io::Result<OwnedFd> {
+    tie(program, interface, BPF_XDP, mode as u32)
+}
+
+fn tie(program: BorrowedFd<'_>, interface: u32, attach_type: u32, flags: u32) -> io::Result<OwnedFd> {
+    let attributes = Tie { program: program.as_raw_fd() as u32, interface, attach_type, flags, rest: [0; 8] };
+    // SAFETY: these are the attributes of BPF_LINK_CREATE, and they point to nothing.
+    unsafe { descriptor(LINK_CREATE, &attributes) }
+}
+
+/// A map with room for so many sockets of AF_XDP.
+///
+/// # Errors
+/// EPERM without CAP_BPF and CAP_NET_ADMIN; EINVAL where the kernel has no AF_XDP.
+pub(crate) fn socket_map(most: u32) -> io::Result<OwnedFd> {
+    let word = size_of::<u32>() as u32;
+    let attributes =
+        NewMap { map_type: MAP_OF_SOCKETS, key_size: word, value_size: word, most, rest: [0; 12] };
+    // SAFETY: these are the attributes of BPF_MAP_CREATE, and they point to nothing.
+    unsafe { descriptor(MAP_CREATE, &attributes) }
+}
+
+/// Puts a socket of AF_XDP into a map of [`socket_map`]. It leaves the map when it is closed.
+///
+/// # Errors
+/// `InvalidInput` for a number that the map has no room for, and for a descriptor that is no such socket.
+pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let value = socket.as_raw_fd() as u32;
+    let attributes = Put {
+        map: map.as_raw_fd() as u32,
+        padding: 0,
+        key: (&raw const number) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as the map has them, and outlive the
+    // call.
+    unsafe { command(MAP_UPDATE, &attributes) }.map(drop)
+}
+
+/// The descriptor that a command of `bpf(2)` makes.
+///
+/// # Safety
+/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads it.
+unsafe fn descriptor<T>(number: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
+    // SAFETY: by the contract of this function.
+    let fd = unsafe { command(number, attributes) }?;
+    // SAFETY: bpf(2) has made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a command of `bpf(2)` answers.
+///
+/// # Safety
+/// As [`descriptor`].
+unsafe fn command<T>(number: libc::c_long, attributes: &T) -> io::Result<i32> {
+    let size = size_of::<T>() as libc::c_uint;
+    // SAFETY: by the contract of this function; the reference outlives the call.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, number, std::ptr::from_ref(attributes), size) };
+    match i32::try_from(answer) {
+        Ok(answer) if answer >= 0 => Ok(answer),
+        Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What a program of the kind [`Kind::Xdp`] answers to a frame of at least 14 bytes (`BPF_PROG_TEST_RUN`).
+#[cfg(test)]
+pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
+    const PROG_TEST_RUN: libc::c_long = 10;
+    /// Its attributes, as far as they are used.
+    #[repr(C)]
+    struct Run {
+        program: u32,
+        answer: u32,
+        len: u32,
+        len_out: u32,
+        frame: u64,
+        frame_out: u64,
+        rest: [u32; 12],
+    }
+    let (program, len) = (program.as_raw_fd() as u32, frame.len() as u32);
+    let frame = frame.as_ptr() as u64;
+    let mut run = Run { program, answer: 0, len, len_out: 0, frame, frame_out: 0, rest: [0; 12] };
+    let size = size_of::<Run>() as libc::c_uint;
+    // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the answer goes to `run`.
+    match unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut run, size) } {
+        0 => Ok(run.answer),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

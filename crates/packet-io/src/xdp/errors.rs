@@ -1,0 +1,63 @@
+//! ICMP errors, which an XDP program can hand either to the kernel or to us: the kernel gets them, and a packet socket their
+//! copies. It also tells, as a socket of AF_XDP does not, that the interface has gone.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::task::{Context, Poll};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::bpf;
+use crate::device::RxMeta;
+use crate::interface::Interface;
+use crate::packet::filter::{self, Wanted};
+use crate::packet::{self, ETH_P_ALL, ETHERNET_HEADER, READ_BUFFER};
+use crate::reactor::Reactor;
+
+/// The packet socket.
+#[derive(Debug)]
+pub(super) struct Errors {
+    reactor: Reactor,
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Errors {
+    /// # Errors
+    /// Without CAP_NET_RAW.
+    pub(super) fn open(interface: &Interface) -> io::Result<Errors> {
+        // It gets nothing before it is bound, and then only what passes the filter: no port is wanted.
+        let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
+        packet::describe_arrivals(&socket)?;
+        let program = filter::program(Wanted { link: ETHERNET_HEADER as u32, ..Wanted::default() });
+        bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        packet::bind(&socket, interface.index(), ETH_P_ALL)?;
+        Ok(Errors { reactor: Reactor::default(), socket, buffer: vec![0; READ_BUFFER] })
+    }
+
+    pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reactor.poll_readable(self.socket.as_fd(), cx)
+    }
+
+    /// Hands at most `budget` packets to `each`, and returns how many there were.
+    ///
+    /// # Errors
+    /// ENETDOWN once when the interface was switched off or has gone.
+    pub(super) fn receive(
+        &mut self,
+        budget: usize,
+        each: &mut dyn FnMut(&[u8], RxMeta),
+    ) -> io::Result<usize> {
+        for count in 0..budget {
+            match self.reactor.read(|| packet::read(self.socket.as_fd(), &mut self.buffer)) {
+                Ok((len, meta)) => {
+                    let packet = self.buffer.get(ETHERNET_HEADER..len).unwrap_or_default();
+                    each(packet::without_padding(packet), meta);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(budget)
+    }
+}

@@ -1,0 +1,73 @@
+//! Where frames go: hardware addresses of next hops, from the kernel's tables ([`Routes`]), remembered for a while.
+//!
+//! Nothing is asked for here, and nothing waits: a packet whose next hop the kernel does not know yet, or that leaves by
+//! another interface, is for the kernel to send, which finds out meanwhile.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use crate::interface::Interface;
+use crate::routes::Routes;
+
+/// How long an answer holds: a change of a route is noticed after so long.
+const KNOWN: Duration = Duration::from_secs(2);
+/// How soon is asked again for what the kernel is just finding out.
+const UNKNOWN: Duration = Duration::from_millis(2);
+/// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders costs no more
+/// than asking again.
+const MOST_WAYS: usize = 16_384;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Ways {
+    routes: Routes,
+    /// Number of the interface.
+    interface: u32,
+    known: HashMap<(IpAddr, IpAddr), Way>,
+}
+
+/// An answer and how long it holds.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    mac: Option<[u8; 6]>,
+    until: Instant,
+}
+
+impl Ways {
+    /// # Errors
+    /// What the kernel refuses.
+    pub(super) fn of(interface: &Interface) -> io::Result<Ways> {
+        Ok(Ways { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
+    }
+
+    /// The hardware address for a frame with a packet between these; `None`: the kernel must send it.
+    pub(super) fn mac(&mut self, from: IpAddr, to: IpAddr, now: Instant) -> Option<[u8; 6]> {
+        if let Some(way) = self.known.get(&(from, to))
+            && now < way.until
+        {
+            return way.mac;
+        }
+        // What cannot be found out the kernel will say when it sends.
+        let mac = self.look_up(from, to).unwrap_or_default();
+        if self.known.len() >= MOST_WAYS {
+            self.known.clear();
+        }
+        let until = now + if mac.is_some() { KNOWN } else { UNKNOWN };
+        self.known.insert((from, to), Way { mac, until });
+        mac
+    }
+
+    fn look_up(&mut self, from: IpAddr, to: IpAddr) -> io::Result<Option<[u8; 6]>> {
+        let Some(hop) = self.routes.hop(from, to)?.filter(|hop| hop.interface == self.interface) else {
+            return Ok(None);
+        };
+        let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
+        // Frames that leave here do not show the kernel that it is in use. Who may not say so sends by the kernel.
+        if neighbour.is_stale {
+            self.routes.confirm(hop)?;
+        }
+        Ok(Some(neighbour.mac))
+    }
+}
