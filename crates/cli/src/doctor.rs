@@ -8,6 +8,8 @@ use std::time::Duration;
 use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Report, examine};
 use brisk_gateway::settings::name_and_port;
+use brisk_packet_io::xdp::{self, Survey};
+use brisk_runtime::DeviceSpec;
 
 use crate::failure::Failure;
 use crate::frontend::{Stacks, address_of};
@@ -39,6 +41,9 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     let hop = hop_args::protection(&settings.hop)?;
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let quiet = common.quiet;
+    if let Some(Ok(DeviceSpec::Xdp { interface })) = settings.hop.device.as_deref().map(str::parse) {
+        output::print(&before_opening(&interface, &xdp::survey(&interface).map_err(Failure::failed)?))?;
+    }
     service::run(async move {
         let address = address_of(&args.peer).await?;
         let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, address, &service::one_core()?)?;
@@ -68,9 +73,37 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
 }
 
 fn text(report: &Report) -> String {
-    let line = |finding: &Finding| {
-        let mark = if finding.good { "ok " } else { "!! " };
-        format!("{mark} {:<16} {}\n", finding.what, finding.told)
-    };
     report.findings().iter().map(line).collect()
+}
+
+fn line(finding: &Finding) -> String {
+    let mark = if finding.good { "ok " } else { "!! " };
+    format!("{mark} {:<16} {}\n", finding.what, finding.told)
+}
+
+/// What an `xdp:` device will meet: what is in the way is said even if the device cannot be opened because of it.
+fn before_opening(interface: &str, survey: &Survey) -> String {
+    let Survey { refused, program, mtu, kind } = survey;
+    let af_xdp = match refused {
+        None => "this kernel takes it from us".to_owned(),
+        Some(error) => error.to_string(),
+    };
+    let there = match program {
+        None => format!("none at {interface}"),
+        Some(number) => format!(
+            "number {number} is at {interface}: a process that runs, or left behind (`ip link set dev {interface} xdp off` \
+             removes one that nobody holds)"
+        ),
+    };
+    let frames = match kind.as_deref() {
+        Some("veth") => format!("MTU {mtu}; a veth, where unfinished checksums are believed"),
+        _ if survey.fits() => format!("MTU {mtu}"),
+        _ => format!("MTU {mtu}: at most {}, or use packet:", xdp::MOST_MTU),
+    };
+    let findings = [
+        Finding { what: "af_xdp", told: af_xdp, good: refused.is_none() },
+        Finding { what: "xdp program", told: there, good: program.is_none() },
+        Finding { what: "frames", told: frames, good: survey.fits() },
+    ];
+    findings.iter().map(line).collect()
 }

@@ -87,13 +87,16 @@ pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
     // What is lost after this was not acknowledged in time; the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
     let device = endpoint.device_counters();
-    let fields = [
+    let mut fields = vec![
         ("packets_in", Value::Count(device.received)),
         ("packets_out", Value::Count(device.sent)),
         ("overflowed", Value::Count(device.receive_overflowed)),
         ("malformed", Value::Count(device.receive_dropped)),
         ("refused", Value::Count(device.send_refused)),
     ];
+    if device.unfinished_checksums > 0 {
+        fields.push(("unfinished_checksums", Value::Count(device.unfinished_checksums)));
+    }
     log.line(Level::Info, "hop", &fields);
 }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -98,6 +98,37 @@ impl Interface {
         let reply = self.link().ok()?;
         let xdp = attribute(reply.get(IFINFOMSG..)?, IFLA_XDP)?;
         Some(u32::from_ne_bytes(attribute(xdp, IFLA_XDP_PROG_ID)?.try_into().ok()?))
+    }
+
+    /// How many queues arriving frames come by, as `ethtool -l` has it; where the driver does not say, as many as it has made
+    /// room for.
+    pub(crate) fn receive_queues(&self) -> u32 {
+        let rooms = || {
+            let reply = self.link().ok()?;
+            let rooms = attribute(reply.get(IFINFOMSG..)?, IFLA_NUM_RX_QUEUES)?;
+            Some(u32::from_ne_bytes(rooms.try_into().ok()?))
+        };
+        self.channels().ok().or_else(rooms).unwrap_or(1)
+    }
+
+    /// Queues that are on, as the driver says (`ETHTOOL_GCHANNELS`).
+    fn channels(&self) -> io::Result<u32> {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+        // struct ethtool_channels: the command, the most of each kind, then how many receive, send, are other, do both.
+        let mut channels = [0u32; 9];
+        channels[0] = ETHTOOL_GCHANNELS;
+        // SAFETY: ifreq is plain old data.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (place, byte) in request.ifr_name.iter_mut().zip(self.name.bytes().take(libc::IFNAMSIZ - 1)) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // SAFETY: the request takes an ifreq whose data is what its command says, here a struct ethtool_channels; both outlive
+        // the call.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
+            0 => Ok(channels[5] + channels[8]),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// What the kernel says about the interface: struct ifinfomsg and attributes.
@@ -246,6 +277,7 @@ const NLMSG_DONE: u16 = 3;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_XDP: u16 = 43;
@@ -261,6 +293,9 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 pub(crate) const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
+// From linux/sockios.h and linux/ethtool.h.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3C;
 /// Room for what the kernel says at once, bytes.
 const ANSWER_ROOM: usize = 32 << 10;
 /// Size of struct nlmsghdr.

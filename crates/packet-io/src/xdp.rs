@@ -14,6 +14,7 @@
 //! | `ring`, `mapping` | a ring, and memory that is shared with the kernel |
 //! | `ways` | hardware addresses of next hops |
 //! | `errors` | ICMP errors, and whether the interface is there |
+//! | `survey` | what it would meet on an interface |
 //!
 //! It takes an Ethernet with an MTU of at most [`MOST_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON. The
 //! program and everything else go with the process, however it ends.
@@ -23,6 +24,7 @@ mod mapping;
 mod program;
 mod ring;
 mod socket;
+mod survey;
 mod ways;
 
 use std::collections::VecDeque;
@@ -52,6 +54,7 @@ use crate::reactor::Reactor;
 use errors::Errors;
 use program::Running;
 use socket::{HEADROOM, XdpSocket};
+pub use survey::{Survey, survey};
 use ways::Ways;
 
 /// How an XDP device is opened.
@@ -188,18 +191,19 @@ pub fn open(
 /// A socket for each queue of the interface: what comes by a queue can go only to its own.
 fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Vec<XdpSocket>, OpenError> {
     let chunk = if mtu + ETHERNET_HEADER + VLAN_TAG + HEADROOM <= 2048 { 2048 } else { 4096 };
+    let queues = interface.receive_queues().max(1);
+    if queues > MOST_QUEUES {
+        let problem = format!(
+            "it has {queues} queues, and at most {MOST_QUEUES} are used; `ethtool -L {} combined {MOST_QUEUES}` makes them fewer",
+            interface.name()
+        );
+        return Err(OpenError::unsupported(format!("xdp:{}", interface.name()), problem));
+    }
     let mut sockets = Vec::new();
-    for queue in 0..=MOST_QUEUES {
+    for queue in 0..queues {
         match XdpSocket::open(interface, queue, chunk, options) {
-            Ok(_) if queue == MOST_QUEUES => {
-                let problem = format!(
-                    "it has more than {MOST_QUEUES} queues; `ethtool -L {} combined {MOST_QUEUES}` makes them fewer",
-                    interface.name()
-                );
-                return Err(OpenError::unsupported(format!("xdp:{}", interface.name()), problem));
-            }
             Ok(socket) => sockets.push(socket),
-            // There are no more.
+            // There are not as many as there is room for.
             Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
             Err(error) => return Err(error),
         }

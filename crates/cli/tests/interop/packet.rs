@@ -133,7 +133,7 @@ fn the_hop_goes_the_first_way_that_the_path_carries_and_comes_back() {
 }
 
 /// Segments with RST that the kernel of a namespace has sent.
-fn resets(namespace: &Namespace) -> u64 {
+pub(crate) fn resets(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpOutRsts")
 }
 
@@ -150,7 +150,7 @@ fn counter(namespace: &Namespace, name: &str) -> u64 {
 }
 
 /// Two hosts on an Ethernet, interface `eth` at both.
-fn ethernet() -> (Namespace, Namespace) {
+pub(crate) fn ethernet() -> (Namespace, Namespace) {
     let (near, far) = (Namespace::new(), Namespace::new());
     near.ip(&["link", "add", "eth", "type", "veth", "peer", "name", "eth", "netns", far.name()]);
     for (host, v4, v6) in [(&near, "10.66.0.1/24", "fd66::1/64"), (&far, "10.66.0.2/24", "fd66::2/64")] {

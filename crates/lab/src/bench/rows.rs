@@ -10,6 +10,7 @@ const NEAR_UDP: &str = "udp:10.99.0.1:0";
 const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
 /// The interface of [`FAR`], for a server of ours on that address.
 const OWN: &str = "packet:bench0";
+const XDP: &str = "xdp:bench0";
 /// Our server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
 /// That device, and the address of its server with the network.
@@ -80,6 +81,8 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
+    /// As `Own`, through AF_XDP.
+    Xdp,
     /// The kernel's client, and our server on a TUN device behind the host at the other end of the veth pair.
     Behind {
         /// With Fast Open.
@@ -113,6 +116,7 @@ impl Way {
             Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
             Way::Own { fast_open: false } => "own".to_owned(),
             Way::Own { fast_open: true } => "own+tfo".to_owned(),
+            Way::Xdp => "xdp".to_owned(),
             Way::Behind { fast_open: false } => "behind".to_owned(),
             Way::Behind { fast_open: true } => "behind+tfo".to_owned(),
             Way::Smoltcp => "smoltcp".to_owned(),
@@ -131,6 +135,7 @@ impl Way {
             | Way::Own { .. }
             | Way::Behind { .. }
             | Way::Smoltcp
+            | Way::Xdp
             | Way::Udp(_) => None,
         }
     }
@@ -149,6 +154,7 @@ impl Way {
             Way::TunOn(_) => (tun(), false, TUN),
             Way::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
             Way::Smoltcp => (smoltcp(work), false, TUN),
+            Way::Xdp => (ours(XDP, &[], "tcp"), false, FAR),
             Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
         let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
@@ -162,6 +168,7 @@ impl Way {
             | Way::Own { .. }
             | Way::Behind { .. }
             | Way::Smoltcp
+            | Way::Xdp
             | Way::Udp(_) => vec![(server, 0, 1)],
         }
     }
@@ -170,7 +177,7 @@ impl Way {
     pub(super) fn clients(self, work: Work) -> Vec<End> {
         let (tcp, fast_open, to) = match self {
             Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
-            Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
+            Way::KernelOn(_) | Way::Xdp => (Tcp::Kernel, false, FAR),
             Way::Tun { fast_open } | Way::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
             Way::TunOn(_) | Way::Smoltcp => (Tcp::Kernel, false, TUN),
             Way::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
@@ -262,15 +269,20 @@ fn beside_the_kernel() -> Vec<Row> {
 
 /// What lies between the ends is as between hosts.
 fn between_hosts() -> Vec<Row> {
-    use Goal::AtLeast;
+    use Goal::{AtLeast, None};
     let packets = |row| Row { setting: Setting::Packets, ..row };
     let routed = |row| Row { setting: Setting::Routed, ..row };
     let own = [PLAIN, Way::Own { fast_open: false }];
+    let xdp = [PLAIN, Way::Xdp];
     let behind = [PLAIN, Way::Behind { fast_open: false }];
     let behind_fast = [FAST, Way::Behind { fast_open: true }];
     vec![
         packets(row("wire-receive", "bulk in packets of 1,500 B", Work::Upload, own, AtLeast(1.0))),
         packets(row("wire-send", "the same, out", Work::Download, own, AtLeast(0.85))),
+        packets(row("wire-rr64", "rr64 in such packets", RR64, own, None)),
+        packets(row("xdp-receive", "wire-receive over AF_XDP", Work::Upload, xdp, None)),
+        packets(row("xdp-send", "the same, out", Work::Download, xdp, None)),
+        packets(row("xdp-rr64", "wire-rr64 over AF_XDP", RR64, xdp, None)),
         routed(row("routed-rr64", "rr64, the client another host", RR64, behind, AtLeast(1.2))),
         routed(row("routed-rr64-tfo", "the same, Fast Open", RR64, behind_fast, AtLeast(1.08))),
     ]

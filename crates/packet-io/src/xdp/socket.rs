@@ -22,7 +22,7 @@ use crate::sockopt;
 pub(super) const HEADROOM: usize = 256;
 /// Frames that one call sends in copy mode (`TX_BATCH_SIZE` of net/xdp/xsk.c).
 const SENT_IN_A_CALL: u32 = 32;
-/// How long is waited for a queue that somebody has.
+/// How long is waited for what another socket may have left.
 const ATTEMPTS: usize = 30;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(10);
 
@@ -105,11 +105,12 @@ impl XdpSocket {
         let [arriving, leaving] = [options.receive_frames, options.send_frames].map(Size::at_least);
         let frames = (arriving.entries() + leaving.entries()) as usize;
         let memory = Mapping::anonymous(frames * chunk).map_err(failed("there is no memory for packets"))?;
-        register(socket.as_fd(), &memory, chunk).map_err(failed("the memory for packets is refused"))?;
+        patiently(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
+            .map_err(failed("the memory for packets is refused"))?;
         let rings = Rings::make(socket.as_fd(), arriving, leaving).map_err(failed("no rings"))?;
         // Room for all frames that leave at once, in buffers of the kernel.
         sockopt::wish_for_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
-        bind_patiently(&socket, interface.index(), queue, options.zero_copy)
+        patiently(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
             .map_err(failed("its queue cannot be had"))?;
         let zero_copy = is_zero_copy(socket.as_fd());
         let Rings { fill, completed, received, sending } = rings;
@@ -299,15 +300,16 @@ fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Resul
     sockopt::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-/// As [`bind`], when a socket that was closed a moment ago may still have the queue: the kernel takes it away later.
-fn bind_patiently(socket: &Socket, index: u32, queue: u32, zero_copy: bool) -> io::Result<()> {
+/// Tries again for a while what meets `refusal`: the kernel takes queue and memory away from a socket some time after it was
+/// closed, and whoever comes right after it shall not notice.
+fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
-        match bind(socket, index, queue, zero_copy) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BETWEEN_ATTEMPTS),
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(refusal) => std::thread::sleep(BETWEEN_ATTEMPTS),
             done => return done,
         }
     }
-    bind(socket, index, queue, zero_copy)
+    attempt()
 }
 
 /// Binds to a queue. With `zero_copy` the kernel lets the driver use our memory where it can.

@@ -31,7 +31,9 @@ fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
         ip(&format!("link set {name} up"));
     };
     let run = move || {
-        ip(&format!("link add eth0 type veth peer name eth1 netns {far_file}"));
+        // More than one queue, so that one device has to serve several.
+        let queues = "numrxqueues 2 numtxqueues 2";
+        ip(&format!("link add eth0 {queues} type veth peer name eth1 netns {far_file} {queues}"));
         set_up("eth0", OURS);
         far.run(|| set_up("eth1", THEIRS)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -235,7 +237,9 @@ fn received(name: &str) -> u64 {
 fn what_is_there_already_stays_and_what_does_not_fit_is_refused_with_a_remedy() {
     on_a_cable(async |_far| {
         let Some(first) = opened(XdpOptions::default()) else { return };
-        assert!(Interface::named("eth0").unwrap().xdp_program().is_some());
+        let found = survey("eth0").unwrap();
+        assert!(found.program.is_some() && found.refused.is_none() && found.fits(), "{found:?}");
+        assert_eq!(found.kind.as_deref(), Some("veth"));
         let serve = Some("[::]:81".parse().unwrap());
         let options = XdpOptions { serve, local_ports: 0, ..XdpOptions::default() };
         let refused = |result: Result<Opened, OpenError>| result.map(drop).unwrap_err().to_string();
@@ -311,4 +315,42 @@ fn an_unfinished_checksum_is_believed_only_where_it_may_be() {
             deliver(&open[..len], true, &mut counters, &mut |_, _| {});
         }
     }
+}
+
+#[test]
+fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
+    on_a_cable(async |far| {
+        let options =
+            XdpOptions { serve: Some("[::]:80".parse().unwrap()), local_ports: 0, ..XdpOptions::default() };
+        if opened(options).is_none() {
+            return;
+        }
+        assert!(Interface::named("eth0").unwrap().receive_queues() == 2);
+        let mut queues = Vec::new();
+        assert!(soon(|| match open("eth0", &addresses(), options, 5) {
+            Ok(opened) => (queues = opened.queues, true).1,
+            Err(_) => false,
+        }));
+        assert_eq!(queues.len(), 2, "more than there are cannot be had");
+        let socket = |to: SocketAddr| {
+            let socket =
+                socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None)
+                    .unwrap();
+            // It is refused only by time.
+            let _ = socket.connect(&to.into());
+            socket
+        };
+        let to = SocketAddr::new(addresses()[0], PORT);
+        let _clients = far.run(|| (0..60).map(|_| socket(to)).collect::<Vec<_>>()).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for queue in &mut queues {
+            let before = seen.len();
+            let mut note = |packet: &[u8], _: RxMeta| {
+                seen.insert(Tcp::parse(packet).ports.0);
+            };
+            while queue.receive(64, &mut note).unwrap() > 0 {}
+            assert!(seen.len() > before, "a queue that nothing came by");
+        }
+        assert_eq!(seen.len(), 60);
+    });
 }
