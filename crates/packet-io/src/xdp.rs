@@ -8,7 +8,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`mod@self`] | [`open`], and the device |
+//! | [`mod@self`] | [`open`] |
+//! | `device` | the device: some of the queues of the interface |
 //! | `program` | what the program at the interface decides |
 //! | `socket` | the socket of a queue of the interface, its memory and rings |
 //! | `ring`, `mapping` | a ring, and memory that is shared with the kernel |
@@ -19,6 +20,7 @@
 //! It takes an Ethernet with an MTU of at most [`MOST_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON. The
 //! program and everything else go with the process, however it ends.
 
+mod device;
 mod errors;
 mod mapping;
 mod program;
@@ -27,35 +29,24 @@ mod socket;
 mod survey;
 mod ways;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
-
-use tokio::time::Sleep;
 
 use crate::bpf::extended::XdpMode;
-use crate::device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
-use crate::ethernet;
-use crate::headers::{Headers, TCP_CHECKSUM};
+use crate::device::Device;
 use crate::interface::Interface;
-use crate::offload;
 use crate::packet::filter::{MOST_ADDRESSES, Wanted};
 use crate::packet::guard::Guards;
-use crate::packet::out::Out;
-use crate::packet::{ETHERNET_HEADER, PacketOptions, source_port, without_padding};
+use crate::packet::{ETHERNET_HEADER, PacketOptions};
 use crate::privileges::OpenError;
-use crate::reactor::Reactor;
+use device::{Host, Port, XdpDevice};
 use errors::Errors;
 use program::Running;
 use socket::{HEADROOM, XdpSocket};
 pub use survey::{Survey, survey};
-use ways::Ways;
 
 /// How an XDP device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,8 +89,6 @@ pub const MOST_MTU: usize = 4096 - HEADROOM - ETHERNET_HEADER - VLAN_TAG;
 const VLAN_TAG: usize = 4;
 /// Queues of an interface that are used; `ethtool -L` makes them fewer.
 const MOST_QUEUES: u32 = 64;
-/// How long is waited for a full interface, which does not tell when it has room.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// What [`open`] has opened.
 pub struct Opened {
@@ -179,11 +168,15 @@ pub fn open(
     let count = count.clamp(1, sockets.len());
     let mut ports: Vec<Vec<Port>> = (0..count).map(|_| Vec::new()).collect();
     for (n, socket) in sockets.into_iter().enumerate() {
-        ports[n % count].push(Port { reactor: Reactor::default(), socket });
+        ports[n % count].push(Port::new(socket));
     }
     let host = Host { interface, mac, mtu, trusts };
     let device = |ports| XdpDevice::new(running.clone(), ports, guards.clone(), host.clone());
-    let devices = ports.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
+    let mut devices = ports.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
+    if let Some(first) = devices.first_mut() {
+        let failed = |error| OpenError::xdp(host.interface.name(), "a packet socket cannot be opened", error);
+        first.listen_to(Errors::open(&host.interface).map_err(failed)?);
+    }
     let queues = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect();
     Ok(Opened { queues, local_ports: guards.ports(), path })
 }
@@ -209,268 +202,6 @@ fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Ve
         }
     }
     Ok(sockets)
-}
-
-/// What is known of the interface.
-#[derive(Clone, Debug)]
-struct Host {
-    interface: Interface,
-    mac: [u8; 6],
-    mtu: usize,
-    /// Checksums that are only the sum of the pseudo-header are believed.
-    trusts: bool,
-}
-
-/// A queue of the interface.
-#[derive(Debug)]
-struct Port {
-    reactor: Reactor,
-    socket: XdpSocket,
-}
-
-/// Some of the queues of an interface, as a device for IP packets of the host's own addresses.
-#[derive(Debug)]
-struct XdpDevice {
-    /// First to go: what arrives from then on is the kernel's.
-    _running: Arc<Running>,
-    /// At least one. All are received from, the first one sends.
-    ports: Vec<Port>,
-    /// The one that is received from first.
-    turn: usize,
-    errors: Errors,
-    ways: Ways,
-    /// For packets that the kernel must send.
-    out: Out,
-    guards: Arc<Guards>,
-    host: Host,
-    /// Segments that met a full ring.
-    backlog: VecDeque<Vec<u8>>,
-    /// The interface had no room when it was tried last.
-    is_full: bool,
-    pause: Option<Pin<Box<Sleep>>>,
-    counters: Counters,
-}
-
-impl XdpDevice {
-    fn new(
-        running: Arc<Running>,
-        ports: Vec<Port>,
-        guards: Arc<Guards>,
-        host: Host,
-    ) -> Result<XdpDevice, OpenError> {
-        let name = host.interface.name();
-        let errors = Errors::open(&host.interface)
-            .map_err(|error| OpenError::xdp(name, "a packet socket cannot be opened", error))?;
-        let ways = Ways::of(&host.interface)
-            .map_err(|error| OpenError::xdp(name, "the kernel does not tell its routes", error))?;
-        let out =
-            Out::open().map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
-        Ok(XdpDevice {
-            _running: running,
-            ports,
-            turn: 0,
-            errors,
-            ways,
-            out,
-            guards,
-            host,
-            backlog: VecDeque::new(),
-            is_full: false,
-            pause: None,
-            counters: Counters::default(),
-        })
-    }
-
-    /// What to make of an error that may mean that the interface has gone: switched off, it may be switched on again.
-    fn unless_gone(&self, error: io::Error) -> io::Result<()> {
-        let Host { interface, .. } = &self.host;
-        match Interface::named(interface.name()) {
-            Ok(found) if found.index() == interface.index() => match error.raw_os_error() {
-                Some(libc::ENETDOWN) => Ok(()),
-                _ => Err(error),
-            },
-            _ => {
-                let gone = format!("xdp:{}: the interface has gone", interface.name());
-                Err(io::Error::new(io::ErrorKind::NotFound, gone))
-            }
-        }
-    }
-
-    /// Where a frame with this packet goes; `None`: the kernel sends it.
-    fn mac(&mut self, packet: &[u8]) -> Option<[u8; 6]> {
-        let (from, to) = ethernet::addresses(packet)?;
-        self.ways.mac(from, to, Instant::now())
-    }
-
-    /// Sends a finished segment, or refuses it; false if there is no room.
-    fn put(&mut self, segment: &[u8], to: Option<[u8; 6]>) -> bool {
-        if segment.len() > self.host.mtu {
-            self.counters.send_refused += 1;
-            return true;
-        }
-        let Some(mac) = to else { return self.put_by_kernel(segment) };
-        let header = ethernet_header(mac, self.host.mac, segment);
-        let Some(port) = self.ports.first_mut() else { return true };
-        // What the ring is full of is with the interface as soon as the kernel has looked.
-        port.socket.send(&header, segment)
-            || (port.socket.kick().is_ok() && port.socket.send(&header, segment))
-    }
-
-    fn put_by_kernel(&mut self, segment: &[u8]) -> bool {
-        // In their order, as far as it is ours.
-        let _ = self.ports.first_mut().map(|port| port.socket.kick());
-        match self.out.send(segment) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // No route, a firewall's rule: to TCP that is a loss.
-            Err(_) => self.counters.send_refused += 1,
-            Ok(()) => {}
-        }
-        true
-    }
-
-    /// Lets the kernel send what is in the ring.
-    fn kick(&mut self) -> io::Result<()> {
-        let Some(port) = self.ports.first_mut() else { return Ok(()) };
-        let Err(error) = port.socket.kick() else { return Ok(()) };
-        self.is_full = true;
-        if error.kind() != io::ErrorKind::WouldBlock {
-            self.unless_gone(error)?;
-        }
-        Err(io::ErrorKind::WouldBlock.into())
-    }
-
-    /// Sends what waits for room.
-    fn drain(&mut self) -> io::Result<()> {
-        while let Some(segment) = self.backlog.pop_front() {
-            let to = self.mac(&segment);
-            if !self.put(&segment, to) {
-                self.backlog.push_front(segment);
-                self.is_full = true;
-                self.kick()?;
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// One frame that has arrived.
-fn deliver(frame: &[u8], trusts: bool, counters: &mut Counters, sink: &mut dyn FnMut(&[u8], RxMeta)) {
-    let packet = without_padding(frame.get(ETHERNET_HEADER..).unwrap_or_default());
-    if packet.is_empty() {
-        counters.receive_dropped += 1;
-        return;
-    }
-    let checksum = if trusts && is_unfinished(packet) {
-        counters.unfinished_checksums += 1;
-        ChecksumState::Trusted
-    } else {
-        ChecksumState::Verify
-    };
-    counters.on_received(packet.len());
-    sink(packet, RxMeta { checksum, segment_size: None });
-}
-
-/// Whether the TCP checksum of a packet is what a sender leaves to its interface to finish.
-fn is_unfinished(packet: &[u8]) -> bool {
-    let Some(headers) = Headers::of(packet) else { return false };
-    let field = packet.get(headers.ip_len + TCP_CHECKSUM..).and_then(|field| field.first_chunk::<2>());
-    field.is_some_and(|field| u16::from_be_bytes(*field) == headers.pseudo_sum(packet))
-}
-
-/// What stands before an IP packet in a frame (RFC 894, RFC 2464).
-fn ethernet_header(to: [u8; 6], from: [u8; 6], packet: &[u8]) -> [u8; ETHERNET_HEADER] {
-    let kind = if packet.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xDD] } else { [0x08, 0x00] };
-    let mut header = [0; ETHERNET_HEADER];
-    header[..6].copy_from_slice(&to);
-    header[6..12].copy_from_slice(&from);
-    header[12..].copy_from_slice(&kind);
-    header
-}
-
-impl Device for XdpDevice {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // All are asked, so that each wakes the task.
-        let mut readable = self.errors.poll_readable(cx)?.is_ready();
-        for Port { reactor, socket } in &mut self.ports {
-            readable |= reactor.poll_readable(socket.as_fd(), cx)?.is_ready();
-        }
-        if readable { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
-        let mut count = 0;
-        let (counters, trusts) = (&mut self.counters, self.host.trusts);
-        self.turn = (self.turn + 1) % self.ports.len();
-        let (before, from) = self.ports.split_at_mut(self.turn);
-        for Port { reactor, socket } in from.iter_mut().chain(before) {
-            let wanted = budget - count;
-            let mut each = |frame: &[u8]| deliver(frame, trusts, counters, sink);
-            let read = || {
-                let found = socket.receive(wanted, &mut each);
-                Ok((found, found < wanted))
-            };
-            match reactor.read_out(read) {
-                Ok(found) => count += found,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let each = &mut |packet: &[u8], meta| {
-            counters.on_received(packet.len());
-            sink(packet, meta);
-        };
-        match self.errors.receive(budget - count, each) {
-            Ok(found) => count += found,
-            Err(error) => self.unless_gone(error)?,
-        }
-        Ok(count)
-    }
-
-    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        self.drain()?;
-        // Without a guard the port may be another program's.
-        if source_port(packet).is_some_and(|port| !self.guards.covers(port)) {
-            self.counters.send_refused += 1;
-            return Ok(());
-        }
-        let to = self.mac(packet);
-        offload::cut(packet, tx, &mut |segment| {
-            if !self.backlog.is_empty() || !self.put(segment, to) {
-                self.backlog.push_back(segment.to_vec());
-            }
-        });
-        self.counters.on_sent(packet.len());
-        Ok(())
-    }
-
-    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is_full {
-            let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(PAUSE)));
-            ready!(pause.as_mut().poll(cx));
-            self.pause = None;
-            self.is_full = false;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.drain()?;
-        self.kick()
-    }
-
-    fn mtu(&self) -> usize {
-        self.host.mtu
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::NONE
-    }
-
-    fn counters(&self) -> Counters {
-        let lost = self.ports.iter().map(|port| port.socket.lost()).sum();
-        Counters { receive_overflowed: lost, ..self.counters }
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
+use super::device::{PAUSE, deliver};
 use super::*;
+use crate::device::{ChecksumState, Counters, RxMeta, TxMeta};
+use crate::headers::Headers;
 use crate::netns::Namespace;
 use crate::privileges::{has_net_admin, has_sys_admin};
 use crate::testing::{Tcp, checksum_is_right, pattern};
@@ -7,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::Duration;
 
 const OURS: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
 const THEIRS: [&str; 2] = ["10.77.0.1", "fd00:77::1"];
@@ -352,5 +356,24 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
             assert!(seen.len() > before, "a queue that nothing came by");
         }
         assert_eq!(seen.len(), 60);
+    });
+}
+
+#[test]
+fn what_was_put_together_on_the_way_is_lost_in_generic_mode_and_counted() {
+    on_a_cable(async |far| {
+        let generic = XdpOptions { native: false, ..XdpOptions::default() };
+        let Some(Opened { mut queues, .. }) = opened(generic) else { return };
+        let device = &mut *queues[0];
+        let to = SocketAddr::new(addresses()[0], PORT);
+        let client = move || std::thread::spawn(move || TcpStream::connect(to)?.write_all(&pattern(30_000)));
+        let client = far.run(client).unwrap();
+        let (syn, ..) = next_tcp(device, PORT).await;
+        let accepted = Tcp { options: vec![2, 4, 5, 0x78], ..answer(&syn, 0x12, 1000) };
+        send(device, &accepted.packet(), TxMeta::default());
+        client.join().unwrap().unwrap();
+        while device.counters().receive_overflowed == 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
     });
 }
