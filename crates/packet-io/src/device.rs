@@ -105,7 +105,7 @@ pub struct WayBack {
 /// What a device does by itself. Every device accepts super-packets and open checksums; this says what is cheap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Super-packets leave in one call; without it they are cut in software.
+    /// Super-packets leave in one call, or are cut on a way that has to be gone anyway; without it they are cut in software.
     pub tso: bool,
     /// A TCP checksum that holds only the pseudo-header sum costs nothing; without it, it is finished in software.
     pub checksum_offload: bool,

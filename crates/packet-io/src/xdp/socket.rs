@@ -56,7 +56,7 @@ impl Memory {
     /// The frame must be ours: the kernel has put it into the receive ring, and it has not gone into the fill ring again.
     unsafe fn frame(&self, address: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = (usize::try_from(address).ok()?, len as usize);
-        if start % self.chunk + len > self.chunk || start.checked_add(len)? > self.mapping.bytes() {
+        if len > self.chunk - start % self.chunk || start.checked_add(len)? > self.mapping.bytes() {
             return None;
         }
         let first = self.mapping.at::<u8>(start)?;
