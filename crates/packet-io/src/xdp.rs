@@ -13,6 +13,7 @@
 //! | `program` | what the program at the interface decides |
 //! | `socket` | the socket of a queue of the interface, its memory and rings |
 //! | `ring`, `mapping` | a ring, and memory that is shared with the kernel |
+//! | `merge` | segments that arrive in a row, put together |
 //! | `ways` | hardware addresses of next hops |
 //! | `errors` | ICMP errors, and whether the interface is there |
 //! | `survey` | what it would meet on an interface |
@@ -23,6 +24,7 @@
 mod device;
 mod errors;
 mod mapping;
+mod merge;
 mod program;
 mod ring;
 mod socket;

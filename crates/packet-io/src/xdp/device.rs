@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::time::Sleep;
 
 use super::errors::Errors;
+use super::merge::Merge;
 use super::program::Running;
 use super::socket::XdpSocket;
 use super::ways::Ways;
-use crate::device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
+use crate::device::{Capabilities, ChecksumState, Counters, Device, RxMeta, SharedSink, TxMeta};
 use crate::ethernet;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
@@ -62,6 +64,7 @@ pub(super) struct XdpDevice {
     turn: usize,
     /// One device has them.
     errors: Option<Errors>,
+    merge: Merge,
     ways: Ways,
     /// For packets that the kernel must send.
     out: Out,
@@ -101,6 +104,7 @@ impl XdpDevice {
             ports,
             turn: 0,
             errors: None,
+            merge: Merge::new(),
             ways,
             out,
             guards,
@@ -185,17 +189,29 @@ impl XdpDevice {
     }
 }
 
-/// One frame that has arrived.
+/// Counts what goes to `sink`.
+fn counted<'a>(
+    counters: &'a mut Counters,
+    sink: &'a mut SharedSink<'_>,
+) -> impl FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a {
+    |packet, shared, meta| {
+        counters.on_received(packet.len());
+        sink(packet, shared, meta);
+    }
+}
+
+/// One frame that has arrived. Returns how many packets have become of it and of those before it.
 pub(super) fn deliver(
     frame: &[u8],
     trusts: bool,
     counters: &mut Counters,
-    sink: &mut dyn FnMut(&[u8], RxMeta),
-) {
+    merge: &mut Merge,
+    sink: &mut SharedSink<'_>,
+) -> usize {
     let packet = without_padding(frame.get(ETHERNET_HEADER..).unwrap_or_default());
     if packet.is_empty() {
         counters.receive_dropped += 1;
-        return;
+        return 0;
     }
     let checksum = if trusts && is_unfinished(packet) {
         counters.unfinished_checksums += 1;
@@ -203,8 +219,7 @@ pub(super) fn deliver(
     } else {
         ChecksumState::Verify
     };
-    counters.on_received(packet.len());
-    sink(packet, RxMeta { checksum, segment_size: None });
+    merge.offer(packet, checksum, &mut counted(counters, sink))
 }
 
 /// Whether the TCP checksum of a packet is what a sender leaves to its interface to finish.
@@ -238,16 +253,26 @@ impl Device for XdpDevice {
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.receive_shared(budget, &mut |packet, _, meta| sink(packet, meta))
+    }
+
+    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         let mut count = 0;
-        let (counters, trusts) = (&mut self.counters, self.host.trusts);
         self.turn = (self.turn + 1) % self.ports.len();
+        let (counters, merge, trusts) = (&mut self.counters, &mut self.merge, self.host.trusts);
         let (before, from) = self.ports.split_at_mut(self.turn);
         for Port { reactor, socket } in from.iter_mut().chain(before) {
-            let wanted = budget - count;
-            let mut each = |frame: &[u8]| deliver(frame, trusts, counters, sink);
+            if count >= budget {
+                break;
+            }
             let read = || {
-                let found = socket.receive(wanted, &mut each);
-                Ok((found, found < wanted))
+                let mut found = 0;
+                let is_empty = socket.receive(&mut |frame| {
+                    found += deliver(frame, trusts, counters, merge, sink);
+                    count + found < budget
+                });
+                found += merge.flush(&mut counted(counters, sink));
+                Ok((found, is_empty))
             };
             match reactor.read_out(read) {
                 Ok(found) => count += found,
@@ -255,11 +280,12 @@ impl Device for XdpDevice {
                 Err(error) => return Err(error),
             }
         }
-        let each = &mut |packet: &[u8], meta| {
-            counters.on_received(packet.len());
-            sink(packet, meta);
-        };
-        match self.errors.as_mut().map(|errors| errors.receive(budget - count, each)) {
+        let left = budget.saturating_sub(count);
+        let heard = self.errors.as_mut().map(|errors| {
+            let mut emit = counted(counters, sink);
+            errors.receive(left, &mut |packet: &[u8], meta| emit(packet, None, meta))
+        });
+        match heard {
             Some(Ok(found)) => count += found,
             Some(Err(error)) => self.unless_gone(error)?,
             None => {}

@@ -139,26 +139,25 @@ impl XdpSocket {
         self.zero_copy
     }
 
-    /// Hands at most `budget` frames to `each`, and returns how many there were. The kernel gets their places back.
-    pub(super) fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
-        let mut count = 0;
-        while count < budget
-            && let Some(found) = self.received.pop()
-        {
+    /// Hands frames to `each` until there are no more, or `each` wants no more: then it is false. The kernel gets their places
+    /// back.
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let (mut any, mut wanted) = (false, true);
+        while wanted && let Some(found) = self.received.pop() {
             // SAFETY: the kernel has just handed it over, and gets it back below.
             if let Some(frame) = unsafe { self.memory.frame(found.addr, found.len) } {
-                each(frame);
+                wanted = each(frame);
             }
             // There is room: the ring has as many entries as there are such frames.
             self.fill.push(found.addr - found.addr % self.memory.chunk as u64);
-            count += 1;
+            any = true;
         }
-        if count > 0 {
+        if any {
             self.received.give_back();
             self.fill.publish();
             self.fetch();
         }
-        count
+        wanted
     }
 
     /// Tells a driver that sleeps that it has places again.

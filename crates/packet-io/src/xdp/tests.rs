@@ -1,6 +1,7 @@
 use super::device::{PAUSE, deliver};
+use super::merge::Merge;
 use super::*;
-use crate::device::{ChecksumState, Counters, RxMeta, TxMeta};
+use crate::device::{ChecksumState, Counters, RxMeta, SharedSink, TxMeta};
 use crate::headers::Headers;
 use crate::netns::Namespace;
 use crate::privileges::{has_net_admin, has_sys_admin};
@@ -306,17 +307,15 @@ fn an_unfinished_checksum_is_believed_only_where_it_may_be() {
             (&finished, true, ChecksumState::Verify),
         ] {
             let frame = [&[0; ETHERNET_HEADER][..], bytes, &[0; 3]].concat();
-            let mut counters = Counters::default();
-            let mut seen = None;
-            deliver(&frame, trusts, &mut counters, &mut |packet, meta| {
-                seen = Some((packet.to_vec(), meta.checksum))
-            });
+            let (mut counters, mut seen) = (Counters::default(), None);
+            let sink: &mut SharedSink<'_> =
+                &mut |packet, _, meta| seen = Some((packet.to_vec(), meta.checksum));
+            assert_eq!(deliver(&frame, trusts, &mut counters, &mut Merge::new(), sink), 1);
             assert_eq!(seen, Some((bytes.clone(), expected)), "without what is behind it");
             assert_eq!(counters.unfinished_checksums, u64::from(expected == ChecksumState::Trusted));
         }
         for len in 0..open.len() {
-            let mut counters = Counters::default();
-            deliver(&open[..len], true, &mut counters, &mut |_, _| {});
+            deliver(&open[..len], true, &mut Counters::default(), &mut Merge::new(), &mut |_, _, _| {});
         }
     }
 }

@@ -1,0 +1,296 @@
+//! Runs of segments put together to super-packets, as the kernel does it for its own TCP (GRO), which is behind us here.
+//!
+//! Whoever gets bulk from many short frames spends most of the time on each of them, not on its bytes. Segments are put
+//! together that arrive in a row, of one connection, equal but for what tells the one from the next, and with checksums that are
+//! right. [`brisk_wire::split`] would make the same segments of the super-packet again.
+
+use bytes::Bytes;
+
+use brisk_wire::checksum::Sum;
+
+use crate::buffers::Buffers;
+use crate::device::{ChecksumState, MAX_SUPER, RxMeta};
+use crate::headers::{Headers, PSH};
+
+/// Payload from which on a segment is worth being copied, bytes. Short ones come alone, as requests do.
+const WORTH_IT: usize = 512;
+/// ACK, the one flag that all segments of a run have; the last one may have PSH.
+const ACK: u8 = 0x10;
+/// Parts of an IPv4 and an IPv6 header that must be the same: all but length, identification and checksum.
+const SAME_V4: [std::ops::Range<usize>; 3] = [0..2, 6..10, 12..20];
+const SAME_V6: [std::ops::Range<usize>; 2] = [0..4, 6..40];
+/// Those of a TCP header: all but sequence number, flags and checksum, which are looked at by themselves.
+const SAME_TCP: [std::ops::Range<usize>; 3] = [0..4, 8..13, 14..16];
+
+/// What waits for its continuation.
+#[derive(Debug)]
+pub(super) struct Merge {
+    buffers: Buffers,
+    /// Of the first segment; `None`: nothing waits.
+    headers: Option<Headers>,
+    /// Bytes in the buffer.
+    len: usize,
+    /// Payload bytes of each segment.
+    size: usize,
+    segments: usize,
+}
+
+/// Takes a packet, the buffer of it that may be kept, and what is known of it.
+type Emit<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
+
+/// What becomes of a run when a segment is added to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Added {
+    No,
+    /// And more may follow.
+    Open,
+    /// And it is the last one.
+    Last,
+}
+
+impl Merge {
+    pub(super) fn new() -> Merge {
+        Merge { buffers: Buffers::of(MAX_SUPER), headers: None, len: 0, size: 0, segments: 0 }
+    }
+
+    /// Takes a packet in, or hands it to `emit` if nothing can be added to it; before it what waited and is not continued by
+    /// it. Returns how many packets were handed over.
+    pub(super) fn offer(&mut self, packet: &[u8], checksum: ChecksumState, emit: &mut Emit<'_>) -> usize {
+        let Some(headers) = mergeable(packet, checksum) else {
+            let before = self.flush(emit);
+            emit(packet, None, RxMeta { checksum, segment_size: None });
+            return before + 1;
+        };
+        match self.add(packet, headers) {
+            Added::Open => 0,
+            Added::Last => self.flush(emit),
+            Added::No => {
+                let before = self.flush(emit);
+                if headers.flags(packet) & PSH != 0 {
+                    // Nothing follows that belongs to it.
+                    emit(packet, None, RxMeta { checksum, segment_size: None });
+                    return before + 1;
+                }
+                self.begin(packet, headers);
+                before
+            }
+        }
+    }
+
+    /// Hands over what waits. Returns how many packets that were: one or none.
+    pub(super) fn flush(&mut self, emit: &mut Emit<'_>) -> usize {
+        let Some(headers) = self.headers.take() else { return 0 };
+        finish_lengths(self.buffers.current().get_mut(..self.len).unwrap_or_default(), headers);
+        let segment_size = u16::try_from(self.size).ok().filter(|_| self.segments > 1);
+        let meta = RxMeta { checksum: ChecksumState::Trusted, segment_size };
+        self.buffers.hand_over(self.len, |packet, shared| emit(packet, shared, meta));
+        1
+    }
+
+    fn begin(&mut self, packet: &[u8], headers: Headers) {
+        let Some(room) = self.buffers.current().get_mut(..packet.len()) else { return };
+        room.copy_from_slice(packet);
+        self.headers = Some(headers);
+        self.len = packet.len();
+        self.size = packet.len() - headers.total();
+        self.segments = 1;
+    }
+
+    fn add(&mut self, packet: &[u8], headers: Headers) -> Added {
+        let Some(payload) = packet.get(headers.total()..) else { return Added::No };
+        let (len, size) = (self.len, self.size);
+        let held = self.buffers.current();
+        let fits = self.headers == Some(headers) && payload.len() <= size && len + payload.len() <= MAX_SUPER;
+        if !fits || !continues(held.get(..len).unwrap_or_default(), packet, headers) {
+            return Added::No;
+        }
+        let Some(room) = held.get_mut(len..len + payload.len()) else { return Added::No };
+        room.copy_from_slice(payload);
+        let pushed = headers.flags(packet) & PSH;
+        if let Some(flags) = held.get_mut(headers.ip_len + FLAGS) {
+            *flags |= pushed;
+        }
+        self.len += payload.len();
+        self.segments += 1;
+        let is_last = pushed != 0 || payload.len() < size || self.len + size > MAX_SUPER;
+        if is_last { Added::Last } else { Added::Open }
+    }
+}
+
+/// Where the flags of a TCP header are.
+const FLAGS: usize = 13;
+
+/// The headers of a segment that may be part of a run: data, nothing out of the ordinary, and not damaged.
+fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
+    let headers = Headers::of(packet)?;
+    let tcp = packet.get(headers.ip_len..)?;
+    let length = match headers.v6 {
+        false => usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?])),
+        true => 40 + usize::from(u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?])),
+    };
+    let is_plain = packet.len() >= headers.total() + WORTH_IT
+        && packet.len() == length
+        && (headers.v6 || headers.ip_len == 20)
+        // No reserved bits, and no flags but these.
+        && tcp.get(12)? & 0x0F == 0
+        && headers.flags(packet) & !PSH == ACK;
+    let is_right = || {
+        checksum == ChecksumState::Trusted
+            || u32::from(headers.pseudo_sum(packet)) + u32::from(Sum::of(tcp).fold()) == 0xFFFF
+    };
+    let ip_is_right = || headers.v6 || Sum::of(packet.get(..20).unwrap_or_default()).fold() == 0xFFFF;
+    (is_plain && ip_is_right() && is_right()).then_some(headers)
+}
+
+/// Whether `packet` is the next one of the run in `held`.
+fn continues(held: &[u8], packet: &[u8], headers: Headers) -> bool {
+    let same = |at: usize, range: &std::ops::Range<usize>| {
+        let range = at + range.start..at + range.end;
+        held.get(range.clone()) == packet.get(range)
+    };
+    let ip = if headers.v6 {
+        SAME_V6.iter().all(|part| same(0, part))
+    } else {
+        SAME_V4.iter().all(|part| same(0, part))
+    };
+    let tcp = headers.ip_len;
+    let sequence = |packet: &[u8]| packet.get(tcp + 4..)?.first_chunk().copied().map(u32::from_be_bytes);
+    let gone = held.len().saturating_sub(headers.total()) as u32;
+    ip && SAME_TCP.iter().all(|part| same(tcp, part))
+        && same(tcp, &(18..headers.tcp_len))
+        && sequence(held).map(|first| first.wrapping_add(gone)) == sequence(packet)
+}
+
+/// Writes into the IP header how long the packet has become.
+fn finish_lengths(packet: &mut [u8], headers: Headers) {
+    let len = packet.len();
+    let (at, value) = if headers.v6 { (4, len - 40) } else { (2, len) };
+    if let Some(field) = packet.get_mut(at..at + 2) {
+        field.copy_from_slice(&(value as u16).to_be_bytes());
+    }
+    if let Some(header) = packet.get_mut(..20).filter(|_| !headers.v6) {
+        header[10..12].fill(0);
+        let sum = Sum::of(header).finish();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Tcp, pattern};
+    use brisk_wire::ChecksumFill;
+
+    type Seen = Vec<(Vec<u8>, RxMeta)>;
+
+    /// What comes out for these packets, checksums as they are.
+    fn merged(packets: &[Vec<u8>]) -> Seen {
+        let (mut merge, mut seen) = (Merge::new(), Seen::new());
+        let mut emit = |packet: &[u8], _: Option<&Bytes>, meta| seen.push((packet.to_vec(), meta));
+        let mut count = 0;
+        for packet in packets {
+            count += merge.offer(packet, ChecksumState::Verify, &mut emit);
+        }
+        count += merge.flush(&mut emit);
+        assert_eq!(count, seen.len());
+        seen
+    }
+
+    fn run(template: &Tcp, lengths: &[usize]) -> Vec<Vec<u8>> {
+        let (mut seq, mut packets) = (u32::MAX - 1000, Vec::new());
+        for (n, len) in lengths.iter().enumerate() {
+            let flags = if n + 1 == lengths.len() { 0x18 } else { 0x10 };
+            let tcp =
+                Tcp { seq, flags, options: vec![1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9], ..template.clone() };
+            packets.push(Tcp { payload: pattern(*len), ..tcp }.packet());
+            seq = seq.wrapping_add(*len as u32);
+        }
+        packets
+    }
+
+    #[test]
+    fn a_run_becomes_one_packet_that_can_be_cut_into_the_same_segments() {
+        for template in [Tcp::v4(), Tcp::v6()] {
+            let packets = run(&template, &[1448, 1448, 1448, 900]);
+            let seen = merged(&packets);
+            let [(packet, meta)] = seen.as_slice() else { panic!("{} packets", seen.len()) };
+            assert_eq!(*meta, RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1448) });
+            let mut cut = Vec::new();
+            brisk_wire::split(packet, 1448, ChecksumFill::Full, &mut |segment| cut.push(segment.to_vec()));
+            // The identification of IPv4, which is no more than a number here, counts up.
+            for (n, packet) in cut.iter_mut().enumerate().filter(|_| template.src.is_ipv4()) {
+                packet[4..6].copy_from_slice(&packets[n][4..6]);
+                packet[10..12].copy_from_slice(&packets[n][10..12]);
+            }
+            assert_eq!(cut, packets);
+        }
+    }
+
+    #[test]
+    fn a_packet_grows_to_64_kb_and_no_further() {
+        for template in [Tcp::v4(), Tcp::v6()] {
+            let seen = merged(&run(&template, &[1448; 100]));
+            let lengths: Vec<_> = seen.iter().map(|(packet, _)| Tcp::parse(packet).payload.len()).collect();
+            assert_eq!(lengths, [45 * 1448, 45 * 1448, 10 * 1448]);
+            assert!(
+                seen.iter()
+                    .all(|(packet, _)| brisk_wire::parse(packet, brisk_wire::ChecksumCheck::Trust).is_ok())
+            );
+        }
+    }
+
+    #[test]
+    fn what_differs_in_more_than_its_place_stays_apart() {
+        for template in [Tcp::v4(), Tcp::v6()] {
+            let same = |change: &dyn Fn(&mut Tcp)| {
+                let first = Tcp { payload: pattern(1000), ..template.clone() };
+                let mut second = Tcp { seq: first.seq + 1000, ..first.clone() };
+                change(&mut second);
+                merged(&[first.packet(), second.packet()]).len() == 1
+            };
+            assert!(same(&|_| {}));
+            let changes: [&dyn Fn(&mut Tcp); 12] = [
+                &|tcp| tcp.seq += 1,
+                &|tcp| tcp.seq -= 1000,
+                &|tcp| tcp.ack += 1,
+                &|tcp| tcp.window -= 1,
+                &|tcp| tcp.ports.0 += 1,
+                &|tcp| tcp.ports.1 += 1,
+                &|tcp| tcp.ecn = 3,
+                &|tcp| tcp.reserved = 2,
+                &|tcp| tcp.flags |= 0x01,
+                &|tcp| tcp.flags |= 0x80,
+                &|tcp| tcp.options = vec![1; 4],
+                &|tcp| tcp.payload.push(0),
+            ];
+            for (n, change) in changes.into_iter().enumerate() {
+                assert!(!same(change), "change {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_segment_and_a_short_one_come_alone_and_in_their_order() {
+        let mut packets = run(&Tcp::v4(), &[1000; 5]);
+        let last = packets[2].len() - 1;
+        packets[2][last] ^= 1;
+        let seen = merged(&packets);
+        let expected = [
+            (Some(1000), ChecksumState::Trusted),
+            (None, ChecksumState::Verify),
+            (Some(1000), ChecksumState::Trusted),
+        ];
+        let got: Vec<_> = seen.iter().map(|(_, meta)| (meta.segment_size, meta.checksum)).collect();
+        assert_eq!(got, expected);
+        assert_eq!(seen[1].0, packets[2]);
+        let mut header = run(&Tcp::v4(), &[1000; 2]);
+        header[1][8] -= 1;
+        assert_eq!(merged(&header).len(), 2, "the header's checksum is wrong now");
+        assert_eq!(merged(&run(&Tcp::v4(), &[100; 3])).len(), 3);
+        assert!(
+            merged(&[vec![], vec![0x45; 19], vec![0x60; 60], vec![0xFF; 2000]])
+                .iter()
+                .all(|(_, meta)| { meta.segment_size.is_none() && meta.checksum == ChecksumState::Verify })
+        );
+    }
+}
