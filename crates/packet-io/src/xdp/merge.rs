@@ -293,4 +293,29 @@ mod tests {
                 .all(|(_, meta)| { meta.segment_size.is_none() && meta.checksum == ChecksumState::Verify })
         );
     }
+
+    #[test]
+    fn bytes_from_the_network_do_no_harm() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        for round in 0..3000 {
+            let template = if round % 2 == 0 { Tcp::v4() } else { Tcp::v6() };
+            let mut packets = run(&template, &[600, 600, 600]);
+            let (mut merge, mut seen) = (Merge::new(), 0);
+            for packet in &mut packets {
+                let at = random(90.min(packet.len()));
+                packet[at] = random(256) as u8;
+                packet.truncate(packet.len() - random(2) * random(600));
+                // Believed, so that damage is not the end of it.
+                merge.offer(packet, ChecksumState::Trusted, &mut |packet, _, _| seen += packet.len());
+            }
+            merge.flush(&mut |packet, _, _| seen += packet.len());
+            assert!(seen <= packets.concat().len());
+        }
+    }
 }

@@ -59,6 +59,11 @@ fn soon(mut holds: impl FnMut() -> bool) -> bool {
     (0..200).any(|_| holds() || (std::thread::sleep(Duration::from_millis(5)), false).1)
 }
 
+/// As little as will do, so that both queues fit into what a user may lock.
+fn small() -> XdpOptions {
+    XdpOptions { receive_frames: 512, send_frames: 512, ..XdpOptions::default() }
+}
+
 /// The device on the near end, or why it cannot be had.
 fn opened(options: XdpOptions) -> Option<Opened> {
     let options = XdpOptions { serve: Some("[::]:80".parse().unwrap()), local_ports: 64, ..options };
@@ -174,8 +179,7 @@ async fn connects(device: &mut dyn Device, far: &Namespace, family: usize, port:
 fn both_roles_work_in_both_families_and_both_modes_beside_the_kernel() {
     on_a_cable(async |far| {
         for native in [true, false] {
-            let Some(Opened { mut queues, local_ports, path }) =
-                opened(XdpOptions { native, ..XdpOptions::default() })
+            let Some(Opened { mut queues, local_ports, path }) = opened(XdpOptions { native, ..small() })
             else {
                 return;
             };
@@ -199,7 +203,7 @@ fn both_roles_work_in_both_families_and_both_modes_beside_the_kernel() {
 #[test]
 fn what_the_interface_has_no_room_for_waits_and_arrives() {
     on_a_cable(async |far| {
-        let few = XdpOptions { send_frames: 64, receive_frames: 64, ..XdpOptions::default() };
+        let few = XdpOptions { send_frames: 64, receive_frames: 64, ..small() };
         let Some(Opened { mut queues, .. }) = opened(few) else { return };
         let device = &mut *queues[0];
         // Who it goes to must be known, or the kernel sends it.
@@ -241,19 +245,19 @@ fn received(name: &str) -> u64 {
 #[test]
 fn what_is_there_already_stays_and_what_does_not_fit_is_refused_with_a_remedy() {
     on_a_cable(async |_far| {
-        let Some(first) = opened(XdpOptions::default()) else { return };
+        let Some(first) = opened(small()) else { return };
         let found = survey("eth0").unwrap();
         assert!(found.program.is_some() && found.refused.is_none() && found.fits(), "{found:?}");
         assert_eq!(found.kind.as_deref(), Some("veth"));
         let serve = Some("[::]:81".parse().unwrap());
-        let options = XdpOptions { serve, local_ports: 0, ..XdpOptions::default() };
+        let options = XdpOptions { serve, local_ports: 0, ..small() };
         let refused = |result: Result<Opened, OpenError>| result.map(drop).unwrap_err().to_string();
         let busy = refused(open("eth0", &addresses(), options, 1));
         assert!(busy.contains("another program has it") && busy.starts_with("xdp:eth0: "), "{busy}");
         drop(first);
         let program = || Interface::named("eth0").unwrap().xdp_program();
         assert!(soon(|| program().is_none()), "it goes with the device");
-        drop(opened(XdpOptions::default()));
+        drop(opened(small()));
 
         assert!(refused(open("eth0", &[], options, 1)).contains("--addr"));
         assert!(refused(open("lo", &addresses(), options, 1)).contains("no Ethernet"));
@@ -262,14 +266,14 @@ fn what_is_there_already_stays_and_what_does_not_fit_is_refused_with_a_remedy() 
         let long = refused(open("eth0", &addresses(), options, 1));
         assert!(long.contains("its MTU is 9000") && long.contains("ip link set eth0 mtu 3822"), "{long}");
         ip("link set eth0 mtu 3500");
-        drop(opened(XdpOptions::default()));
+        drop(opened(small()));
     });
 }
 
 #[test]
 fn an_interface_that_goes_away_is_told_and_one_that_is_switched_off_is_not() {
     on_a_cable(async |_far| {
-        let Some(Opened { mut queues, .. }) = opened(XdpOptions::default()) else { return };
+        let Some(Opened { mut queues, .. }) = opened(small()) else { return };
         let device = &mut *queues[0];
         let segment = Tcp {
             src: OURS[0].parse().unwrap(),
@@ -323,8 +327,7 @@ fn an_unfinished_checksum_is_believed_only_where_it_may_be() {
 #[test]
 fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
     on_a_cable(async |far| {
-        let options =
-            XdpOptions { serve: Some("[::]:80".parse().unwrap()), local_ports: 0, ..XdpOptions::default() };
+        let options = XdpOptions { serve: Some("[::]:80".parse().unwrap()), local_ports: 0, ..small() };
         if opened(options).is_none() {
             return;
         }
@@ -361,7 +364,7 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
 #[test]
 fn what_was_put_together_on_the_way_is_lost_in_generic_mode_and_counted() {
     on_a_cable(async |far| {
-        let generic = XdpOptions { native: false, ..XdpOptions::default() };
+        let generic = XdpOptions { native: false, ..small() };
         let Some(Opened { mut queues, .. }) = opened(generic) else { return };
         let device = &mut *queues[0];
         let to = SocketAddr::new(addresses()[0], PORT);
