@@ -101,7 +101,7 @@ impl RowReport {
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
         let limited = match row.candidate {
-            Way::Tun { .. } | Way::Own { .. } | Way::Behind { .. } | Way::Smoltcp => true,
+            Way::Tun { .. } | Way::Own { .. } | Way::Xdp | Way::Behind { .. } | Way::Smoltcp => true,
             Way::Kernel { .. } | Way::KernelOn(_) | Way::TunOn(_) | Way::Udp(_) => false,
         };
         let without_own = |(old, new): &(Cost, Cost)| turned(old.both / (new.both - new.server_user));
