@@ -114,7 +114,6 @@ impl Stack {
                     }
                 }
                 self.end_hurry();
-                self.note_touched();
                 self.park_idle(now);
             }
             // Whoever is hurried is on the list of all, too, and what follows for them is found there.

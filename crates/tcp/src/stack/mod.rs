@@ -164,8 +164,6 @@ pub struct Stack {
     idle: Idle,
     /// Connections that may have something to send, each once.
     to_transmit: VecDeque<ConnId>,
-    /// Those whose deadline may have moved since it was noted, and perhaps others.
-    unnoted: Vec<ConnId>,
     /// Those of them that should send before anybody else has a turn.
     hurried: VecDeque<ConnId>,
     answers: Answers,
@@ -219,7 +217,6 @@ impl Stack {
             deadlines: Deadlines::default(),
             idle: Idle::default(),
             to_transmit: VecDeque::new(),
-            unnoted: Vec::new(),
             hurried: VecDeque::new(),
             answers: Answers::default(),
             early: VecDeque::new(),

@@ -22,6 +22,8 @@ use crate::fast_open::client::Asker;
 use crate::fast_open::server::Ticket;
 use crate::time::Instant;
 
+/// Room that lists of connections keep when they are empty; more is given back.
+const LISTED: usize = 1024;
 /// Probes that may wait for the observer.
 const PROBE_CAPACITY: usize = 65_536;
 
@@ -36,6 +38,16 @@ pub(crate) enum Phase {
     Owned,
     /// Nobody's: it finishes by itself.
     Released,
+}
+
+/// Whether a connection is on the list of those that may have something to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listing {
+    Off,
+    /// It was touched since its deadline was noted.
+    Touched,
+    /// Its deadline is noted.
+    Noted,
 }
 
 /// A connection and what the stack knows of it.
@@ -53,10 +65,8 @@ pub(crate) struct Slot {
     memory: usize,
     /// Of these, bytes kept for repairs.
     pub(super) repair_memory: usize,
-    /// It is on the list of those that may have something to send.
-    listed: bool,
-    /// It was touched since its deadline was noted.
-    unnoted: bool,
+    /// Whether it is on the list of those that may have something to send.
+    listing: Listing,
     /// It should send before the next packet for it is taken in.
     pub(super) pressed: bool,
     /// It is among those that should send before anybody else has a turn.
@@ -93,7 +103,7 @@ struct News {
 impl Slot {
     /// It is on the list of those that may have something to send.
     pub(super) fn is_listed(&self) -> bool {
-        self.listed
+        self.listing != Listing::Off
     }
 
     fn news(&self, now: Instant) -> News {
@@ -172,8 +182,7 @@ impl Stack {
             held: Events::default(),
             memory: 0,
             repair_memory: 0,
-            listed: false,
-            unnoted: false,
+            listing: Listing::Off,
             pressed: false,
             hurried: false,
             is_idle: false,
@@ -243,21 +252,17 @@ impl Stack {
     /// Puts a connection on the list of those that may have something to send; its deadline may have moved.
     fn list(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if !slot.unnoted {
-            slot.unnoted = true;
-            self.unnoted.push(id);
-        }
-        if !slot.listed {
-            slot.listed = true;
+        if !slot.is_listed() {
             self.to_transmit.push_back(id);
         }
+        slot.listing = Listing::Touched;
     }
 
     /// As [`Stack::settle`], for a connection that has just sent something: mostly there is nothing more.
     pub(super) fn settle_sent(&mut self, id: ConnId, now: Instant) {
         self.follow_up(id, now);
         if let Some(slot) = self.slots.at_mut(id)
-            && !slot.listed
+            && !slot.is_listed()
             && slot.connection.wake().rests(now)
         {
             return self.rest(id, now);
@@ -273,8 +278,7 @@ impl Stack {
 
     /// A connection that was settled has nothing to send: its deadline is noted.
     pub(super) fn rest(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.slots.at_mut(id).filter(|slot| !slot.connection.look().is_done()) {
-            slot.unnoted = false;
+        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
             self.deadlines.set(id.index, slot.connection.look().next_timeout());
             if slot.half_open.is_some() {
                 self.keep_warm(id);
@@ -330,19 +334,21 @@ impl Stack {
         }
     }
 
-    /// The deadlines that may have moved since they were noted.
+    /// The deadlines of those on the list that may have moved since they were noted.
     pub(super) fn deadlines_to_note(&self) -> impl Iterator<Item = Option<Instant>> {
-        let touched = self.unnoted.iter().filter_map(|id| self.slots.at(*id));
-        touched
-            .filter(|slot| slot.unnoted && !slot.connection.look().is_done())
+        let listed = self.to_transmit.iter().filter_map(|id| self.slots.at(*id));
+        listed
+            .filter(|slot| slot.listing == Listing::Touched && !slot.connection.look().is_done())
             .map(|slot| slot.connection.look().next_timeout())
     }
 
     /// Notes them.
     pub(super) fn note_touched(&mut self) {
-        for id in self.unnoted.drain(..) {
-            let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.unnoted) else { continue };
-            slot.unnoted = false;
+        for id in &self.to_transmit {
+            let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.listing == Listing::Touched) else {
+                continue;
+            };
+            slot.listing = Listing::Noted;
             if !slot.connection.look().is_done() {
                 self.deadlines.set(id.index, slot.connection.look().next_timeout());
             }
@@ -393,12 +399,14 @@ impl Stack {
         while !self.hurried.is_empty() {
             self.end_hurry_of_first();
         }
+        // A flood of SYNs is over.
+        self.hurried.shrink_to(LISTED);
     }
 
     fn pop_listed(&mut self) -> Option<ConnId> {
         while let Some(id) = self.to_transmit.pop_front() {
             if let Some(slot) = self.slots.at_mut(id) {
-                slot.listed = false;
+                slot.listing = Listing::Off;
                 return Some(id);
             }
         }
