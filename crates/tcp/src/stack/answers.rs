@@ -10,8 +10,9 @@ use brisk_wire::{ChecksumFill, IpMeta, OptionProfile, TcpHeader};
 
 /// Answers that may wait.
 const CAPACITY: usize = 1024;
-/// Buffers that are kept for the next answers.
+/// Buffers that are kept for the next answers, and bytes of each of them at most.
 const SPARE: usize = 64;
+const SPARE_BYTES: usize = 4096;
 
 /// The answers that wait to be sent.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl Answers {
 
     /// Keeps a buffer for the next one.
     pub(crate) fn recycle(&mut self, mut packet: Vec<u8>) {
-        if self.spare.len() < SPARE {
+        if self.spare.len() < SPARE && packet.capacity() <= SPARE_BYTES {
             packet.clear();
             self.spare.push(packet);
         }

@@ -74,7 +74,7 @@ impl Stack {
             ecn: segment.ip.ecn,
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
-        match self.owners().of(&tuple) {
+        match self.owner_of(&tuple, now) {
             Some(Target::Connection(slot)) => {
                 let id = self.slots.key_at(slot).ok_or(Refusal::NoListener)?;
                 self.on_segment(id, &arrived, wire_len, now)
@@ -98,6 +98,19 @@ impl Stack {
                 None => self.answer_with_reset(segment, Refusal::NoListener, now),
             },
         }
+    }
+
+    /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended with that.
+    fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
+        let owner = self.owners().of(tuple);
+        if let Some(Target::Connection(slot)) = owner
+            && self.slots.at_index(slot).is_some_and(|slot| slot.pressed)
+            && let Some(id) = self.slots.key_at(slot)
+        {
+            self.send_early(id, now);
+            return self.owners().of(tuple);
+        }
+        owner
     }
 
     /// The four-tuple of a segment, if both ends can be the ends of a connection of this stack.
@@ -140,9 +153,6 @@ impl Stack {
         wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
-        if self.slots.at(id).is_some_and(|slot| slot.pressed) {
-            self.send_early(id, now);
-        }
         let memory_left = self.memory_left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
         if let Phase::HalfOpen(listener) = slot.phase
