@@ -237,8 +237,7 @@ impl Device for PacketDevice {
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
         self.drain()?;
-        // Without a guard the kernel would reset the connection as soon as the peer answers.
-        if source_port(packet).is_some_and(|port| !self.guards.covers(port)) {
+        if self.guards.leave_open(packet) {
             self.counters.send_refused += 1;
             return Ok(());
         }

@@ -158,19 +158,11 @@ impl Way {
             Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
         let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
-        match self {
-            Way::KernelOn(cores) => (0..cores)
-                .map(|core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1))
-                .collect(),
-            Way::TunOn(cores) => vec![(server, 0, cores)],
-            Way::Kernel { .. }
-            | Way::Tun { .. }
-            | Way::Own { .. }
-            | Way::Behind { .. }
-            | Way::Smoltcp
-            | Way::Xdp
-            | Way::Udp(_) => vec![(server, 0, 1)],
+        if let Way::KernelOn(cores) = self {
+            let on = |core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1);
+            return (0..cores).map(on).collect();
         }
+        vec![(server, 0, self.cores().unwrap_or(1))]
     }
 
     /// The clients, one for each core if the way takes some by itself.

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::source_port;
 use crate::privileges::OpenError;
 use crate::sockopt;
 use crate::spec::name_problem;
@@ -89,6 +90,12 @@ impl Guards {
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
+    }
+
+    /// Whether the kernel would answer for the port that this packet leaves from: it would reset the connection as soon as the peer
+    /// answers, or the port is another program's.
+    pub(crate) fn leave_open(&self, packet: &[u8]) -> bool {
+        source_port(packet).is_some_and(|port| !self.covers(port))
     }
 
     /// Whether `port` is guarded, or is now. Only that which is served and those that are claimed can be.

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use super::filter::{self, MOST_ADDRESSES, Wanted};
 use super::guard::Guards;
-use super::{ETHERNET_HEADER, PacketOptions, source_port};
+use super::{ETHERNET_HEADER, PacketOptions};
 use crate::bpf::extended::{self, Instruction, Kind};
 use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta};
 use crate::interface::Interface;
@@ -70,11 +70,6 @@ impl RedirectDevice {
         let queue = |tun| RedirectDevice { _running: running.clone(), tun, guards: guards.clone(), mtu };
         Ok(queues.into_iter().map(queue).collect())
     }
-
-    /// Whether the kernel would answer for this packet's port.
-    fn is_unguarded(&self, packet: &[u8]) -> bool {
-        source_port(packet).is_some_and(|port| !self.guards.covers(port))
-    }
 }
 
 fn run(program: &[Instruction], interface: &Interface) -> io::Result<OwnedFd> {
@@ -96,14 +91,14 @@ impl Device for RedirectDevice {
     }
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        match self.is_unguarded(packet) {
+        match self.guards.leave_open(packet) {
             true => self.tun.refuse(),
             false => self.tun.send(packet, tx),
         }
     }
 
     fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
-        match self.is_unguarded(headers) {
+        match self.guards.leave_open(headers) {
             true => self.tun.refuse(),
             false => self.tun.send_gathered(headers, payload, tx),
         }

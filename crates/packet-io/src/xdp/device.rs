@@ -23,7 +23,7 @@ use crate::interface::Interface;
 use crate::offload;
 use crate::packet::guard::Guards;
 use crate::packet::out::Out;
-use crate::packet::{ETHERNET_HEADER, source_port, without_padding};
+use crate::packet::{ETHERNET_HEADER, without_padding};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 
@@ -295,8 +295,7 @@ impl Device for XdpDevice {
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
         self.drain()?;
-        // Without a guard the port may be another program's.
-        if source_port(packet).is_some_and(|port| !self.guards.covers(port)) {
+        if self.guards.leave_open(packet) {
             self.counters.send_refused += 1;
             return Ok(());
         }

@@ -218,19 +218,13 @@ impl Stack {
         noted.into_iter().chain(self.deadlines_to_note()).fold(None, Instant::earlier)
     }
 
-    /// Notes the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver that
-    /// lets connections wait which have something to send.
-    pub fn note_deadlines(&mut self) {
-        self.note_touched();
-    }
-
     /// Runs every timer that is due, each connection once.
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
         while let Some((place, entry)) = self.time_wait.pop_expired(now) {
             self.demux.remove(&entry.tuple(), Target::TimeWait(place));
         }
-        self.note_touched();
+        self.note_deadlines();
         let mut due = Vec::new();
         while let Some(index) = self.deadlines.pop_due(now) {
             due.push(index);

@@ -342,8 +342,9 @@ impl Stack {
             .map(|slot| slot.connection.look().next_timeout())
     }
 
-    /// Notes them.
-    pub(super) fn note_touched(&mut self) {
+    /// Notes the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver that
+    /// lets connections wait which have something to send.
+    pub fn note_deadlines(&mut self) {
         for id in &self.to_transmit {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.listing == Listing::Touched) else {
                 continue;
