@@ -4,6 +4,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `gf256` | the field in which the parities are computed |
+//! | `crc32c` | the checksum that proves a repair |
 //! | `code` | which bytes a parity covers, the parity, the checksum: shared by both ends |
 //! | `encoder` | which segments make a group, and when its parity leaves |
 //! | `queue` | whether a queue stands on the path |
@@ -13,6 +14,7 @@
 //! | `decoder` | a parity segment in, the lost bytes or a verdict out |
 
 pub mod code;
+mod crc32c;
 pub mod decoder;
 pub(crate) mod encoder;
 pub mod gf256;
