@@ -1,6 +1,6 @@
 //! How the cost of one thing grows with how much there is of others: `cargo bench -p brisk-tcp --bench growth`.
 //!
-//! Round trips on one of 10, 1,000 or 100,000 connections; bulk over 1, 10 or 100 connections at once; one
+//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these; bulk over 1, 10 or 100 connections at once; one
 //! acknowledgement with SACK while 10, 1,000 or 30,000 segments are in flight and one in 50 is lost. It is real time, so
 //! that the cost of memory that is not in the cache is part of it; the least of three runs. Nothing fails here: the
 //! machine decides too.
@@ -22,6 +22,7 @@ const RUNS: usize = 3;
 
 fn main() {
     println!("{:<44} {:>12} {:>8}", "one of", "nanoseconds", "ratio");
+    report("new transaction beside connections", [10, 1_000, 100_000], transaction_beside);
     report("round trip of 64 bytes among connections", [10, 1_000, 100_000], round_trip_among);
     report("segment in bulk over connections", [1, 10, 100], segment_over);
     report("acknowledgement, segments in flight", [10, 1_000, 30_000], acknowledgement);
@@ -35,6 +36,24 @@ fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
         let ratio = least / *first.get_or_insert(least);
         println!("{:<44} {least:>12.0} {ratio:>8.2}", format!("{what}: {size}"));
     }
+}
+
+/// Nanoseconds of a connection for 100 bytes there and 5,000 back, both ends, from open to close, while `count` others
+/// are open and idle.
+fn transaction_beside(count: usize) -> f64 {
+    const TIMES: usize = 20_000;
+    let mut pair = Pair::new();
+    for _ in 0..count {
+        pair.transaction();
+    }
+    pair.pass(Duration::from_secs(2));
+    let begun = Clock::now();
+    for _ in 0..TIMES {
+        let (client, server) = pair.transaction();
+        pair.close(client, server);
+        pair.pass(Duration::from_micros(10));
+    }
+    begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
 /// Nanoseconds of a request and a response of 64 bytes, both ends, over one of `count` connections after another. Virtual
