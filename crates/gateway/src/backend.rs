@@ -26,8 +26,8 @@ use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, reset, within};
 use crate::service::{
-    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, first_bytes, hop_tcp, prepare, reached,
-    serve_until,
+    BACKLOG, Door, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes, hop_tcp, on_each,
+    prepare, reached, serve_until,
 };
 use crate::timeouts::Timeout;
 
@@ -115,7 +115,8 @@ pub struct Backend {
     /// One or more.
     listeners: Vec<TcpListener>,
     local: SocketAddr,
-    kernel: Option<tokio::net::TcpListener>,
+    /// None, one, or one for each core.
+    kernel: Vec<tokio::net::TcpListener>,
 }
 
 impl Backend {
@@ -134,6 +135,7 @@ impl Backend {
         let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
         // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
+        let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
         let run = Run::begin(tolerance)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let shared = Arc::new(Shared { current: Mutex::new(Arc::new(config)), run, rejections });
@@ -154,31 +156,85 @@ impl Backend {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
-        let log = service.log.clone();
-        let listeners = listeners.into_iter().flat_map(by_stack).collect::<Vec<_>>();
-        let mut next = 0_usize;
-        serve_until(shutdown, service, FAREWELL, async move || {
-            next = next.wrapping_add(1);
-            let accepted = tokio::select! {
-                accepted = accept_any(&listeners, next) => {
-                    accepted.map(|(stack, stream, peer)| (stack, Line::Brisk(stream), peer))
-                }
-                (line, peer) = accept_kernel(kernel.as_ref(), &log) => Ok((None, line, peer)),
-            };
-            match accepted {
-                Ok((stack, line, peer)) => {
-                    let shared = shared.clone();
-                    let config = shared.config();
-                    let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-                    Some((stack.unwrap_or(next), move |signal| serve(shared, line, peer, signal)))
-                }
-                Err(error) => {
-                    accept_failed(&log, &error);
-                    None
-                }
+        let doors = back_doors(&shared, listeners, kernel, service.cores.len().max(1));
+        serve_until(shutdown, service, FAREWELL, doors).await
+    }
+}
+
+/// A door for each of `count` cores, with the listeners of the stacks that are there.
+fn back_doors(
+    shared: &Arc<Shared>,
+    listeners: Vec<TcpListener>,
+    kernel: Vec<tokio::net::TcpListener>,
+    count: usize,
+) -> Vec<BackDoor> {
+    let door = || BackDoor { shared: shared.clone(), listeners: Vec::new(), kernel: None, turn: 0 };
+    let mut doors: Vec<_> = (0..count).map(|_| door()).collect();
+    for parts in listeners.into_iter().map(TcpListener::split) {
+        let is_only = parts.len() == 1;
+        for (stack, listener) in parts.into_iter().enumerate() {
+            doors[stack % count].listeners.push(Listening { listener, is_only });
+        }
+    }
+    let is_only = kernel.len() < count;
+    for (door, listener) in doors.iter_mut().zip(kernel) {
+        door.kernel = Some(Listening { listener, is_only });
+    }
+    doors
+}
+
+/// Where frontends come in on one core.
+struct BackDoor {
+    shared: Arc<Shared>,
+    listeners: Vec<Listening<TcpListener>>,
+    kernel: Option<Listening<tokio::net::TcpListener>>,
+    /// Who is asked first, and the core that serves what comes from a stack for all.
+    turn: usize,
+}
+
+/// A listener on one of our stacks, or on the kernel's.
+struct Listening<L> {
+    listener: L,
+    /// The other cores have none: its connections are served on all of them in turn.
+    is_only: bool,
+}
+
+/// A frontend that has come in.
+struct Arrived {
+    line: Line,
+    peer: SocketAddr,
+    core: Option<usize>,
+}
+
+impl Door for BackDoor {
+    type Guest = Arrived;
+
+    async fn next(&mut self) -> Option<Arrived> {
+        self.turn = self.turn.wrapping_add(1);
+        let config = self.shared.config();
+        let log = &config.service.log;
+        let accepted = tokio::select! {
+            accepted = accept_any(&self.listeners, self.turn) => accepted,
+            arrived = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(arrived),
+        };
+        match accepted {
+            Ok(Arrived { line, peer, core }) => {
+                let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
+                Some(Arrived { line, peer, core })
             }
-        })
-        .await
+            Err(error) => {
+                accept_failed(log, &error);
+                None
+            }
+        }
+    }
+
+    fn core(arrived: &Arrived) -> Option<usize> {
+        arrived.core
+    }
+
+    fn serve(&self, Arrived { line, peer, core: _ }: Arrived, signal: watch::Receiver<Phase>) -> Serving {
+        Box::pin(serve(self.shared.clone(), line, peer, signal))
     }
 }
 
@@ -194,23 +250,18 @@ fn listen_on(endpoint: &Endpoint, listen: SocketAddr, config: &ListenConfig) -> 
     addresses.into_iter().map(bind).collect()
 }
 
-/// A listener for each stack of its endpoint, with the number of that stack if there are several.
-fn by_stack(listener: TcpListener) -> impl Iterator<Item = (Option<usize>, TcpListener)> {
-    let parts = listener.split();
-    let several = parts.len() > 1;
-    parts.into_iter().enumerate().map(move |(stack, part)| (several.then_some(stack), part))
-}
-
-/// The next frontend on whichever of our stacks, with the number of that; the `first` listener is asked first.
-async fn accept_any(
-    listeners: &[(Option<usize>, TcpListener)],
-    first: usize,
-) -> io::Result<(Option<usize>, brisk_runtime::TcpStream, SocketAddr)> {
+/// The next frontend on whichever of our stacks; that of the listener in `turn` is asked first.
+async fn accept_any(listeners: &[Listening<TcpListener>], turn: usize) -> io::Result<Arrived> {
     poll_fn(|cx| {
-        let (before, from) = listeners.split_at(first % listeners.len().max(1));
-        for (stack, listener) in from.iter().chain(before) {
+        let (before, from) = listeners.split_at(turn % listeners.len().max(1));
+        for Listening { listener, is_only } in from.iter().chain(before) {
             if let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                return Poll::Ready(accepted.map(|(stream, peer)| (*stack, stream, peer)));
+                let core = is_only.then_some(turn);
+                return Poll::Ready(accepted.map(|(stream, peer)| Arrived {
+                    line: Line::Brisk(stream),
+                    peer,
+                    core,
+                }));
             }
         }
         Poll::Pending
@@ -219,10 +270,14 @@ async fn accept_any(
 }
 
 /// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
-async fn accept_kernel(listener: Option<&tokio::net::TcpListener>, log: &Log) -> (Line, SocketAddr) {
-    let Some(listener) = listener else { return std::future::pending().await };
+async fn accept_kernel(
+    listener: Option<&Listening<tokio::net::TcpListener>>,
+    turn: usize,
+    log: &Log,
+) -> Arrived {
+    let Some(Listening { listener, is_only }) = listener else { return std::future::pending().await };
     let (stream, peer) = accept(listener, log).await;
-    (Line::Kernel(stream), peer)
+    Arrived { line: Line::Kernel(stream), peer, core: is_only.then_some(turn) }
 }
 
 /// A handle to a backend that runs.

@@ -26,8 +26,8 @@ use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, failed, reset, within};
 use crate::service::{
-    BACKLOG, Phase, ServiceConfig, Summary, accept_failed, adopt, first_bytes, hop_tcp, prepare, reached,
-    serve_until,
+    BACKLOG, Door, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt, first_bytes, hop_tcp,
+    on_each, prepare, reached, serve_until,
 };
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
@@ -99,7 +99,8 @@ impl FrontendConfig {
 #[derive(Debug)]
 pub struct Frontend {
     shared: Arc<Shared>,
-    listener: TcpListener,
+    /// One, or one for each core.
+    listeners: Vec<TcpListener>,
 }
 
 impl Frontend {
@@ -108,8 +109,8 @@ impl Frontend {
     /// # Errors
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let listener = listen_at(config.listen)?;
-        Frontend::on(listener, config, endpoint)
+        let listeners = on_each(listen_at(config.listen)?, &config.service.cores);
+        Ok(Frontend::with(listeners, config, endpoint))
     }
 
     /// On a listener that somebody else has bound (systemd).
@@ -118,9 +119,13 @@ impl Frontend {
     /// If the listener is none.
     pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
         prepare(&listener);
+        Ok(Frontend::with(vec![listener], config, endpoint))
+    }
+
+    fn with(listeners: Vec<TcpListener>, config: FrontendConfig, endpoint: Endpoint) -> Frontend {
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
         let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams, Arc::default())));
-        Ok(Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listener })
+        Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listeners }
     }
 
     /// The address and port that clients connect to.
@@ -128,7 +133,7 @@ impl Frontend {
     /// # Errors
     /// If the kernel does not tell.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.listeners.first().ok_or(io::ErrorKind::NotConnected)?.local_addr()
     }
 
     /// To look at it and to change it while it runs.
@@ -138,24 +143,53 @@ impl Frontend {
 
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Frontend { shared, listener } = self;
+        let Frontend { shared, listeners } = self;
         shared.watch_all();
         let service = shared.current().config.service.clone();
-        let serving = shared.clone();
-        let (several, mut next) = (service.cores.len() > 1, 0_usize);
-        let summary = serve_until(shutdown, service, Duration::ZERO, async move || {
-            let (client, peer) = accept(&listener, &serving.current().config.service.log).await;
-            let current = serving.current();
-            next = next.wrapping_add(1);
-            let work = move |signal| async move {
-                let client = if several { adopt(client).ok()? } else { client };
-                serve(current, client, peer, signal).await
-            };
-            Some((next, work))
-        })
-        .await;
+        let is_only = listeners.len() < service.cores.len();
+        let door = |listener| FrontDoor { listener, shared: shared.clone(), is_only, turn: 0 };
+        let doors = listeners.into_iter().map(door).collect();
+        let summary = serve_until(shutdown, service, Duration::ZERO, doors).await;
         lock(&shared.watches).abort_all();
         summary
+    }
+}
+
+/// Where clients come in on one core.
+struct FrontDoor {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    /// The other cores have none: its connections are served on all of them in turn.
+    is_only: bool,
+    turn: usize,
+}
+
+/// A client that has come in.
+struct Arrived {
+    client: TcpStream,
+    peer: SocketAddr,
+    core: Option<usize>,
+}
+
+impl Door for FrontDoor {
+    type Guest = Arrived;
+
+    async fn next(&mut self) -> Option<Arrived> {
+        let (client, peer) = accept(&self.listener, &self.shared.current().config.service.log).await;
+        self.turn = self.turn.wrapping_add(1);
+        Some(Arrived { client, peer, core: self.is_only.then_some(self.turn) })
+    }
+
+    fn core(arrived: &Arrived) -> Option<usize> {
+        arrived.core
+    }
+
+    fn serve(&self, Arrived { client, peer, core }: Arrived, signal: watch::Receiver<Phase>) -> Serving {
+        let shared = self.shared.current();
+        Box::pin(async move {
+            let client = if core.is_some() { adopt(client).ok()? } else { client };
+            serve(shared, client, peer, signal).await
+        })
     }
 }
 

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
 use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, MtuProbing, PathStart};
+use socket2::{Socket, Type};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
@@ -92,8 +93,8 @@ pub struct ServiceConfig {
     pub metrics: Arc<Metrics>,
     /// Called with every access record, beside the log. Default: nobody.
     pub on_access: Option<AccessObserver>,
-    /// The runtimes that connections are served on ([`brisk_runtime::Cores`]): where the hop's stack is that carries them, else
-    /// in turn. Default none: on that which the side itself runs on.
+    /// The runtimes that connections are accepted and served on ([`brisk_runtime::Cores`]): where the hop's stack is that
+    /// carries them; in turn if there is just one stack for all. Default none: on that which the side itself runs on.
     pub cores: Vec<Handle>,
 }
 
@@ -128,8 +129,10 @@ impl std::fmt::Debug for ServiceConfig {
 pub(crate) enum Phase {
     /// It takes connections.
     Serving,
-    /// It lets those that there are come to their end.
+    /// It is about to stop: those that there are come to their end, and what was on its way is still taken.
     Draining,
+    /// It takes no more.
+    Closed,
     /// They have to end now.
     Cut,
 }
@@ -151,30 +154,74 @@ pub struct Summary {
     pub cut: u64,
 }
 
-/// Serves what `accept` brings until `shutdown` resolves or `accept` has no more, then drains. From the order to stop on it
-/// still accepts for `farewell`: what was on its way before anybody could know is not turned away. What `accept` brings is the
-/// core that is to serve one connection, counted round, and the work of it, to be given the signal to end at once; it answers a
-/// record unless it was not worth one.
-pub(crate) async fn serve_until<S, F>(
+/// A connection that is served: what is to be said of it, unless it is not worth a record.
+pub(crate) type Serving = Pin<Box<dyn Future<Output = Option<Access>> + Send>>;
+
+/// Where connections come in on one core.
+pub(crate) trait Door: Send + 'static {
+    /// A connection that has come in.
+    type Guest: Send;
+
+    /// The next one; `None`: there will be no more on this side. May be dropped before it is done, and asked again.
+    fn next(&mut self) -> impl Future<Output = Option<Self::Guest>> + Send;
+
+    /// The core that is to serve it, counted round. `None`: this one, which is best where its stack is here too.
+    fn core(_: &Self::Guest) -> Option<usize> {
+        None
+    }
+
+    /// Serves one until it ends, or until the signal says that it has to.
+    fn serve(&self, guest: Self::Guest, signal: watch::Receiver<Phase>) -> Serving;
+}
+
+/// Serves what comes in at `doors`, of which each core of the configuration has one, or the first ones, until `shutdown`
+/// resolves or a door brings no more; then drains. From the order to stop on the doors are open for `farewell`: what was on its
+/// way before anybody could know is not turned away.
+pub(crate) async fn serve_until(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
     farewell: Duration,
-    mut accept: impl AsyncFnMut() -> Option<(usize, S)>,
-) -> Summary
-where
-    S: FnOnce(watch::Receiver<Phase>) -> F,
-    F: Future<Output = Option<Access>> + Send + 'static,
-{
+    doors: Vec<impl Door>,
+) -> Summary {
     let farewell = farewell.min(config.drain_timeout);
-    let mut connections = Connections::new(config);
-    let told = connections.serve(shutdown, &mut accept).await;
-    connections.begin_to_drain();
-    if told {
-        connections.serve(tokio::time::sleep(farewell), &mut accept).await;
+    let side = Arc::new(Side::new(config));
+    let mut keepers = JoinSet::new();
+    for (core, door) in doors.into_iter().enumerate() {
+        match side.config.cores.get(core) {
+            Some(core) => keepers.spawn_on(keep(door, side.clone()), core),
+            None => keepers.spawn(keep(door, side.clone())),
+        };
     }
-    // The listener is in there: nobody is to connect to a side that drains.
-    drop(accept);
-    connections.drain(farewell).await
+    let told = side.unless_broken(shutdown).await;
+    side.begin_to_drain();
+    if told && !farewell.is_zero() {
+        side.unless_broken(tokio::time::sleep(farewell)).await;
+    }
+    side.drain(keepers, farewell).await
+}
+
+/// A listener for each of `cores`, so that a connection stays on the core that accepts it: `listener`, which this process has
+/// bound, for the first, and others at its address among which the kernel spreads the connections (`SO_REUSEPORT`). Just
+/// `listener` if the kernel gives no more, or if there is just one core.
+pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListener> {
+    let others = cores.iter().skip(1).map(|core| beside(&listener, core)).collect::<io::Result<Vec<_>>>();
+    [listener].into_iter().chain(others.unwrap_or_default()).collect()
+}
+
+/// Another listener at the address of `listener`, for `core`.
+fn beside(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
+    let first = socket2::SockRef::from(listener);
+    // Not before it was bound: whoever has the port, or wants it, is told that it is taken.
+    first.set_reuse_port(true)?;
+    let address = first.local_addr()?;
+    let socket = Socket::new(address.domain(), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address)?;
+    prepare(&socket);
+    socket.listen(BACKLOG.into())?;
+    let _in_that_runtime = core.enter();
+    TcpListener::from_std(socket.into())
 }
 
 /// A socket that another runtime has accepted, for the one that runs this.
@@ -187,116 +234,127 @@ pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
     log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
 }
 
-/// The connections of a running side.
-struct Connections {
+/// A running side, as its cores share it.
+struct Side {
     config: ServiceConfig,
+    /// As many as there may be connections, less those that there are.
     slots: Arc<Semaphore>,
-    tasks: JoinSet<()>,
+    most: usize,
     phase: watch::Sender<Phase>,
-    summary: Summary,
+    /// A door brings no more.
+    broken: Notify,
 }
 
-impl Connections {
-    fn new(config: ServiceConfig) -> Connections {
+/// Serves what comes in at `door`, on the core that this runs on, until the side is closed, and waits for the last of it; how
+/// many that were.
+async fn keep<D: Door>(mut door: D, side: Arc<Side>) -> u64 {
+    let (mut tasks, mut accepted) = (JoinSet::new(), 0);
+    let phase = side.phase.subscribe();
+    let mut closed = pin!(reached(Phase::Closed, &phase));
+    loop {
+        while tasks.try_join_next().is_some() {}
+        // Who has come in waits for a slot, not the door: an idle one would hold what another needs.
+        let next = async {
+            let Some(guest) = door.next().await else {
+                side.broken.notify_one();
+                return std::future::pending().await;
+            };
+            // Nobody closes the semaphore.
+            (guest, side.slots.clone().acquire_owned().await.ok())
+        };
+        let (guest, slot) = tokio::select! {
+            biased;
+            () = &mut closed => break,
+            next = next => next,
+        };
+        accepted += 1;
+        let cores = &side.config.cores;
+        let elsewhere = D::core(&guest).and_then(|core| cores.get(core % cores.len().max(1)));
+        let serving = door.serve(guest, side.phase.subscribe());
+        let task = side.clone().attend(serving, slot);
+        match elsewhere {
+            Some(core) => tasks.spawn_on(task, core),
+            None => tasks.spawn(task),
+        };
+    }
+    // The listener is in there: nobody is to connect to a side that is closed.
+    drop(door);
+    while tasks.join_next().await.is_some() {}
+    accepted
+}
+
+impl Side {
+    fn new(config: ServiceConfig) -> Side {
         let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let (phase, _) = watch::channel(Phase::Serving);
-        let slots = Arc::new(Semaphore::new(most));
-        Connections { config, slots, tasks: JoinSet::new(), phase, summary: Summary::default() }
+        Side { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
     }
 
-    /// Waits until there is room for one more connection.
-    async fn slot(&mut self) -> OwnedSemaphorePermit {
-        loop {
-            while self.tasks.try_join_next().is_some() {}
-            if let Ok(slot) = self.slots.clone().try_acquire_owned() {
-                return slot;
-            }
-            if self.tasks.join_next().await.is_none() {
-                // Every slot is taken but nobody holds one: cannot be, but would be a busy loop.
-                tokio::task::yield_now().await;
-            }
+    /// Waits for `end`: true; or until a door brings no more.
+    async fn unless_broken(&self, end: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = end => true,
+            () = self.broken.notified() => false,
         }
     }
 
-    /// Serves one connection in a task of its own. `serve` is given the signal to end at once.
-    fn spawn<S, F>(&mut self, slot: OwnedSemaphorePermit, core: usize, serve: S)
-    where
-        S: FnOnce(watch::Receiver<Phase>) -> F,
-        F: Future<Output = Option<Access>> + Send + 'static,
-    {
-        self.summary.accepted += 1;
-        // A task is moved several times on its way to its core and back; this one is some ten kilobytes.
-        let serving = Box::pin(serve(self.phase.subscribe()));
-        let config = self.config.clone();
-        let task = async move {
-            let open = config.metrics.begin();
-            if let Some(access) = serving.await {
-                access.write(&config.log);
-                config.metrics.observe(&access);
-                if let Some(on_access) = &config.on_access {
-                    on_access(&access);
-                }
+    /// One connection from its slot to its record.
+    async fn attend(self: Arc<Self>, serving: Serving, slot: Option<OwnedSemaphorePermit>) {
+        let config = &self.config;
+        let open = config.metrics.begin();
+        if let Some(access) = serving.await {
+            access.write(&config.log);
+            config.metrics.observe(&access);
+            if let Some(on_access) = &config.on_access {
+                on_access(&access);
             }
-            drop((open, slot));
-        };
-        let cores = &self.config.cores;
-        match cores.get(core % cores.len().max(1)) {
-            Some(core) => self.tasks.spawn_on(task, core),
-            None => self.tasks.spawn(task),
-        };
+        }
+        drop((open, slot));
     }
 
-    /// Serves what `accept` brings until `end` resolves: true; or there is no more.
-    async fn serve<S, F>(
-        &mut self,
-        end: impl Future<Output = ()>,
-        accept: &mut impl AsyncFnMut() -> Option<(usize, S)>,
-    ) -> bool
-    where
-        S: FnOnce(watch::Receiver<Phase>) -> F,
-        F: Future<Output = Option<Access>> + Send + 'static,
-    {
-        let mut end = pin!(end);
-        loop {
-            let next = async {
-                let slot = self.slot().await;
-                accept().await.map(|(core, serve)| (slot, core, serve))
-            };
-            let next = tokio::select! {
-                biased;
-                () = &mut end => return true,
-                next = next => next,
-            };
-            let Some((slot, core, serve)) = next else { return false };
-            self.spawn(slot, core, serve);
-        }
+    /// Connections that are being served.
+    fn open(&self) -> u64 {
+        (self.most - self.slots.available_permits()) as u64
     }
 
     /// Tells whoever asks that this side is about to stop.
-    fn begin_to_drain(&mut self) {
+    fn begin_to_drain(&self) {
         self.phase.send_replace(Phase::Draining);
         self.config.metrics.drain();
     }
 
-    /// Lets the connections come to their end, for at most what is left of the drain limit, and then cuts them off.
-    async fn drain(mut self, passed: Duration) -> Summary {
-        let log = self.config.log.clone();
+    /// Closes the doors, lets the connections come to their end, for at most what is left of the drain limit, and then cuts
+    /// them off.
+    async fn drain(&self, mut keepers: JoinSet<u64>, passed: Duration) -> Summary {
+        let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);
-        while self.tasks.try_join_next().is_some() {}
-        let open = self.tasks.len() as u64;
-        log.line(Level::Info, "draining", &[("connections", Value::Count(open))]);
-        let all = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(limit, all).await.is_err() {
-            self.summary.cut = self.tasks.len() as u64;
-            self.phase.send_replace(Phase::Cut);
-            while self.tasks.join_next().await.is_some() {}
-        }
-        log.line(
-            Level::Info,
-            "stopped",
-            &[("accepted", Value::Count(self.summary.accepted)), ("cut", Value::Count(self.summary.cut))],
-        );
-        self.summary
+        self.phase.send_replace(Phase::Closed);
+        log.line(Level::Info, "draining", &[("connections", Value::Count(self.open()))]);
+        let mut summary = Summary::default();
+        let mut all = pin!(async {
+            let mut accepted = 0;
+            while let Some(kept) = keepers.join_next().await {
+                match kept {
+                    Ok(count) => accepted += count,
+                    Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+                    // Its runtime is gone, and its connections with it.
+                    Err(_) => {}
+                }
+            }
+            accepted
+        });
+        summary.accepted = match tokio::time::timeout(limit, &mut all).await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                summary.cut = self.open();
+                self.phase.send_replace(Phase::Cut);
+                all.await
+            }
+        };
+        let counts = [("accepted", Value::Count(summary.accepted)), ("cut", Value::Count(summary.cut))];
+        log.line(Level::Info, "stopped", &counts);
+        summary
     }
 }
 
@@ -304,15 +362,27 @@ impl Connections {
 mod tests {
     use super::*;
 
+    /// A connection each 300 ms.
+    struct Slow;
+
+    impl Door for Slow {
+        type Guest = ();
+
+        async fn next(&mut self) -> Option<()> {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Some(())
+        }
+
+        fn serve(&self, (): (), _: watch::Receiver<Phase>) -> Serving {
+            Box::pin(async { None })
+        }
+    }
+
     /// How many connections are served of those that come every 300 ms after the order to stop.
     async fn served(farewell: Duration, drain_timeout: Duration) -> (u64, Duration) {
         let began = tokio::time::Instant::now();
         let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };
-        let summary = serve_until(std::future::ready(()), config, farewell, async || {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            Some((0, |_: watch::Receiver<Phase>| async { None }))
-        })
-        .await;
+        let summary = serve_until(std::future::ready(()), config, farewell, vec![Slow]).await;
         (summary.accepted, began.elapsed())
     }
 

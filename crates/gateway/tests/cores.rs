@@ -53,8 +53,26 @@ async fn ask(to: SocketAddr, n: usize) {
     assert!(answer == request, "request {n}");
 }
 
+/// Where the frontend's listener comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    /// The frontend binds it, and a second one for the other core.
+    Own,
+    /// Somebody else has bound the only one.
+    Given,
+}
+
 #[tokio::test]
 async fn a_pair_on_two_cores_carries_requests_on_both() {
+    requests_on_both(Listener::Own).await;
+}
+
+#[tokio::test]
+async fn clients_of_the_only_listener_are_served_on_both_cores_in_turn() {
+    requests_on_both(Listener::Given).await;
+}
+
+async fn requests_on_both(listener: Listener) {
     let cores = Cores::start(NonZeroUsize::new(2).unwrap()).unwrap();
     let seen = Arc::new(Mutex::new(Vec::<(Role, ThreadId)>::new()));
     let seeing = seen.clone();
@@ -80,8 +98,16 @@ async fn a_pair_on_two_cores_carries_requests_on_both() {
     let backend = Backend::bind(config, &far).unwrap();
     let to = attached.destination(served.outside(backend.local_addr())).unwrap();
     let config = FrontendConfig { service, ..FrontendConfig::new(loopback, to, hop()) };
-    let frontend = Frontend::bind(config, near).await.unwrap();
+    let frontend = match listener {
+        Listener::Own => Frontend::bind(config.clone(), near.clone()).await,
+        Listener::Given => {
+            Frontend::on(TcpListener::bind(loopback).await.unwrap(), config.clone(), near.clone())
+        }
+    }
+    .unwrap();
     let client_side = frontend.local_addr().unwrap();
+    let second = Frontend::bind(FrontendConfig { listen: client_side, ..config }, near).await;
+    assert_eq!(second.unwrap_err().kind(), io::ErrorKind::AddrInUse, "the port is not shared with others");
     let (stop, stopped) = oneshot::channel::<()>();
     let (stop_backend, backend_stopped) = oneshot::channel::<()>();
     let frontend = tokio::spawn(frontend.run(async move { drop(stopped.await) }));
