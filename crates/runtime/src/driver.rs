@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use brisk_packet_io::device::Counters;
 use brisk_packet_io::{ChecksumState, Device, RxMeta, TxMeta};
 use brisk_tcp::Stack;
 use brisk_tcp::stack::{Rx, Transmit};
@@ -57,8 +58,34 @@ pub(crate) struct Driver {
     gathers: bool,
     woken: Vec<Waker>,
     flushed: bool,
-    /// When the counters of the device were last looked at.
-    counted: Option<Instant>,
+    counting: Counting,
+}
+
+/// Looks at the counters of the device now and then.
+#[derive(Default)]
+struct Counting {
+    /// When that was last done.
+    last: Option<Instant>,
+    /// Packets have moved since.
+    has_news: bool,
+}
+
+impl Counting {
+    /// The counters, if the last look is long ago. `moved`: packets have come, or are about to leave.
+    fn look(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
+        let is_time = self.last.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE);
+        let counters = is_time.then(|| device.counters());
+        if is_time {
+            self.last = Some(now);
+        }
+        self.has_news = moved || self.has_news && !is_time;
+        counters
+    }
+
+    /// When to look again, though nothing may move until then.
+    fn due(&self) -> Option<Instant> {
+        self.last.filter(|_| self.has_news).map(|last| last + COUNTERS_AGE)
+    }
 }
 
 /// Packets on their way from the stack to the device, in buffers that are used again.
@@ -188,7 +215,7 @@ impl Driver {
             readers: Readers::default(),
             woken: Vec::new(),
             flushed: true,
-            counted: None,
+            counting: Counting::default(),
         }
     }
 
@@ -271,9 +298,10 @@ impl Driver {
             }
             inner.take_events(&mut self.woken);
         }
-        if self.counted.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE) {
-            inner.device = self.device.counters();
-            self.counted = Some(now);
+        // What was received may have been handed over to another queue.
+        let moved = readable || self.outgoing.bytes > 0;
+        if let Some(counters) = self.counting.look(&*self.device, moved, now) {
+            inner.device = counters;
         }
         let idle = inner.is_idle();
         if idle {
@@ -286,7 +314,7 @@ impl Driver {
         let round = Round {
             more: readable || stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
-            next_timeout: due.into_iter().chain(self.readers.turn).min(),
+            next_timeout: due.into_iter().chain(self.readers.turn).chain(self.counting.due()).min(),
             done: idle && !inner.has_handles() && !stack_has_more && self.readers.turn.is_none(),
         };
         drop(inner);
