@@ -205,7 +205,12 @@ pub(crate) async fn serve_until(
 /// `listener` if the kernel gives no more, or if there is just one core.
 pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListener> {
     let others = cores.iter().skip(1).map(|core| beside(&listener, core)).collect::<io::Result<Vec<_>>>();
-    [listener].into_iter().chain(others.unwrap_or_default()).collect()
+    let others = others.unwrap_or_else(|_| {
+        // Then nobody else is to join it either.
+        let _ = socket2::SockRef::from(&listener).set_reuse_port(false);
+        Vec::new()
+    });
+    [listener].into_iter().chain(others).collect()
 }
 
 /// Another listener at the address of `listener`, for `core`.
