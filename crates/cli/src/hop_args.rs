@@ -66,7 +66,7 @@ pub(crate) struct HopKeyArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Connections at one time; more wait to be accepted [default: 10000]
+    /// Connections at one time; more wait their turn [default: 10000]
     #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
     /// Cores that serve connections, each with a stack of its own [default: all that this process may use]

@@ -26,8 +26,8 @@ use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, reset, within};
 use crate::service::{
-    BACKLOG, Door, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes, hop_tcp, on_each,
-    prepare, reached, serve_until,
+    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
+    hop_tcp, on_each, prepare, reached, serve_until,
 };
 use crate::timeouts::Timeout;
 
@@ -192,24 +192,10 @@ struct BackDoor {
     turn: usize,
 }
 
-/// A listener on one of our stacks, or on the kernel's.
-struct Listening<L> {
-    listener: L,
-    /// The other cores have none: its connections are served on all of them in turn.
-    is_only: bool,
-}
-
-/// A frontend that has come in.
-struct Arrived {
-    line: Line,
-    peer: SocketAddr,
-    core: Option<usize>,
-}
-
 impl Door for BackDoor {
-    type Guest = Arrived;
+    type Guest = (Line, SocketAddr);
 
-    async fn next(&mut self) -> Option<Arrived> {
+    async fn next(&mut self) -> Option<Arrived<(Line, SocketAddr)>> {
         self.turn = self.turn.wrapping_add(1);
         let config = self.shared.config();
         let log = &config.service.log;
@@ -217,23 +203,12 @@ impl Door for BackDoor {
             accepted = accept_any(&self.listeners, self.turn) => accepted,
             arrived = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(arrived),
         };
-        match accepted {
-            Ok(Arrived { line, peer, core }) => {
-                let peer = config.attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-                Some(Arrived { line, peer, core })
-            }
-            Err(error) => {
-                accept_failed(log, &error);
-                None
-            }
-        }
+        accepted.inspect_err(|error| accept_failed(log, error)).ok()
     }
 
-    fn core(arrived: &Arrived) -> Option<usize> {
-        arrived.core
-    }
-
-    fn serve(&self, Arrived { line, peer, core: _ }: Arrived, signal: watch::Receiver<Phase>) -> Serving {
+    fn serve(&self, arrived: Arrived<(Line, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
+        let (line, peer) = arrived.guest;
+        let peer = self.shared.config().attached.as_ref().map_or(peer, |attached| attached.peer(peer));
         Box::pin(serve(self.shared.clone(), line, peer, signal))
     }
 }
@@ -251,17 +226,16 @@ fn listen_on(endpoint: &Endpoint, listen: SocketAddr, config: &ListenConfig) -> 
 }
 
 /// The next frontend on whichever of our stacks; that of the listener in `turn` is asked first.
-async fn accept_any(listeners: &[Listening<TcpListener>], turn: usize) -> io::Result<Arrived> {
+async fn accept_any(
+    listeners: &[Listening<TcpListener>],
+    turn: usize,
+) -> io::Result<Arrived<(Line, SocketAddr)>> {
     poll_fn(|cx| {
         let (before, from) = listeners.split_at(turn % listeners.len().max(1));
-        for Listening { listener, is_only } in from.iter().chain(before) {
-            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                let core = is_only.then_some(turn);
-                return Poll::Ready(accepted.map(|(stream, peer)| Arrived {
-                    line: Line::Brisk(stream),
-                    peer,
-                    core,
-                }));
+        for listening in from.iter().chain(before) {
+            if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
+                let arrived = |(stream, peer)| listening.arrived((Line::Brisk(stream), peer), turn);
+                return Poll::Ready(accepted.map(arrived));
             }
         }
         Poll::Pending
@@ -271,13 +245,13 @@ async fn accept_any(listeners: &[Listening<TcpListener>], turn: usize) -> io::Re
 
 /// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
 async fn accept_kernel(
-    listener: Option<&Listening<tokio::net::TcpListener>>,
+    listening: Option<&Listening<tokio::net::TcpListener>>,
     turn: usize,
     log: &Log,
-) -> Arrived {
-    let Some(Listening { listener, is_only }) = listener else { return std::future::pending().await };
-    let (stream, peer) = accept(listener, log).await;
-    Arrived { line: Line::Kernel(stream), peer, core: is_only.then_some(turn) }
+) -> Arrived<(Line, SocketAddr)> {
+    let Some(listening) = listening else { return std::future::pending().await };
+    let (stream, peer) = accept(&listening.listener, log).await;
+    listening.arrived((Line::Kernel(stream), peer), turn)
 }
 
 /// A handle to a backend that runs.

@@ -26,8 +26,8 @@ use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, failed, reset, within};
 use crate::service::{
-    BACKLOG, Door, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt, first_bytes, hop_tcp,
-    on_each, prepare, reached, serve_until,
+    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt,
+    first_bytes, hop_tcp, on_each, prepare, reached, serve_until,
 };
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
@@ -147,7 +147,11 @@ impl Frontend {
         shared.watch_all();
         let service = shared.current().config.service.clone();
         let is_only = listeners.len() < service.cores.len();
-        let door = |listener| FrontDoor { listener, shared: shared.clone(), is_only, turn: 0 };
+        let door = |listener| FrontDoor {
+            shared: shared.clone(),
+            listening: Listening { listener, is_only },
+            turn: 0,
+        };
         let doors = listeners.into_iter().map(door).collect();
         let summary = serve_until(shutdown, service, Duration::ZERO, doors).await;
         lock(&shared.watches).abort_all();
@@ -157,34 +161,23 @@ impl Frontend {
 
 /// Where clients come in on one core.
 struct FrontDoor {
-    listener: TcpListener,
     shared: Arc<Shared>,
-    /// The other cores have none: its connections are served on all of them in turn.
-    is_only: bool,
+    listening: Listening<TcpListener>,
+    /// The core that serves what comes from a listener for all.
     turn: usize,
 }
 
-/// A client that has come in.
-struct Arrived {
-    client: TcpStream,
-    peer: SocketAddr,
-    core: Option<usize>,
-}
-
 impl Door for FrontDoor {
-    type Guest = Arrived;
+    type Guest = (TcpStream, SocketAddr);
 
-    async fn next(&mut self) -> Option<Arrived> {
-        let (client, peer) = accept(&self.listener, &self.shared.current().config.service.log).await;
+    async fn next(&mut self) -> Option<Arrived<(TcpStream, SocketAddr)>> {
+        let client = accept(&self.listening.listener, &self.shared.current().config.service.log).await;
         self.turn = self.turn.wrapping_add(1);
-        Some(Arrived { client, peer, core: self.is_only.then_some(self.turn) })
+        Some(self.listening.arrived(client, self.turn))
     }
 
-    fn core(arrived: &Arrived) -> Option<usize> {
-        arrived.core
-    }
-
-    fn serve(&self, Arrived { client, peer, core }: Arrived, signal: watch::Receiver<Phase>) -> Serving {
+    fn serve(&self, arrived: Arrived<(TcpStream, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
+        let Arrived { guest: (client, peer), core } = arrived;
         let shared = self.shared.current();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };

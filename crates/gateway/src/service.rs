@@ -79,7 +79,7 @@ pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 /// Limits and places of report, the same for both sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Connections at one time; more wait to be accepted. 1 or more, default 10 000.
+    /// Connections at one time; more wait, one of them accepted already on each core. 1 or more, default 10 000.
     pub max_connections: usize,
     /// How long connections may go on after the order to stop. Default 30 s.
     pub drain_timeout: Duration,
@@ -163,15 +163,31 @@ pub(crate) trait Door: Send + 'static {
     type Guest: Send;
 
     /// The next one; `None`: there will be no more on this side. May be dropped before it is done, and asked again.
-    fn next(&mut self) -> impl Future<Output = Option<Self::Guest>> + Send;
-
-    /// The core that is to serve it, counted round. `None`: this one, which is best where its stack is here too.
-    fn core(_: &Self::Guest) -> Option<usize> {
-        None
-    }
+    fn next(&mut self) -> impl Future<Output = Option<Arrived<Self::Guest>>> + Send;
 
     /// Serves one until it ends, or until the signal says that it has to.
-    fn serve(&self, guest: Self::Guest, signal: watch::Receiver<Phase>) -> Serving;
+    fn serve(&self, arrived: Arrived<Self::Guest>, signal: watch::Receiver<Phase>) -> Serving;
+}
+
+/// One that has come in.
+pub(crate) struct Arrived<G> {
+    pub(crate) guest: G,
+    /// The core that is to serve it, counted round. `None`: the one that it has come to.
+    pub(crate) core: Option<usize>,
+}
+
+/// A listener at a door.
+pub(crate) struct Listening<L> {
+    pub(crate) listener: L,
+    /// The other cores have none: its connections are served on all of them in turn.
+    pub(crate) is_only: bool,
+}
+
+impl<L> Listening<L> {
+    /// What came in here when it was the turn of core `turn`.
+    pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
+        Arrived { guest, core: self.is_only.then_some(turn) }
+    }
 }
 
 /// Serves what comes in at `doors`, of which each core of the configuration has one, or the first ones, until `shutdown`
@@ -252,7 +268,7 @@ struct Side {
 
 /// Serves what comes in at `door`, on the core that this runs on, until the side is closed, and waits for the last of it; how
 /// many that were.
-async fn keep<D: Door>(mut door: D, side: Arc<Side>) -> u64 {
+async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let (mut tasks, mut accepted) = (JoinSet::new(), 0);
     let phase = side.phase.subscribe();
     let mut closed = pin!(reached(Phase::Closed, &phase));
@@ -260,22 +276,22 @@ async fn keep<D: Door>(mut door: D, side: Arc<Side>) -> u64 {
         while tasks.try_join_next().is_some() {}
         // Who has come in waits for a slot, not the door: an idle one would hold what another needs.
         let next = async {
-            let Some(guest) = door.next().await else {
+            let Some(arrived) = door.next().await else {
                 side.broken.notify_one();
                 return std::future::pending().await;
             };
             // Nobody closes the semaphore.
-            (guest, side.slots.clone().acquire_owned().await.ok())
+            (arrived, side.slots.clone().acquire_owned().await.ok())
         };
-        let (guest, slot) = tokio::select! {
+        let (arrived, slot) = tokio::select! {
             biased;
             () = &mut closed => break,
             next = next => next,
         };
         accepted += 1;
         let cores = &side.config.cores;
-        let elsewhere = D::core(&guest).and_then(|core| cores.get(core % cores.len().max(1)));
-        let serving = door.serve(guest, side.phase.subscribe());
+        let elsewhere = arrived.core.and_then(|core| cores.get(core % cores.len().max(1)));
+        let serving = door.serve(arrived, side.phase.subscribe());
         let task = side.clone().attend(serving, slot);
         match elsewhere {
             Some(core) => tasks.spawn_on(task, core),
@@ -373,13 +389,27 @@ mod tests {
     impl Door for Slow {
         type Guest = ();
 
-        async fn next(&mut self) -> Option<()> {
+        async fn next(&mut self) -> Option<Arrived<()>> {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            Some(())
+            Some(Arrived { guest: (), core: None })
         }
 
-        fn serve(&self, (): (), _: watch::Receiver<Phase>) -> Serving {
+        fn serve(&self, _: Arrived<()>, _: watch::Receiver<Phase>) -> Serving {
             Box::pin(async { None })
+        }
+    }
+
+    #[tokio::test]
+    async fn each_core_has_a_listener_at_the_same_address() {
+        for count in [1, 2, 3] {
+            let cores = brisk_runtime::Cores::start(count.try_into().unwrap()).unwrap();
+            let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = first.local_addr().unwrap();
+            let all = on_each(first, cores.handles());
+            assert_eq!(all.len(), count);
+            assert!(all.iter().all(|listener| listener.local_addr().unwrap() == address));
+            let stranger = TcpListener::bind(address).await;
+            assert_eq!(stranger.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         }
     }
 

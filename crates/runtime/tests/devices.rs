@@ -1,6 +1,8 @@
 //! Endpoints on real devices: UDP on loopback, a TUN in a network namespace against the kernel's TCP, and devices that
 //! push back or break.
 
+mod watched;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,11 +12,12 @@ use std::time::Duration;
 use brisk_packet_io::memory::{MemoryDevice, MemoryOptions};
 use brisk_packet_io::netns::Namespace;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
-use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta, privileges};
+use brisk_packet_io::{Device, TxMeta, privileges};
 use brisk_runtime::attach::{AttachConfig, UDP_SERVICE_PORT};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
 use brisk_tcp::config::{CopyScope, ProactiveConfig, TcpConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use watched::{Watched, endpoint};
 
 const LEN: usize = 10_000_000;
 
@@ -33,10 +36,6 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite, out: &[u8]) -> Vec<u8> {
     let ((), read) = tokio::join!(writing, read.read_to_end(&mut received));
     read.unwrap();
     received
-}
-
-fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
-    Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
 }
 
 async fn pair(a: &Endpoint, b: &Endpoint) -> (TcpStream, TcpStream) {
@@ -205,8 +204,8 @@ async fn what_nobody_reads_is_acknowledged_soon() {
 async fn a_driver_of_which_nobody_reads_sleeps() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
     let looks = Arc::<AtomicU32>::default();
-    let (_fail, failing) = tokio::sync::watch::channel(false);
-    let b = endpoint(Failing { inner: b, fail: failing, looks: looks.clone() }, "10.0.0.2");
+    let (_fail, failed) = tokio::sync::watch::channel(false);
+    let b = endpoint(failing(b, failed, looks.clone()), "10.0.0.2");
     let a = endpoint(a, "10.0.0.1");
     let (mut client, mut server) = pair(&a, &b).await;
     tokio::spawn(async move { client.write_all(&vec![7; 4 * LEN]).await });
@@ -252,43 +251,20 @@ async fn a_main_task_that_waits_sleeps() {
     assert!(polls < 1000, "{polls} polls in 300 ms");
 }
 
-/// A device that works until it is told to fail, and counts how often the driver looks at it.
-struct Failing {
-    inner: MemoryDevice,
-    fail: tokio::sync::watch::Receiver<bool>,
-    looks: Arc<AtomicU32>,
-}
-
-impl Device for Failing {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        if *self.fail.borrow() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NetworkDown, "unplugged")));
-        }
-        self.inner.poll_readable(cx)
-    }
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
-        self.inner.receive(budget, sink)
-    }
-    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        self.inner.send(packet, tx)
-    }
-    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.poll_writable(cx)
-    }
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+/// `device` until it is told to fail; how often the driver looks at it is counted.
+fn failing(device: MemoryDevice, fail: tokio::sync::watch::Receiver<bool>, looks: Arc<AtomicU32>) -> Watched {
+    let on_look = move || {
+        looks.fetch_add(1, Ordering::Relaxed);
+        if *fail.borrow() { Err(io::Error::new(io::ErrorKind::NetworkDown, "unplugged")) } else { Ok(()) }
+    };
+    Watched { inner: device, on_look: Box::new(on_look), on_send: Box::new(|_| {}) }
 }
 
 #[tokio::test]
 async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
-    let (fail, failing) = tokio::sync::watch::channel(false);
+    let (fail, failed) = tokio::sync::watch::channel(false);
     let (a, b) = MemoryDevice::pair();
-    let a = endpoint(Failing { inner: a, fail: failing, looks: Arc::default() }, "10.0.0.1");
+    let a = endpoint(failing(a, failed, Arc::default()), "10.0.0.1");
     let b = endpoint(b, "10.0.0.2");
     let (mut client, mut server) = pair(&a, &b).await;
     let listener = TcpListener::bind(&a, "10.0.0.1:80".parse().unwrap()).unwrap();
@@ -312,7 +288,7 @@ async fn an_idle_connection_costs_nothing() {
     let (_never, fail) = tokio::sync::watch::channel(false);
     let looks = Arc::<AtomicU32>::default();
     let (a, b) = MemoryDevice::pair();
-    let a = endpoint(Failing { inner: a, fail, looks: looks.clone() }, "10.0.0.1");
+    let a = endpoint(failing(a, fail, looks.clone()), "10.0.0.1");
     let b = endpoint(b, "10.0.0.2");
     let (mut client, mut server) = pair(&a, &b).await;
     client.write_all(b"once").await.unwrap();

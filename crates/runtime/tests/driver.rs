@@ -1,21 +1,15 @@
-//! What the driver sends, and in which order, where readers have their turn first.
+//! What the driver sends and in which order, where readers have their turn first, and what it counts.
 
-use std::io;
+mod watched;
+
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use brisk_packet_io::memory::MemoryDevice;
-use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta};
-use brisk_runtime::{Endpoint, TcpListener};
+use brisk_runtime::TcpListener;
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// A device that notes what is sent.
-struct Tapped {
-    inner: MemoryDevice,
-    sent: Arc<Mutex<Vec<Sent>>>,
-}
+use watched::{Watched, endpoint};
 
 /// What a packet is to whoever looks at the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,49 +19,31 @@ enum Sent {
     Data,
 }
 
-impl Device for Tapped {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.poll_readable(cx)
-    }
-
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
-        self.inner.receive(budget, sink)
-    }
-
-    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Trust) else { panic!("not TCP") };
-        self.sent.lock().unwrap().push(match segment {
-            syn if syn.tcp.flags.contains(Flags::SYN) => Sent::SynAck,
-            ack if ack.payload.is_empty() => Sent::Ack,
-            _ => Sent::Data,
-        });
-        self.inner.send(packet, tx)
-    }
-
-    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.poll_writable(cx)
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+impl Sent {
+    fn of(packet: &[u8]) -> Sent {
+        match parse(packet, ChecksumCheck::Trust) {
+            Ok(Packet::Tcp(syn)) if syn.tcp.flags.contains(Flags::SYN) => Sent::SynAck,
+            Ok(Packet::Tcp(ack)) if ack.payload.is_empty() => Sent::Ack,
+            Ok(Packet::Tcp(_)) => Sent::Data,
+            other => panic!("not TCP: {other:?}"),
+        }
     }
 }
 
-fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
-    Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
+/// `device`, and what is sent over it.
+fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
+    let sent = Arc::<Mutex<Vec<Sent>>>::default();
+    let noted = sent.clone();
+    let on_send = Box::new(move |packet: &[u8]| noted.lock().unwrap().push(Sent::of(packet)));
+    (Watched { inner: device, on_look: Box::new(|| Ok(())), on_send }, sent)
 }
 
 /// What a server sends of a request on an open connection that arrives together with the SYN of another, if its program takes
 /// `thinking` before it answers.
 async fn answers(thinking: Duration) -> Vec<Sent> {
     let (near, far) = MemoryDevice::pair();
-    let sent = Arc::<Mutex<Vec<Sent>>>::default();
-    let client = endpoint(near, "10.0.0.1");
-    let server = endpoint(Tapped { inner: far, sent: sent.clone() }, "10.0.0.2");
+    let (far, sent) = tapped(far);
+    let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
     let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
     let (asking, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
     let (mut asking, (mut answering, _)) = (asking.unwrap(), accepted.unwrap());
@@ -101,4 +77,18 @@ async fn a_syn_is_answered_at_once_and_takes_no_acknowledgement_along_that_can_l
 async fn who_thinks_for_longer_than_its_turn_is_not_waited_for() {
     let sent = answers(Duration::from_millis(30)).await;
     assert_eq!(sent[..3], [Sent::SynAck, Sent::Ack, Sent::Data], "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_do_not_stay_behind_when_nothing_more_moves() {
+    let (near, far) = MemoryDevice::pair();
+    let (far, sent) = tapped(far);
+    let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (asking, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+    let (_asking, _accepted) = (asking.unwrap(), accepted.unwrap());
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let counted = server.device_counters();
+    assert_eq!((counted.sent, counted.received), (sent.lock().unwrap().len() as u64, 2), "SYN-ACK; SYN, ACK");
+    assert!(counted.sent > 0);
 }

@@ -1,8 +1,8 @@
 //! How the cost of one thing grows with how much there is of others: `cargo bench -p brisk-tcp --bench growth`.
 //!
-//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these; bulk over 1, 10 or 100 connections at once; one
-//! acknowledgement with SACK while 10, 1,000 or 30,000 segments are in flight and one in 50 is lost. It is real time, so
-//! that the cost of memory that is not in the cache is part of it; the least of three runs. Nothing fails here: the
+//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these; bulk over
+//! 1, 10 or 100 connections at once; one acknowledgement with SACK while 10, 1,000 or 30,000 segments are in flight and
+//! one in 50 is lost. It is real time, so that the cost of memory that is not in the cache is part of it; the least of three runs. Nothing fails here: the
 //! machine decides too.
 
 #[path = "idle_connections/pair.rs"]

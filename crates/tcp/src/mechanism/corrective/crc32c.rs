@@ -37,6 +37,19 @@ mod tests {
         assert_eq!(append(append(0, b"12345"), b"6789"), 0xe306_9283);
     }
 
+    /// The library takes long pieces apart in three streams of 256 and of 8,192 bytes.
+    #[test]
+    fn long_pieces_come_out_as_by_table() {
+        let bytes: std::vec::Vec<u8> =
+            (0..60_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for len in [767, 768, 769, 24_575, 24_576, 24_577, 50_000] {
+            for start in [0, 1, 7] {
+                let piece = &bytes[start..start + len];
+                assert_eq!(append(0, piece), by_table(0, piece), "{len} bytes from {start}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn tables_and_instructions_agree(bytes: std::vec::Vec<u8>, cut: prop::sample::Index) {

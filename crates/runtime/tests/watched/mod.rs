@@ -1,0 +1,59 @@
+//! A device in memory that tells a test what its driver does with it.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use brisk_packet_io::device::Counters;
+use brisk_packet_io::memory::MemoryDevice;
+use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta};
+use brisk_runtime::Endpoint;
+
+/// Called with a packet.
+pub(crate) type OnPacket = dyn FnMut(&[u8]) + Send;
+
+/// A device that works as `inner` does.
+pub(crate) struct Watched {
+    pub(crate) inner: MemoryDevice,
+    /// Called when the driver looks for something to receive; an error is that of the device.
+    pub(crate) on_look: Box<dyn FnMut() -> io::Result<()> + Send>,
+    /// Called with each packet that is sent.
+    pub(crate) on_send: Box<OnPacket>,
+}
+
+impl Device for Watched {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match (self.on_look)() {
+            Ok(()) => self.inner.poll_readable(cx),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.inner.receive(budget, sink)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        (self.on_send)(packet);
+        self.inner.send(packet, tx)
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_writable(cx)
+    }
+
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+}
+
+pub(crate) fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
+    Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
+}
