@@ -1,7 +1,7 @@
 //! A host of the simulation: one stack and the applications that use it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig};
 use brisk_tcp::error::{ConnectError, ListenError};
@@ -123,8 +123,7 @@ struct Running {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) side: Side,
-    pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) stack: Stack,
+    pub(crate) stack: Box<Stack>,
     apps: Vec<Running>,
     owners: Owners,
     /// What applications noted, until the trace takes it; `None` without a trace.
@@ -132,11 +131,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(name: &str, side: Side, addresses: Vec<IpAddr>, stack: Stack) -> Host {
+    pub(crate) fn new(name: &str, side: Side, stack: Box<Stack>) -> Host {
         Host {
             name: name.to_owned(),
             side,
-            addresses,
             stack,
             apps: Vec::new(),
             owners: Owners::default(),

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod application;
+mod arena;
 mod content;
 pub mod fast_open;
 pub mod host;

@@ -22,7 +22,14 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Makes room for one more source and says which it is.
+    /// As a new one is, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.heap.clear();
+        self.armed.clear();
+        self.entries = 0;
+    }
+
+    /// Makes room for one more source, the first of which is number 0.
     pub(crate) fn add(&mut self) -> Source {
         self.armed.push(None);
         self.armed.len() - 1

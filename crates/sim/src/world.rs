@@ -16,6 +16,7 @@ use brisk_tcp::{Stack, StackConfig};
 use brisk_wire::Instant;
 
 use crate::application::Application;
+pub use crate::arena::Arena;
 use crate::host::{AppId, Host, HostId};
 use crate::pcapng::{Heading, InterfaceId, PcapngWriter};
 use crate::schedule::{Schedule, Source};
@@ -50,22 +51,10 @@ pub enum Point {
     Behind(usize),
 }
 
-/// Bytes an application reads at once.
-const READ_CHUNK: usize = 64 << 10;
-/// Buffers kept for reuse.
-const SPARE_BUFFERS: usize = 512;
-
 #[derive(Clone, Copy, Debug)]
 enum Woken {
     Host(usize),
     Direction(usize, Way),
-}
-
-/// Buffers that outlive a [`World`], so that a thousand small ones in a row allocate little.
-#[derive(Debug, Default)]
-pub struct Arena {
-    packets: Vec<Vec<u8>>,
-    scratch: Vec<u8>,
 }
 
 /// A simulation.
@@ -74,12 +63,10 @@ pub struct World {
     now: Instant,
     seed: u64,
     hosts: Vec<Host>,
-    host_sources: Vec<Source>,
     by_address: BTreeMap<IpAddr, usize>,
     links: Vec<Link<Vec<u8>>>,
-    link_sources: Vec<[Source; 2]>,
+    /// Its sources are the directions of the links, two each, and then the hosts.
     schedule: Schedule,
-    woken: Vec<Woken>,
     arena: Arena,
     unrouted: u64,
     captures: Vec<Capture>,
@@ -98,38 +85,28 @@ impl World {
         World::in_arena(links, seed, Arena::default())
     }
 
-    /// As [`World::chain`], with the buffers of an earlier world.
+    /// As [`World::chain`], with what an earlier world has left.
     pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
-        arena.scratch.resize(READ_CHUNK, 0);
-        let mut world = World {
+        arena.prepare();
+        let transparent = [LinkSpec::default()];
+        let links = if links.is_empty() { &transparent } else { links };
+        let mut schedule = arena.schedule();
+        let link = |(index, spec)| {
+            let _: [Source; 2] = [schedule.add(), schedule.add()];
+            Link::new(spec, derive(seed, &format!("link {index}")))
+        };
+        World {
             now: Instant::ZERO,
             seed,
             hosts: Vec::new(),
-            host_sources: Vec::new(),
             by_address: BTreeMap::new(),
-            links: Vec::new(),
-            link_sources: Vec::new(),
-            schedule: Schedule::default(),
-            woken: Vec::new(),
+            links: links.iter().enumerate().map(link).collect(),
+            schedule,
             arena,
             unrouted: 0,
             captures: Vec::new(),
             trace: None,
-        };
-        let transparent = [LinkSpec::default()];
-        let links = if links.is_empty() { &transparent } else { links };
-        for (index, spec) in links.iter().enumerate() {
-            world.links.push(Link::new(spec, derive(seed, &format!("link {index}"))));
-            let up = world.source(Woken::Direction(index, Way::Up));
-            let down = world.source(Woken::Direction(index, Way::Down));
-            world.link_sources.push([up, down]);
         }
-        world
-    }
-
-    fn source(&mut self, woken: Woken) -> Source {
-        self.woken.push(woken);
-        self.schedule.add()
     }
 
     /// Writes what happens from now on as JSON lines (see [`crate::trace`]). Hosts that are added
@@ -187,16 +164,13 @@ impl World {
     ) -> Result<HostId, ConfigError> {
         let observe = config.observe || self.trace.is_some();
         let config = StackConfig { addresses: addresses.to_vec(), observe, ..config };
-        let stack = Stack::new(config, derive(self.seed, &format!("stack {name}")))?;
+        let stack = self.arena.stack(config, derive(self.seed, &format!("stack {name}")))?;
         let index = self.hosts.len();
-        let mut host = Host::new(name, side, addresses.to_vec(), stack);
+        let mut host = Host::new(name, side, stack);
         host.notes = self.trace.is_some().then(Vec::new);
-        for address in &host.addresses {
-            self.by_address.insert(*address, index);
-        }
+        self.by_address.extend(addresses.iter().map(|address| (*address, index)));
         self.hosts.push(host);
-        let source = self.source(Woken::Host(index));
-        self.host_sources.push(source);
+        self.schedule.add();
         Ok(HostId(index))
     }
 
@@ -269,7 +243,7 @@ impl World {
         }
         let (at, source) = self.schedule.pop()?;
         self.now = at;
-        match self.woken[source] {
+        match self.woken(source) {
             Woken::Host(host) => {
                 self.hosts[host].wake(at, &mut self.arena.scratch);
                 self.settle(host);
@@ -295,9 +269,19 @@ impl World {
         true
     }
 
-    /// Ends the world and keeps its buffers.
+    /// Ends the world and keeps what the next one can use.
     pub fn into_arena(self) -> Arena {
-        self.arena
+        let World { hosts, schedule, mut arena, .. } = self;
+        arena.keep(hosts.into_iter().map(|host| host.stack), schedule);
+        arena
+    }
+
+    fn woken(&self, source: Source) -> Woken {
+        let way = if source.is_multiple_of(2) { Way::Up } else { Way::Down };
+        match source.checked_sub(2 * self.links.len()) {
+            None => Woken::Direction(source / 2, way),
+            Some(host) => Woken::Host(host),
+        }
     }
 
     /// Moves on what is due at the end of one direction of a link.
@@ -351,12 +335,12 @@ impl World {
         match host.filter(|host| self.hosts[*host].side == side) {
             Some(host) => {
                 self.hosts[host].stack.on_packet(&packet, Rx::default(), self.now);
-                self.recycle(packet);
+                self.arena.recycle(packet);
                 self.settle(host);
             }
             None => {
                 self.unrouted += 1;
-                self.recycle(packet);
+                self.arena.recycle(packet);
             }
         }
     }
@@ -385,9 +369,9 @@ impl World {
         };
         let mut any = false;
         loop {
-            let mut packet = self.arena.packets.pop().unwrap_or_default();
+            let mut packet = self.arena.packet();
             let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, &mut packet) else {
-                self.recycle(packet);
+                self.arena.recycle(packet);
                 return any;
             };
             any = true;
@@ -402,7 +386,7 @@ impl World {
                     let mut parts = Vec::new();
                     let fill = brisk_wire::ChecksumFill::Full;
                     brisk_wire::split(&packet, segment_size, fill, &mut |part| parts.push(part.to_vec()));
-                    self.recycle(packet);
+                    self.arena.recycle(packet);
                     for part in parts {
                         self.send(first, way, side, part);
                     }
@@ -416,26 +400,15 @@ impl World {
         self.offer(link, way, packet);
     }
 
-    fn recycle(&mut self, packet: Vec<u8>) {
-        if self.arena.packets.len() < SPARE_BUFFERS {
-            self.arena.packets.push(packet);
-        }
-    }
-
     fn rearm_host(&mut self, host: usize) {
         // What is overdue happens now: time does not go back.
         let due = self.hosts[host].next_wake().map(|due| due.max(self.now));
-        self.schedule.arm(self.host_sources[host], due);
+        self.schedule.arm(2 * self.links.len() + host, due);
     }
 
     fn rearm_direction(&mut self, link: usize, way: Way) {
-        let [up, down] = self.link_sources[link];
-        let source = match way {
-            Way::Up => up,
-            Way::Down => down,
-        };
         let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
-        self.schedule.arm(source, due);
+        self.schedule.arm(2 * link + usize::from(way == Way::Down), due);
     }
 }
 

@@ -91,6 +91,12 @@ impl<T> Slots<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// As a new one is, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+    }
+
     /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.
     pub(crate) fn insert<K: Key>(&mut self, tenant: T) -> K {
         if let Some(index) = self.free.pop()

@@ -21,6 +21,12 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
+    /// As new ones are, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.heap.clear();
+        self.place.clear();
+    }
+
     /// Sets, moves or (`None`) removes the deadline of `slot`.
     pub(crate) fn set(&mut self, slot: u32, at: Option<Instant>) {
         match (self.place_of(slot), at) {

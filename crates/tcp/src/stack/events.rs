@@ -68,6 +68,13 @@ fn place(event: &Event) -> Place {
 }
 
 impl EventQueue {
+    /// As a new one is, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.order.clear();
+        self.connections.0.clear();
+        self.listeners.0.clear();
+    }
+
     /// Adds an event unless one of its kind is waiting already.
     pub(crate) fn push(&mut self, event: Event) {
         let is_new = match place(&event) {

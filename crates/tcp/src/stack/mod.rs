@@ -22,6 +22,7 @@
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
 //! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
 //! | `events`, `stats` | what the application hears; what is counted |
+//! | `renew` | a stack made again in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
 //! | `chunked` | where half-open connections and TIME-WAITs are kept |
 //! | `conn_id`, `keys` | handles; secrets and chance |
@@ -71,6 +72,7 @@ mod open;
 mod parking;
 mod path;
 mod ports;
+mod renew;
 mod repair_memory;
 mod reset;
 mod settle;
