@@ -102,6 +102,7 @@ use keys::Purpose;
 use listener::Listener;
 use parking::{Idle, Look};
 use ports::Ports;
+use renew::Lists;
 use settle::{Phase, Slot};
 use share::Share;
 use spares::Spares;
@@ -205,24 +206,30 @@ impl Stack {
     /// The first value of `config` that is out of its range.
     pub fn new(config: StackConfig, seed: u64) -> Result<Stack, ConfigError> {
         config.validate()?;
+        Ok(Stack::with_lists(Lists::default(), config, seed))
+    }
+
+    /// The stack of a valid configuration in these lists, which are empty.
+    fn with_lists(lists: Lists, config: StackConfig, seed: u64) -> Stack {
+        let Lists { slots, listeners, deadlines, to_transmit, hurried, events } = lists;
         let hash = KeyedHash::new(seed);
         let challenge_limit = config.challenge_acks_per_second;
-        Ok(Stack {
+        Stack {
             stats: StackStats::default(),
             clock: Instant::ZERO,
-            slots: Slots::default(),
-            listeners: Slots::default(),
+            slots,
+            listeners,
             listening: HashMap::with_hasher(hash.clone()),
             half_open: HalfOpenTable::default(),
             time_wait: TimeWaitTable::new(config.msl),
             demux: Demux::new(hash.clone()),
-            deadlines: Deadlines::default(),
+            deadlines,
             idle: Idle::default(),
-            to_transmit: VecDeque::new(),
-            hurried: VecDeque::new(),
+            to_transmit,
+            hurried,
             answers: Answers::default(),
             early: VecDeque::new(),
-            events: EventQueue::default(),
+            events,
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
@@ -242,7 +249,7 @@ impl Stack {
             allowances: Allowances::default(),
             share: Share::default(),
             config,
-        })
+        }
     }
 }
 

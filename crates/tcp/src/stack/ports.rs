@@ -22,23 +22,35 @@ const MAX_STEP: u32 = 8;
 pub(crate) struct Ports {
     first: u16,
     count: u32,
+    seed: u64,
+    /// Drawn for the first choice: a server never makes one.
+    secrets: Option<PortSecrets>,
+    counters: [u32; COUNTERS],
+}
+
+#[derive(Debug)]
+struct PortSecrets {
     offset_key: Key,
     counter_key: Key,
-    counters: [u32; COUNTERS],
     chance: Chance,
+}
+
+impl PortSecrets {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance::new(seed, Purpose::Ports);
+        PortSecrets { offset_key: chance.key(), counter_key: chance.key(), chance }
+    }
 }
 
 impl Ports {
     /// Chooses from `range`, which is not empty.
     pub(crate) fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
-        let mut chance = Chance::new(seed, Purpose::Ports);
         Ports {
             first: *range.start(),
             count: u32::from(range.end().saturating_sub(*range.start())) + 1,
-            offset_key: chance.key(),
-            counter_key: chance.key(),
+            seed,
+            secrets: None,
             counters: [0; COUNTERS],
-            chance,
         }
     }
 
@@ -61,9 +73,10 @@ impl Ports {
         remote: SocketAddr,
         mut is_free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let offset = hash(&self.offset_key, local, remote) as u32;
-        let counter = &mut self.counters[hash(&self.counter_key, local, remote) as usize % COUNTERS];
-        *counter = counter.wrapping_add(1 + self.chance.below(MAX_STEP));
+        let secrets = self.secrets.get_or_insert_with(|| PortSecrets::new(self.seed));
+        let offset = hash(&secrets.offset_key, local, remote) as u32;
+        let counter = &mut self.counters[hash(&secrets.counter_key, local, remote) as usize % COUNTERS];
+        *counter = counter.wrapping_add(1 + secrets.chance.below(MAX_STEP));
         for _ in 0..self.count.min(most) {
             let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
             if is_free(port) {

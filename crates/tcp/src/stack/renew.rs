@@ -3,9 +3,50 @@
 //! A simulation gives every short transfer stacks of its own, so that nothing but the seed decides about it, and may
 //! run a hundred thousand of them a second. The lists of a stack are what each of them would have to grow again.
 
+use alloc::collections::VecDeque;
+use core::mem::take;
+
 use super::Stack;
+use super::conn_id::{ConnId, Slots};
+use super::deadlines::Deadlines;
+use super::events::EventQueue;
+use super::listener::Listener;
+use super::settle::Slot;
 use crate::config::StackConfig;
 use crate::error::ConfigError;
+
+/// The lists that every connection goes through. What is in none of them begins anew with every stack.
+#[derive(Default)]
+pub(super) struct Lists {
+    pub(super) slots: Slots<Slot>,
+    pub(super) listeners: Slots<Listener>,
+    pub(super) deadlines: Deadlines,
+    pub(super) to_transmit: VecDeque<ConnId>,
+    pub(super) hurried: VecDeque<ConnId>,
+    pub(super) events: EventQueue,
+}
+
+impl Lists {
+    /// The lists of a stack that is over, emptied.
+    fn of(stack: &mut Stack) -> Lists {
+        let mut lists = Lists {
+            slots: take(&mut stack.slots),
+            listeners: take(&mut stack.listeners),
+            deadlines: take(&mut stack.deadlines),
+            to_transmit: take(&mut stack.to_transmit),
+            hurried: take(&mut stack.hurried),
+            events: take(&mut stack.events),
+        };
+        let Lists { slots, listeners, deadlines, to_transmit, hurried, events } = &mut lists;
+        slots.clear();
+        listeners.clear();
+        deadlines.clear();
+        to_transmit.clear();
+        hurried.clear();
+        events.clear();
+        lists
+    }
+}
 
 impl Stack {
     /// Makes this stack what [`Stack::new`] makes of `config` and `seed`. Nothing is left of its connections, listeners
@@ -14,27 +55,10 @@ impl Stack {
     /// # Errors
     /// As [`Stack::new`]; the stack then is what it was.
     pub fn renew(&mut self, config: StackConfig, seed: u64) -> Result<(), ConfigError> {
-        let mut new = Stack::new(config, seed)?;
-        new.take_lists_of(self);
-        *self = new;
+        config.validate()?;
+        let lists = Lists::of(self);
+        *self = Stack::with_lists(lists, config, seed);
         Ok(())
-    }
-
-    /// Continues in the lists of `old`, which this stack finds empty: those of which every connection makes use. What is
-    /// not named here begins anew.
-    fn take_lists_of(&mut self, old: &mut Stack) {
-        core::mem::swap(&mut self.slots, &mut old.slots);
-        core::mem::swap(&mut self.listeners, &mut old.listeners);
-        core::mem::swap(&mut self.deadlines, &mut old.deadlines);
-        core::mem::swap(&mut self.to_transmit, &mut old.to_transmit);
-        core::mem::swap(&mut self.hurried, &mut old.hurried);
-        core::mem::swap(&mut self.events, &mut old.events);
-        self.slots.clear();
-        self.listeners.clear();
-        self.deadlines.clear();
-        self.to_transmit.clear();
-        self.hurried.clear();
-        self.events.clear();
     }
 }
 

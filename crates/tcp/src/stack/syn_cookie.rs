@@ -21,6 +21,7 @@
 //! connection from a cookie has neither window scaling nor SACK nor ECN. A blind guess succeeds with
 //! 16 of 2^32 (eight MSS values, two epochs), and only while cookies are being sent.
 
+use core::cell::OnceCell;
 use core::hash::{Hash, Hasher};
 
 use brisk_wire::SeqNum;
@@ -43,15 +44,28 @@ const NO_SCALE: u8 = 15;
 /// Makes and checks cookies.
 #[derive(Debug)]
 pub(crate) struct CookieJar {
-    mac_key: Key,
-    mask_key: Key,
+    seed: u64,
+    /// Drawn for the first cookie: most stacks never send one.
+    keys: OnceCell<Keys>,
+}
+
+#[derive(Debug)]
+struct Keys {
+    mac: Key,
+    mask: Key,
 }
 
 impl CookieJar {
     /// The jar of the stack with this seed.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut chance = Chance::new(seed, Purpose::SynCookies);
-        CookieJar { mac_key: chance.key(), mask_key: chance.key() }
+        CookieJar { seed, keys: OnceCell::new() }
+    }
+
+    fn keys(&self) -> &Keys {
+        self.keys.get_or_init(|| {
+            let mut chance = Chance::new(self.seed, Purpose::SynCookies);
+            Keys { mac: chance.key(), mask: chance.key() }
+        })
     }
 
     /// The initial sequence number that keeps `params` for the SYN with sequence number `irs`; `None` if
@@ -93,13 +107,13 @@ impl CookieJar {
     }
 
     fn mac(&self, tuple: &FourTuple, irs: SeqNum, epoch: u64, index: usize, bits: Option<u8>) -> u32 {
-        let mut hasher = SipHasher24::new_with_key(&self.mac_key);
+        let mut hasher = SipHasher24::new_with_key(&self.keys().mac);
         (tuple, irs.0, epoch, index as u8, bits).hash(&mut hasher);
         (hasher.finish() & 0x00ff_ffff) as u32
     }
 
     fn mask(&self, tuple: &FourTuple, irs: SeqNum) -> u8 {
-        let mut hasher = SipHasher24::new_with_key(&self.mask_key);
+        let mut hasher = SipHasher24::new_with_key(&self.keys().mask);
         (tuple, irs.0).hash(&mut hasher);
         hasher.finish() as u8
     }
