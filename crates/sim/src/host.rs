@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig};
-use brisk_tcp::error::{ConnectError, ListenError};
+use brisk_tcp::connection::State;
+use brisk_tcp::error::{ConnectError, ListenError, ReadError};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::Instant;
 
@@ -80,9 +81,22 @@ impl HostView<'_> {
     ///
     /// # Errors
     /// As [`Stack::read`].
-    pub fn read(&mut self, id: ConnId) -> Result<&[u8], brisk_tcp::error::ReadError> {
+    pub fn read(&mut self, id: ConnId) -> Result<&[u8], ReadError> {
+        if self.has_nothing_new(id) {
+            return Err(ReadError::WouldBlock);
+        }
         let len = self.stack.read(id, self.scratch, self.now)?;
         Ok(&self.scratch[..len])
+    }
+
+    /// True if there is nothing to read and the peer has not said that this is all: applications read until they are told
+    /// so, and a look costs less than a call that changes nothing.
+    fn has_nothing_new(&self, id: ConnId) -> bool {
+        let is_open = matches!(
+            self.stack.state(id),
+            Some(State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
+        );
+        is_open && self.stack.readable(id) == 0
     }
 
     /// Writes a line about the application to the event trace, if there is one.

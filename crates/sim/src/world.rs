@@ -286,7 +286,7 @@ impl World {
 
     /// Moves on what is due at the end of one direction of a link.
     fn depart(&mut self, link: usize, way: Way) {
-        while let Some((_, packet)) = direction(&mut self.links[link], way).poll(self.now) {
+        while let Some(packet) = self.due(link, way) {
             let next = match way {
                 Way::Up => Some(link + 1).filter(|next| *next < self.links.len()),
                 Way::Down => link.checked_sub(1),
@@ -304,6 +304,13 @@ impl World {
             }
         }
         self.rearm_direction(link, way);
+    }
+
+    /// The next packet that is due at the end of one direction of a link.
+    fn due(&mut self, link: usize, way: Way) -> Option<Vec<u8>> {
+        let direction = direction(&mut self.links[link], way);
+        direction.next_departure().filter(|due| *due <= self.now)?;
+        direction.poll(self.now).map(|(_, packet)| packet)
     }
 
     /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
@@ -347,12 +354,10 @@ impl World {
 
     /// Lets a host react until it has nothing more to say at this instant.
     fn settle(&mut self, host: usize) {
-        loop {
-            let events = self.hosts[host].deliver_events(self.now, &mut self.arena.scratch);
-            let transmitted = self.transmit(host);
-            if !events && !transmitted {
-                break;
-            }
+        self.hosts[host].deliver_events(self.now, &mut self.arena.scratch);
+        self.transmit(host);
+        while self.hosts[host].deliver_events(self.now, &mut self.arena.scratch) {
+            self.transmit(host);
         }
         if let Some(trace) = &mut self.trace {
             trace.host(self.now, &mut self.hosts[host]);
@@ -360,21 +365,19 @@ impl World {
         self.rearm_host(host);
     }
 
-    /// Puts everything that a host has to send onto the path. True if there was something.
-    fn transmit(&mut self, host: usize) -> bool {
+    /// Puts everything that a host has to send onto the path.
+    fn transmit(&mut self, host: usize) {
         let side = self.hosts[host].side;
         let (first, way) = match side {
             Side::A => (0, side.away()),
             Side::B => (self.links.len() - 1, side.away()),
         };
-        let mut any = false;
         loop {
             let mut packet = self.arena.packet();
             let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, &mut packet) else {
                 self.arena.recycle(packet);
-                return any;
+                return;
             };
-            any = true;
             match transmit.segment_size {
                 None => {
                     if transmit.partial_checksum {
