@@ -36,6 +36,7 @@ impl Instant {
     }
 
     /// The earlier of two deadlines, of which either may not hold.
+    #[inline]
     pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
         // No deadline is 0 in memory: one less, and it is the latest there could be.
         let from_origin = |at: Option<Instant>| at.map_or(0, |at| at.0.get()).wrapping_sub(1);
