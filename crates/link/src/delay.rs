@@ -6,7 +6,6 @@
 use crate::seeds::{ChaCha8Rng, below, chance, rng};
 use crate::units::Ratio;
 use alloc::collections::{BinaryHeap, VecDeque};
-use alloc::format;
 use core::cmp::Ordering;
 use core::time::Duration;
 
@@ -105,7 +104,7 @@ impl<P> DelayLine<P> {
         seed: u64,
         name: &str,
     ) -> Self {
-        let generator = |element: &str| rng(seed, &format!("{name}/{element}"));
+        let generator = |element: &str| rng(seed, format_args!("{name}/{element}"));
         DelayLine {
             delay: nanos(delay),
             jitter: jitter.map(|most| (nanos(most), generator("jitter"))),

@@ -16,7 +16,6 @@ use crate::rate::Serialiser;
 use crate::seeds::rng;
 use crate::spec::{DirectionSpec, Mtu};
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
@@ -97,10 +96,10 @@ impl<P: Parcel> Direction<P> {
         let serialiser = spec.rate.as_ref().and_then(|rate| Serialiser::new(rate, nanos_of(began)));
         let queue = Queue::new(spec.queue.unwrap_or(Depth::DEFAULT), spec.ecn_mark);
         let loss = |(index, loss): (usize, &crate::LossSpec)| {
-            loss.model(rng(seed, &format!("{name}/loss/{index}")), began)
+            loss.model(rng(seed, format_args!("{name}/loss/{index}")), began)
         };
         let middlebox = |(index, middlebox): (usize, &crate::MiddleboxSpec)| {
-            let own = rng(seed, &format!("{name}/middlebox/{index}"));
+            let own = rng(seed, format_args!("{name}/middlebox/{index}"));
             Middlebox::new(*middlebox, way, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
         };
         let mut middleboxes: Vec<Middlebox<P>> = spec.middleboxes.iter().enumerate().map(middlebox).collect();

@@ -93,7 +93,7 @@ impl World {
         let mut schedule = arena.schedule();
         let link = |(index, spec)| {
             let _: [Source; 2] = [schedule.add(), schedule.add()];
-            Link::new(spec, derive(seed, &format!("link {index}")))
+            Link::new(spec, derive(seed, format_args!("link {index}")))
         };
         World {
             now: Instant::ZERO,
@@ -164,7 +164,7 @@ impl World {
     ) -> Result<HostId, ConfigError> {
         let observe = config.observe || self.trace.is_some();
         let config = StackConfig { addresses: addresses.to_vec(), observe, ..config };
-        let stack = self.arena.stack(config, derive(self.seed, &format!("stack {name}")))?;
+        let stack = self.arena.stack(config, derive(self.seed, format_args!("stack {name}")))?;
         let index = self.hosts.len();
         let mut host = Host::new(name, side, stack);
         host.notes = self.trace.is_some().then(Vec::new);
