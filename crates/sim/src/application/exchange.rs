@@ -34,6 +34,7 @@ impl Exchange {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         let len = self.request.max(HEADER as u32);
+        out.reserve(len as usize);
         out.extend(len.to_be_bytes());
         out.extend(self.response.to_be_bytes());
         out.extend(u32::try_from(self.think.as_micros()).unwrap_or(u32::MAX).to_be_bytes());
