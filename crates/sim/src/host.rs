@@ -146,14 +146,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(name: &str, side: Side, stack: Box<Stack>) -> Host {
-        Host {
-            name: name.to_owned(),
-            side,
-            stack,
-            apps: Vec::new(),
-            owners: Owners::default(),
-            notes: None,
-        }
+        Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
     }
 
     pub(crate) fn add_app(&mut self, starts: Instant, app: Box<dyn Application>) -> usize {

@@ -40,6 +40,12 @@ impl<T> Chunked<T> {
         }
     }
 
+    /// As a new one is, in the storage of the first chunk.
+    pub(crate) fn clear(&mut self) {
+        self.chunks.truncate(1);
+        self.chunks.iter_mut().for_each(Vec::clear);
+    }
+
     /// The value at `index`.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         self.chunks.get(index / CHUNK)?.get(index % CHUNK)
@@ -73,6 +79,12 @@ impl<T> Places<T> {
     /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
+    }
+
+    /// As new ones are, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.free.clear();
     }
 
     /// Puts a value in; answers its place. The caller bounds the number of values below 2^32.

@@ -186,7 +186,7 @@ pub(crate) struct Demux {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+pub(super) struct Entry {
     hash: u32,
     target: u32,
 }
@@ -199,9 +199,16 @@ impl Entry {
 }
 
 impl Demux {
-    /// An empty table.
-    pub(crate) fn new(hash: KeyedHash) -> Self {
-        Demux { hash, entries: HashTable::new() }
+    /// The table with this hash and these entries, of which there are none.
+    pub(crate) fn new(hash: KeyedHash, entries: HashTable<Entry>) -> Self {
+        Demux { hash, entries }
+    }
+
+    /// The entries of a table that is no longer needed, emptied.
+    pub(super) fn take_entries(&mut self) -> HashTable<Entry> {
+        let mut entries = core::mem::take(&mut self.entries);
+        entries.clear();
+        entries
     }
 
     /// Number of four-tuples.
@@ -279,7 +286,7 @@ mod tests {
             tuple("10.0.0.1:80", "10.0.0.2:82"),
             tuple("[2001:db8::1]:80", "[2001:db8::2]:81"),
         ];
-        let mut demux = Demux::new(KeyedHash::new(1));
+        let mut demux = Demux::new(KeyedHash::new(1), HashTable::new());
         let owner = |target| match target {
             Target::Connection(place) => &tuples[place as usize],
             Target::HalfOpen(place) => &tuples[place as usize - 5],

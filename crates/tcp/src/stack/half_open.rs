@@ -260,6 +260,15 @@ impl Default for HalfOpenTable {
 }
 
 impl HalfOpenTable {
+    /// As a new one is, in the same storage.
+    pub(super) fn clear(&mut self) {
+        let HalfOpenTable { entries, deadlines, due, warm } = self;
+        entries.clear();
+        deadlines.clear();
+        *due = Instant::ZERO;
+        warm.clear();
+    }
+
     /// Timers up to `now` may fire.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.due = self.due.max(now);

@@ -211,7 +211,17 @@ impl Stack {
 
     /// The stack of a valid configuration in these lists, which are empty.
     fn with_lists(lists: Lists, config: StackConfig, seed: u64) -> Stack {
-        let Lists { slots, listeners, deadlines, to_transmit, hurried, events } = lists;
+        let Lists {
+            slots,
+            listeners,
+            tuples,
+            half_open,
+            time_waits,
+            deadlines,
+            to_transmit,
+            hurried,
+            events,
+        } = lists;
         let hash = KeyedHash::new(seed);
         let challenge_limit = config.challenge_acks_per_second;
         Stack {
@@ -220,9 +230,9 @@ impl Stack {
             slots,
             listeners,
             listening: HashMap::with_hasher(hash.clone()),
-            half_open: HalfOpenTable::default(),
-            time_wait: TimeWaitTable::new(config.msl),
-            demux: Demux::new(hash.clone()),
+            half_open,
+            time_wait: TimeWaitTable::new(time_waits, config.msl),
+            demux: Demux::new(hash.clone(), tuples),
             deadlines,
             idle: Idle::default(),
             to_transmit,
