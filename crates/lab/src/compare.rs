@@ -232,8 +232,9 @@ fn run_chunk(
         if stop.load(Ordering::Relaxed) {
             break;
         }
+        let drawn = comparison.drawn(index);
         for (arm, results) in by_arm.iter_mut().enumerate() {
-            results.push((index, comparison.run_one(arm, acquaintances, index, &mut arena)?));
+            results.push((index, comparison.run_one(arm, acquaintances, drawn, &mut arena)?));
         }
         progress(comparison.arms.len() as u64);
     }
@@ -290,8 +291,8 @@ impl ArmReport {
         let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
         let wanted =
             [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
-        let mut rng = brisk_link::seeds::rng(seed, "bootstrap");
-        let [mean, p50, p90, p99] = times.intervals(wanted, &mut rng);
+        let rng = brisk_link::seeds::rng(seed, "bootstrap");
+        let [mean, p50, p90, p99] = times.intervals(wanted, &rng);
         let Totals { n, wire_bytes, payload_bytes, timeouts, retransmits, hit, repaired } = totals;
         ArmReport {
             name: name.to_owned(),

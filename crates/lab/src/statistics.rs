@@ -4,7 +4,9 @@
 //! Intervals are percentile bootstrap intervals (Efron 1979): the sample is drawn again with replacement
 //! many times from a seeded generator, so that the same sample gives the same interval.
 
+use brisk_link::seeds::ChaCha8Rng;
 use rand_core::RngCore;
+use rayon::prelude::*;
 
 /// A sample in ascending order.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,6 +43,8 @@ const RESAMPLES: usize = 1000;
 const FEWEST_RESAMPLES: usize = 200;
 /// Values drawn in total above which there are fewer resamples: about a second of work.
 const DRAWS: usize = 20_000_000;
+/// A resample has few values more often than this.
+const USUAL: usize = 4;
 
 impl Sample {
     /// Sorts the values; what is not a number is left out.
@@ -70,37 +74,67 @@ impl Sample {
         interpolated(self.0.len(), q, |rank| self.0.get(rank).copied().unwrap_or(f64::NAN))
     }
 
-    /// 95 % intervals of several statistics, all from the same resamples.
-    pub fn intervals<const N: usize>(&self, wanted: [Statistic; N], rng: &mut impl RngCore) -> [Interval; N] {
+    /// 95 % intervals of several statistics, all from the same resamples, which are drawn on all cores from where `rng`
+    /// stands: each takes a word for each value, so that one is found without drawing those before it.
+    pub fn intervals<const N: usize>(&self, wanted: [Statistic; N], rng: &ChaCha8Rng) -> [Interval; N] {
         let n = self.0.len();
         if n == 0 {
             return [[f64::NAN; 2]; N];
         }
         let resamples = (DRAWS / n).clamp(FEWEST_RESAMPLES, RESAMPLES);
-        let mut found: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(resamples));
-        let mut times_drawn = vec![0u32; n];
-        // Rank r of the resample is the value at ranks[r]: counting keeps it sorted.
-        let mut ranks = Vec::with_capacity(n);
-        for _ in 0..resamples {
-            times_drawn.fill(0);
-            for _ in 0..n {
-                times_drawn[below(n, rng)] += 1;
-            }
-            ranks.clear();
-            for (index, times) in times_drawn.iter().enumerate() {
-                ranks.extend(std::iter::repeat_n(index, *times as usize));
-            }
-            for (values, statistic) in found.iter_mut().zip(wanted) {
-                values.push(match statistic {
-                    Statistic::Mean => ranks.iter().map(|index| self.0[*index]).sum::<f64>() / n as f64,
-                    Statistic::Quantile(q) => interpolated(n, q, |rank| self.0[ranks[rank]]),
-                });
-            }
-        }
-        found.map(|values| {
-            let values = Sample::new(values);
+        let found: Vec<[f64; N]> = (0..resamples)
+            .into_par_iter()
+            .map_init(Resample::default, |resample, index| {
+                let mut rng = rng.clone();
+                rng.set_word_pos(rng.get_word_pos() + (index * n) as u128);
+                resample.draw(&self.0, &mut rng);
+                wanted.map(|statistic| resample.statistic(statistic))
+            })
+            .collect();
+        std::array::from_fn(|at| {
+            let values = Sample::new(found.iter().map(|values| values[at]).collect());
             [values.quantile(0.025), values.quantile(0.975)]
         })
+    }
+}
+
+/// A sample drawn again from itself, with replacement.
+#[derive(Default)]
+struct Resample {
+    times_drawn: Vec<u32>,
+    /// In ascending order, and beyond `n` of them room to write into.
+    values: Vec<f64>,
+    n: usize,
+}
+
+impl Resample {
+    /// Draws as many of the values, which ascend, as there are. Counting them keeps them sorted.
+    fn draw(&mut self, from: &[f64], rng: &mut impl RngCore) {
+        self.n = from.len();
+        self.times_drawn.clear();
+        self.times_drawn.resize(self.n, 0);
+        for _ in 0..self.n {
+            self.times_drawn[below(self.n, rng)] += 1;
+        }
+        self.values.resize(self.n + USUAL, 0.0);
+        let mut end = 0;
+        for (value, times) in from.iter().zip(&self.times_drawn) {
+            // So often it is written in any case: to write too much costs less than to guess each time how much.
+            self.values[end..end + USUAL].fill(*value);
+            let next = end + *times as usize;
+            if *times as usize > USUAL {
+                self.values[end..next].fill(*value);
+            }
+            end = next;
+        }
+    }
+
+    fn statistic(&self, statistic: Statistic) -> f64 {
+        let values = &self.values[..self.n];
+        match statistic {
+            Statistic::Mean => values.iter().sum::<f64>() / self.n as f64,
+            Statistic::Quantile(q) => interpolated(self.n, q, |rank| values[rank]),
+        }
     }
 }
 
@@ -125,7 +159,7 @@ pub(crate) fn below(n: usize, rng: &mut impl RngCore) -> usize {
 mod tests {
     use super::*;
 
-    fn rng(seed: u64) -> impl RngCore {
+    fn rng(seed: u64) -> ChaCha8Rng {
         brisk_link::seeds::rng(seed, "test")
     }
 
@@ -143,16 +177,16 @@ mod tests {
     fn nothing_has_no_mean_and_no_quantile() {
         let nothing = Sample::new(vec![f64::NAN]);
         assert!(nothing.is_empty() && nothing.mean().is_nan() && nothing.quantile(0.5).is_nan());
-        assert!(nothing.intervals([Statistic::Mean], &mut rng(1))[0][0].is_nan());
+        assert!(nothing.intervals([Statistic::Mean], &rng(1))[0][0].is_nan());
     }
 
     #[test]
     fn intervals_repeat_with_the_seed_and_hold_the_value() {
         let sample = Sample::new((0..500).map(|i| f64::from(i * i % 997)).collect());
         let wanted = [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
-        let first = sample.intervals(wanted, &mut rng(1));
-        assert_eq!(first, sample.intervals(wanted, &mut rng(1)));
-        assert_ne!(first, sample.intervals(wanted, &mut rng(2)));
+        let first = sample.intervals(wanted, &rng(1));
+        assert_eq!(first, sample.intervals(wanted, &rng(1)));
+        assert_ne!(first, sample.intervals(wanted, &rng(2)));
         for ([low, high], value) in
             first.iter().zip([sample.mean(), sample.quantile(0.5), sample.quantile(0.99)])
         {
@@ -165,7 +199,7 @@ mod tests {
     fn the_interval_of_a_mean_is_as_wide_as_theory_says() {
         let n = 2000;
         let sample = Sample::new((0..n).map(f64::from).collect());
-        let [[low, high]] = sample.intervals([Statistic::Mean], &mut rng(3));
+        let [[low, high]] = sample.intervals([Statistic::Mean], &rng(3));
         let expected = 2.0 * 1.96 * f64::from(n) / 12f64.sqrt() / f64::from(n).sqrt();
         assert!((high - low) / expected > 0.9 && (high - low) / expected < 1.1, "{} {expected}", high - low);
     }

@@ -125,8 +125,8 @@ impl Times {
 
     fn of(times: Vec<f64>, seed: u64) -> Times {
         let sample = Sample::new(times);
-        let mut rng = brisk_link::seeds::rng(seed, "real");
-        let [mean_ci95] = sample.intervals([Statistic::Mean], &mut rng);
+        let rng = brisk_link::seeds::rng(seed, "real");
+        let [mean_ci95] = sample.intervals([Statistic::Mean], &rng);
         Times {
             mean: sample.mean(),
             mean_ci95,
