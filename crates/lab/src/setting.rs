@@ -14,6 +14,7 @@ use brisk_sim::transaction::{
 use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
+use rayon::prelude::*;
 use thiserror::Error;
 
 use crate::arms::Arm;
@@ -80,6 +81,16 @@ pub struct Burst {
 /// What the arms have learnt of the paths beforehand: for each arm, for each path.
 pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
 
+/// What chance gives a transaction before it begins: the same in every arm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drawn {
+    seed: u64,
+    /// The place of its path.
+    path: usize,
+    /// Bytes of its response.
+    response: u64,
+}
+
 impl Comparison {
     /// The paths that a transaction can meet.
     fn paths(&self) -> &[LinkSpec] {
@@ -95,7 +106,7 @@ impl Comparison {
     /// What keeps a transaction from being simulated.
     pub(crate) fn acquaintances(&self) -> Result<Acquaintances, TransactionError> {
         let of_arm = |arm| self.paths().iter().map(|path| self.acquaint(arm, path)).collect();
-        self.arms.iter().map(of_arm).collect()
+        self.arms.par_iter().map(of_arm).collect()
     }
 
     /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the path what it
@@ -124,7 +135,7 @@ impl Comparison {
         Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
     }
 
-    /// Transaction `index` of one arm, given by its place.
+    /// A transaction of one arm, given by its place.
     ///
     /// # Errors
     /// What keeps it from being simulated.
@@ -132,10 +143,10 @@ impl Comparison {
         &self,
         arm: usize,
         known: &Acquaintances,
-        index: u64,
+        drawn: Drawn,
         arena: &mut Arena,
     ) -> Result<TransactionResult, TransactionError> {
-        let (path, seed) = self.place(index);
+        let Drawn { seed, path, response } = drawn;
         let (tcp, link) = (&self.arms[arm].tcp, &self.paths()[path]);
         let fast_open = self.arms[arm].fast_open;
         let known = known[arm][path].as_ref();
@@ -153,7 +164,6 @@ impl Comparison {
             };
             return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
         }
-        let response = self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
         if let Some(beside) = &self.setting.beside {
             let exchange = |pause| Exchange { request: self.request, pause, ..Exchange::of(response) };
             let spec = NeighbourSpec {
@@ -192,13 +202,14 @@ impl Comparison {
         }
     }
 
-    /// Path and seed of a transaction: of several paths each transaction meets one.
-    fn place(&self, index: u64) -> (usize, u64) {
+    /// What chance gives a transaction before it begins.
+    pub(crate) fn drawn(&self, index: u64) -> Drawn {
         let seed = seeds::of_transaction(self.seed, index);
-        match self.paths().len() {
-            1 => (0, seed),
-            more => (brisk_link::seeds::rng(seed, "path").next_u32() as usize % more, seed),
-        }
+        let path = match self.paths().len() {
+            1 => 0,
+            more => brisk_link::seeds::rng(seed, "path").next_u32() as usize % more,
+        };
+        Drawn { seed, path, response: self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size")) }
     }
 
     /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
@@ -211,10 +222,9 @@ impl Comparison {
         if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
             return Err(RecordError::Kind);
         }
-        let (path, seed) = self.place(index);
+        let Drawn { seed, path, response } = self.drawn(index);
         let link = &self.paths()[path];
         let known = self.acquaint(&self.arms[arm], link)?;
-        let response = self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size"));
         let spec = TransactionSpec {
             known: known.as_ref(),
             fast_open: self.arms[arm].fast_open,
