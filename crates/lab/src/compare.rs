@@ -50,8 +50,10 @@ pub struct Comparison {
 /// A transaction and its number.
 pub(crate) type Numbered = (u64, TransactionResult);
 
-/// Transactions that a core takes at a time.
+/// Transactions that a core takes at a time, at most: so many make good use of an [`Arena`].
 const CHUNK: u64 = 32;
+/// Times that a core takes some, at least: no core waits for longer than this part of the whole while another one works.
+const TURNS: u64 = 16;
 
 /// The result of a comparison, in the shape of `whatif --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -199,13 +201,15 @@ pub(crate) fn transactions(
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
-    let chunks = comparison.n.div_ceil(CHUNK);
+    let chunk = (comparison.n / (rayon::current_num_threads() as u64 * TURNS)).clamp(1, CHUNK);
     let acquaintances = comparison.acquaintances()?;
-    let done: Vec<Vec<Vec<Numbered>>> = (0..chunks)
+    let done: Vec<Vec<Vec<Numbered>>> = (0..comparison.n.div_ceil(chunk) as usize)
         .into_par_iter()
-        .map(|chunk| {
-            let end = ((chunk + 1) * CHUNK).min(comparison.n);
-            let numbers = (chunk * CHUNK..end).filter(|index| wanted(*index));
+        .with_max_len(1)
+        .map(|turn| {
+            let start = turn as u64 * chunk;
+            let end = (start + chunk).min(comparison.n);
+            let numbers = (start..end).filter(|index| wanted(*index));
             run_chunk(comparison, &acquaintances, numbers, progress, stop)
         })
         .collect::<Result<_, TransactionError>>()?;
@@ -227,7 +231,7 @@ fn run_chunk(
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
     let mut arena = Arena::default();
-    let mut by_arm = vec![Vec::with_capacity(CHUNK as usize); comparison.arms.len()];
+    let mut by_arm = vec![Vec::new(); comparison.arms.len()];
     for index in numbers {
         if stop.load(Ordering::Relaxed) {
             break;

@@ -74,8 +74,7 @@ impl Sample {
         interpolated(self.0.len(), q, |rank| self.0.get(rank).copied().unwrap_or(f64::NAN))
     }
 
-    /// 95 % intervals of several statistics, all from the same resamples, which are drawn on all cores from where `rng`
-    /// stands: each takes a word for each value, so that one is found without drawing those before it.
+    /// 95 % intervals of several statistics, all from the same resamples, which are drawn on all cores.
     pub fn intervals<const N: usize>(&self, wanted: [Statistic; N], rng: &ChaCha8Rng) -> [Interval; N] {
         let n = self.0.len();
         if n == 0 {
@@ -85,9 +84,7 @@ impl Sample {
         let found: Vec<[f64; N]> = (0..resamples)
             .into_par_iter()
             .map_init(Resample::default, |resample, index| {
-                let mut rng = rng.clone();
-                rng.set_word_pos(rng.get_word_pos() + (index * n) as u128);
-                resample.draw(&self.0, &mut rng);
+                resample.draw(&self.0, &mut resampler(rng, index, n));
                 wanted.map(|statistic| resample.statistic(statistic))
             })
             .collect();
@@ -150,7 +147,15 @@ fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
     low + (high - low) * (rank - below as f64)
 }
 
-/// Uniform in 0..n; the bias of the multiplication is below n / 2^32.
+/// The generator of a resample, given by its place among others that draw as many words from where `rng` stands: the one
+/// that it would find if those before it had been drawn.
+pub(crate) fn resampler(rng: &ChaCha8Rng, place: usize, words: usize) -> ChaCha8Rng {
+    let mut own = rng.clone();
+    own.set_word_pos(rng.get_word_pos() + place as u128 * words as u128);
+    own
+}
+
+/// Uniform in 0..n, by one word; the bias of the multiplication is below n / 2^32.
 pub(crate) fn below(n: usize, rng: &mut impl RngCore) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
@@ -191,6 +196,17 @@ mod tests {
             first.iter().zip([sample.mean(), sample.quantile(0.5), sample.quantile(0.99)])
         {
             assert!(*low <= value && value <= *high && low < high, "{low} {value} {high}");
+        }
+    }
+
+    #[test]
+    fn resamples_are_drawn_as_if_one_after_the_other() {
+        let (mut in_turn, start) = (rng(4), rng(4));
+        for place in 0..5 {
+            let mut own = resampler(&start, place, 7);
+            for _ in 0..7 {
+                assert_eq!(below(1_000_000, &mut own), below(1_000_000, &mut in_turn));
+            }
         }
     }
 

@@ -1,7 +1,9 @@
 //! Expectations against results: what the paper has, what we have, how sure we are, and whether it is as
 //! expected.
 
+use brisk_link::seeds::ChaCha8Rng;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::compare::{ArmReport, Report};
@@ -10,7 +12,7 @@ use crate::plan::run::{RunError, comparison};
 use crate::plan::store::{Row, Store};
 use crate::plan::{Cell, Expectation, Plan};
 use crate::real::report::RealReport;
-use crate::statistics::{Interval, below};
+use crate::statistics::{Interval, below, resampler};
 
 /// Draws of the bootstrap for one figure.
 const RESAMPLES: usize = 300;
@@ -182,32 +184,32 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
 /// The percentile bootstrap over transactions: an arm and the first one are drawn together, because they met
 /// the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
-    let mut rng = brisk_link::seeds::rng(seed, "judge");
+    let rng = brisk_link::seeds::rng(seed, "judge");
     let n = arm.len().min(base.len());
-    middle(|| {
-        let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
+    middle(&rng, n, |rng| {
+        let drawn: Vec<usize> = (0..n).map(|_| below(n, rng)).collect();
         metric.value(arm, base, rtt_us, &drawn)
     })
 }
 
 /// Where the figure of `n` transactions of each arm would lie that another one had measured of the same thing. Ours are
 /// drawn again for our error, and `n` of those for that of the other one, whose arms did not meet the same losses.
-fn chance(metric: Metric, rows: Rows<'_>, n: usize, seed: u64) -> Interval {
-    let mut rng = brisk_link::seeds::rng(seed, "chance");
-    let all: Vec<usize> = (0..n).collect();
-    middle(|| {
+fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
+    let rng = brisk_link::seeds::rng(seed, "chance");
+    middle(&rng, arm.len() + n + base.len() + n, |rng| {
         let mut drawn = |of: &[Row]| {
-            let ours: Vec<usize> = (0..of.len()).map(|_| below(of.len(), &mut rng)).collect();
-            (0..n).map(|_| of[ours[below(ours.len(), &mut rng)]]).collect::<Vec<Row>>()
+            let ours: Vec<usize> = (0..of.len()).map(|_| below(of.len(), rng)).collect();
+            (0..n).map(|_| ours[below(ours.len(), rng)]).collect::<Vec<usize>>()
         };
-        let (arm, base) = (drawn(rows.arm), drawn(rows.base));
-        metric.value(&arm, &base, rows.rtt_us, &all)
+        let (of_arm, of_base) = (drawn(arm), drawn(base));
+        metric.value_of((arm, &of_arm), (base, &of_base), rtt_us)
     })
 }
 
-/// The middle 95 % of the values of resamples.
-fn middle(resample: impl FnMut() -> f64) -> Interval {
-    let mut values: Vec<f64> = std::iter::repeat_with(resample).take(RESAMPLES).collect();
+/// The middle 95 % of the values of resamples, each of which draws so many `words`.
+fn middle(rng: &ChaCha8Rng, words: usize, resample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync) -> Interval {
+    let value = |index| resample(&mut resampler(rng, index, words));
+    let mut values: Vec<f64> = (0..RESAMPLES).into_par_iter().map(value).collect();
     values.sort_by(f64::total_cmp);
     let at = |share: f64| rounded(values[((RESAMPLES - 1) as f64 * share).round() as usize]);
     [at(0.025), at(0.975)]

@@ -220,48 +220,50 @@ impl Metric {
     /// The value over the transactions `drawn` (indices into both), NaN where it has none. `base` are the
     /// same transactions of the first arm, `rtt_us` the round-trip time of the empty path in microseconds.
     pub fn value(&self, arm: &[Row], base: &[Row], rtt_us: f64, drawn: &[usize]) -> f64 {
+        self.value_of((arm, drawn), (base, drawn), rtt_us)
+    }
+
+    /// As [`Metric::value`], of transactions of the first arm that need not be the same.
+    pub(crate) fn value_of(&self, arm: Drawn<'_>, base: Drawn<'_>, rtt_us: f64) -> f64 {
         match self {
-            Metric::Ms(of) => time(arm, *of, drawn) / 1000.0,
-            Metric::Rtts(of) => time(arm, *of, drawn) / rtt_us,
-            Metric::Gain(of) => change(time(arm, *of, drawn), time(base, *of, drawn)),
-            Metric::Change(of) => change(sum(arm, of.of(), drawn), sum(base, of.of(), drawn)),
-            Metric::Share(of) => 100.0 * sum(arm, of.of(), drawn) / sum(arm, |row| row.segments, drawn),
-            Metric::Wire => {
-                sum(arm, |row| row.wire_up + row.wire_down, drawn) / sum(arm, |row| row.payload, drawn)
-            }
-            Metric::Each(of) => sum(arm, of.of(), drawn) / drawn.len() as f64,
-            Metric::Speedup => time(base, Statistic::Mean, drawn) / time(arm, Statistic::Mean, drawn),
-            Metric::Tps => 1e6 / time(arm, Statistic::Mean, drawn),
+            Metric::Ms(of) => time(arm, *of) / 1000.0,
+            Metric::Rtts(of) => time(arm, *of) / rtt_us,
+            Metric::Gain(of) => change(time(arm, *of), time(base, *of)),
+            Metric::Change(of) => change(sum(arm, of.of()), sum(base, of.of())),
+            Metric::Share(of) => 100.0 * sum(arm, of.of()) / sum(arm, |row| row.segments),
+            Metric::Wire => sum(arm, |row| row.wire_up + row.wire_down) / sum(arm, |row| row.payload),
+            Metric::Each(of) => sum(arm, of.of()) / arm.1.len() as f64,
+            Metric::Speedup => time(base, Statistic::Mean) / time(arm, Statistic::Mean),
+            Metric::Tps => 1e6 / time(arm, Statistic::Mean),
             Metric::Rto(of) => {
                 let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
-                of.of(drawn.iter().filter_map(|index| ratio(&arm[*index])))
+                of.of(rows(arm).filter_map(ratio))
             }
             Metric::Slowdown => {
                 let (lossy, clean): (Vec<usize>, Vec<usize>) =
-                    drawn.iter().partition(|index| arm[**index].dropped > 0);
-                time(arm, Statistic::Mean, &lossy) / time(arm, Statistic::Mean, &clean)
+                    arm.1.iter().partition(|index| arm.0[**index].dropped > 0);
+                time((arm.0, &lossy), Statistic::Mean) / time((arm.0, &clean), Statistic::Mean)
             }
             Metric::ByTimeout => {
                 let [timeouts, recoveries] =
-                    [Count::Timeouts, Count::Recoveries].map(|count| sum(arm, count.of(), drawn));
+                    [Count::Timeouts, Count::Recoveries].map(|count| sum(arm, count.of()));
                 100.0 * timeouts / (timeouts + recoveries)
             }
             Metric::Neighbours => {
-                let [theirs, ours] =
-                    [Count::Neighbour, Count::Payload].map(|count| sum(arm, count.of(), drawn));
+                let [theirs, ours] = [Count::Neighbour, Count::Payload].map(|count| sum(arm, count.of()));
                 100.0 * theirs / (theirs + ours)
             }
             Metric::Position(k) => {
-                let lost = |at: u32| share(arm, |row| row.lost_at >> at & 1 == 1, drawn);
+                let lost = |at: u32| share(arm, |row| row.lost_at >> at & 1 == 1);
                 lost(k - 1) / lost(0)
             }
             Metric::LostUpTo(k) => {
                 let lossy: Vec<usize> =
-                    drawn.iter().copied().filter(|index| arm[*index].dropped > 0).collect();
-                share(arm, |row| row.dropped <= u64::from(*k), &lossy)
+                    arm.1.iter().copied().filter(|index| arm.0[*index].dropped > 0).collect();
+                share((arm.0, &lossy), |row| row.dropped <= u64::from(*k))
             }
-            Metric::Hit => share(arm, |row| row.dropped > 0, drawn),
-            Metric::Completed => share(arm, |row| row.completion_us.is_some(), drawn),
+            Metric::Hit => share(arm, |row| row.dropped > 0),
+            Metric::Completed => share(arm, |row| row.completion_us.is_some()),
         }
     }
 }
@@ -283,17 +285,24 @@ impl Count {
     }
 }
 
+/// Transactions of an arm, and which of them: places, any of them any number of times.
+pub(crate) type Drawn<'a> = (&'a [Row], &'a [usize]);
+
+fn rows<'a>((rows, which): Drawn<'a>) -> impl Iterator<Item = &'a Row> {
+    which.iter().map(|index| &rows[*index])
+}
+
 /// Completion time in microseconds.
-fn time(rows: &[Row], of: Statistic, drawn: &[usize]) -> f64 {
-    of.of(drawn.iter().filter_map(|index| rows[*index].completion_us).map(|us| us as f64))
+fn time(of: Drawn<'_>, statistic: Statistic) -> f64 {
+    statistic.of(rows(of).filter_map(|row| row.completion_us).map(|us| us as f64))
 }
 
-fn sum(rows: &[Row], of: fn(&Row) -> u64, drawn: &[usize]) -> f64 {
-    drawn.iter().map(|index| of(&rows[*index])).sum::<u64>() as f64
+fn sum(of: Drawn<'_>, count: fn(&Row) -> u64) -> f64 {
+    rows(of).map(count).sum::<u64>() as f64
 }
 
-fn share(rows: &[Row], of: impl Fn(&Row) -> bool, drawn: &[usize]) -> f64 {
-    100.0 * drawn.iter().filter(|index| of(&rows[**index])).count() as f64 / drawn.len() as f64
+fn share(of: Drawn<'_>, which: impl Fn(&Row) -> bool) -> f64 {
+    100.0 * rows(of).filter(|row| which(row)).count() as f64 / of.1.len() as f64
 }
 
 /// Percent by which `value` differs from `base`; no change where both are nothing.
