@@ -359,7 +359,7 @@ fn milliseconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arms::default_arms;
+    use crate::arms::{default_arms, parse_arms};
     use std::sync::atomic::AtomicU64;
 
     fn comparison(link: &str, bytes: u64, n: u64) -> Comparison {
@@ -419,6 +419,24 @@ mod tests {
         assert!(arm["rtts"]["p50"].is_f64() && arm["rtts"]["p99"].is_f64());
         for key in ["probe", "parity", "copy"] {
             assert!(arm["repaired"][key].is_u64(), "{key}");
+        }
+    }
+
+    /// What one transaction leaves for the next, of whatever arm, is storage alone.
+    #[test]
+    fn an_arm_does_not_notice_what_was_simulated_before_it() {
+        let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");
+        let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
+        let arms = parse_arms(&format!("{text};{rich}")).unwrap();
+        let comparison = Comparison { arms, ..comparison("--rtt 80ms --loss 4% --reorder 1%,5ms", 9_000, 1) };
+        let known = comparison.acquaintances().unwrap();
+        let mut used = Arena::default();
+        for index in 0..20 {
+            let drawn = comparison.drawn(index);
+            for (arm, Arm { name, .. }) in comparison.arms.iter().enumerate() {
+                let result = |arena: &mut Arena| comparison.run_one(arm, &known, drawn, arena).unwrap();
+                assert_eq!(result(&mut used), result(&mut Arena::default()), "{name}, {index}");
+            }
         }
     }
 

@@ -68,3 +68,152 @@ impl Arena {
         self.schedule = schedule;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io::{self, Write};
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use brisk_link::LinkSpec;
+    use brisk_tcp::TcpConfig;
+    use brisk_tcp::config::{CorrectiveConfig, FecCode, ProactiveConfig};
+
+    use super::*;
+    use crate::application::Exchange;
+    use crate::fast_open::Acquaintance;
+    use crate::neighbours::{self, NeighbourSpec};
+    use crate::page::{self, Activity, LoadSpec, Page, Wait, Work};
+    use crate::transaction::{Records, TransactionSpec, run};
+
+    const LINKS: [&str; 4] = [
+        "--rtt 200ms --loss 2%",
+        "--rtt 60ms --rate 10mbit --queue 20p --loss 3% --reorder 2%,4ms --duplicate 1% --jitter 3ms",
+        "--rtt 100ms --loss after:1%,50% --middlebox split",
+        "--rtt 40ms --loss 4% --mtu 900 --middlebox drop-syn-data",
+    ];
+
+    #[derive(Clone, Default)]
+    struct Shared(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Result, capture and event trace of a transaction.
+    fn all_of(spec: &TransactionSpec<'_>, seed: u64, arena: &mut Arena) -> [Vec<u8>; 3] {
+        let (capture, trace) = (Shared::default(), Shared::default());
+        let records =
+            Records { capture: Some(Box::new(capture.clone())), trace: Some(Box::new(trace.clone())) };
+        let result = run(spec, seed, arena, records).unwrap();
+        [format!("{result:?}").into_bytes(), capture.0.take(), trace.0.take()]
+    }
+
+    /// TCP with what each mechanism brings.
+    fn arms() -> Vec<TcpConfig> {
+        let with = |set: fn(&mut TcpConfig)| {
+            let mut tcp = TcpConfig::default();
+            set(&mut tcp);
+            tcp
+        };
+        let solomon = || CorrectiveConfig {
+            code: FecCode::ReedSolomon,
+            parities: 3,
+            in_recovery: true,
+            ..CorrectiveConfig::default()
+        };
+        let mut both = with(|tcp| tcp.mechanisms.proactive = Some(ProactiveConfig::default()));
+        both.mechanisms.corrective = Some(solomon());
+        vec![
+            TcpConfig::default(),
+            TcpConfig::of_2012(),
+            TcpConfig::of_2012_with_reactive(),
+            with(|tcp| tcp.mechanisms.corrective = Some(CorrectiveConfig::default())),
+            both,
+            TcpConfig::planned(20),
+        ]
+    }
+
+    /// Every arm over a link in every kind of transaction: `heard` is told of each.
+    fn each_kind(text: &str, mut heard: impl FnMut(&TransactionSpec<'_>)) {
+        let link = LinkSpec::parse(text).unwrap();
+        let known = Acquaintance::over(&link).unwrap();
+        for tcp in arms() {
+            let spec = TransactionSpec {
+                client: tcp.clone(),
+                server: tcp.clone(),
+                ..TransactionSpec::new(&link, 12_000)
+            };
+            heard(&spec);
+            heard(&TransactionSpec { known: Some(&known), fast_open: true, ..spec.clone() });
+            heard(&TransactionSpec { established: true, earlier: 2, response: 40_000, ..spec });
+        }
+    }
+
+    /// Worlds of another shape before the next one: more hosts, and others.
+    fn disturb(arena: &mut Arena, seed: u64) {
+        let link = LinkSpec::parse(LINKS[1]).unwrap();
+        let download = |host, waits| Activity {
+            work: Work::Download { host, request: 300, response: 9_000, think: Duration::ZERO },
+            waits,
+        };
+        let mut activities = vec![download(0, Vec::new())];
+        activities.extend((1..6).map(|host| download(host, vec![Wait::Share(0, 300)])));
+        let page = Page::new("small", activities).unwrap();
+        page::load(&LoadSpec::new(&link, &page), seed, arena).unwrap();
+        let beside = NeighbourSpec {
+            link: &link,
+            plain: 2,
+            others: 2,
+            tcp: TcpConfig::planned(20),
+            short: Some(Exchange { pause: Duration::from_millis(100), ..Exchange::of(10_000) }),
+            takes: Duration::from_secs(1),
+        };
+        neighbours::run(&beside, seed, arena).unwrap();
+    }
+
+    #[test]
+    fn a_used_arena_gives_the_same_packets_events_and_results_as_a_new_one() {
+        let mut used = Arena::default();
+        let mut seed = 0;
+        for _ in 0..3 {
+            for link in LINKS {
+                each_kind(link, |spec| {
+                    seed += 1;
+                    let [result, capture, trace] = all_of(spec, seed, &mut Arena::default());
+                    let again = all_of(spec, seed, &mut used);
+                    assert_eq!(String::from_utf8(result), String::from_utf8(again[0].clone()), "seed {seed}");
+                    assert!(capture == again[1], "the packets of seed {seed}");
+                    assert!(trace == again[2], "the events of seed {seed}");
+                });
+                disturb(&mut used, seed);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_was_simulated_before_a_page_and_neighbours_do_not_notice() {
+        let link = LinkSpec::parse(LINKS[0]).unwrap();
+        let page = Page::new(
+            "one",
+            vec![Activity {
+                work: Work::Download { host: 0, request: 300, response: 30_000, think: Duration::ZERO },
+                waits: Vec::new(),
+            }],
+        )
+        .unwrap();
+        let mut used = Arena::default();
+        for seed in 0..20 {
+            disturb(&mut used, seed);
+            let load = |arena: &mut Arena| page::load(&LoadSpec::new(&link, &page), seed, arena).unwrap();
+            assert_eq!(load(&mut used), load(&mut Arena::default()), "seed {seed}");
+        }
+    }
+}

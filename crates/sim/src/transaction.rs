@@ -195,7 +195,7 @@ pub fn transaction_recorded(
     run(spec, seed, &mut Arena::default(), records)
 }
 
-fn run(
+pub(crate) fn run(
     spec: &TransactionSpec<'_>,
     seed: u64,
     arena: &mut Arena,
