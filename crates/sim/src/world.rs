@@ -51,6 +51,9 @@ pub enum Point {
     Behind(usize),
 }
 
+/// Directions of a link.
+const DIRECTIONS: usize = 2;
+
 #[derive(Clone, Copy, Debug)]
 enum Woken {
     Host(usize),
@@ -65,7 +68,7 @@ pub struct World {
     hosts: Vec<Host>,
     by_address: BTreeMap<IpAddr, usize>,
     links: Vec<Link<Vec<u8>>>,
-    /// Its sources are the directions of the links, two each, and then the hosts.
+    /// Its sources are the directions of the links, the way up first, and then the hosts.
     schedule: Schedule,
     arena: Arena,
     unrouted: u64,
@@ -91,10 +94,8 @@ impl World {
         let transparent = [LinkSpec::default()];
         let links = if links.is_empty() { &transparent } else { links };
         let mut schedule = arena.schedule();
-        let link = |(index, spec)| {
-            let _: [Source; 2] = [schedule.add(), schedule.add()];
-            Link::new(spec, derive(seed, format_args!("link {index}")))
-        };
+        (0..links.len() * DIRECTIONS).for_each(|_| _ = schedule.add());
+        let link = |(index, spec)| Link::new(spec, derive(seed, format_args!("link {index}")));
         World {
             now: Instant::ZERO,
             seed,
@@ -276,12 +277,23 @@ impl World {
         arena
     }
 
+    /// Whose turn it is when a source comes up.
     fn woken(&self, source: Source) -> Woken {
-        let way = if source.is_multiple_of(2) { Way::Up } else { Way::Down };
-        match source.checked_sub(2 * self.links.len()) {
-            None => Woken::Direction(source / 2, way),
+        match source.checked_sub(self.source_of_host(0)) {
             Some(host) => Woken::Host(host),
+            None => {
+                let way = if source.is_multiple_of(DIRECTIONS) { Way::Up } else { Way::Down };
+                Woken::Direction(source / DIRECTIONS, way)
+            }
         }
+    }
+
+    fn source_of_host(&self, host: usize) -> Source {
+        self.links.len() * DIRECTIONS + host
+    }
+
+    fn source_of_direction(link: usize, way: Way) -> Source {
+        link * DIRECTIONS + usize::from(way == Way::Down)
     }
 
     /// Moves on what is due at the end of one direction of a link.
@@ -406,12 +418,12 @@ impl World {
     fn rearm_host(&mut self, host: usize) {
         // What is overdue happens now: time does not go back.
         let due = self.hosts[host].next_wake().map(|due| due.max(self.now));
-        self.schedule.arm(2 * self.links.len() + host, due);
+        self.schedule.arm(self.source_of_host(host), due);
     }
 
     fn rearm_direction(&mut self, link: usize, way: Way) {
         let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
-        self.schedule.arm(2 * link + usize::from(way == Way::Down), due);
+        self.schedule.arm(World::source_of_direction(link, way), due);
     }
 }
 
