@@ -17,6 +17,8 @@ const ONE: u64 = 1_000_000_000;
 pub const PARITY_OPTION: u32 = 16;
 /// Most parities of a group.
 pub const PARITIES_MAX: u32 = 8;
+/// Numbers of lost packets that are told apart: none, as many as there are parities, and more.
+const COUNTS: usize = PARITIES_MAX as usize + 2;
 /// A flight of at most this many segments may be cut into smaller ones.
 const CUT_MAX: u32 = 8;
 /// Segments that cutting may add.
@@ -396,28 +398,26 @@ impl Chain {
     }
 
     /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one.
-    fn lost(&self, packets: u32, most: u32) -> ArrayVec<u64, { PARITIES_MAX as usize + 2 }> {
+    fn lost(&self, packets: u32, most: u32) -> ArrayVec<u64, COUNTS> {
         let most = most as usize;
-        let mut good: ArrayVec<u64, { PARITIES_MAX as usize + 2 }> = (0..=most).map(|_| 0).collect();
-        let mut bad = good.clone();
-        if packets == 0 {
-            good[0] = ONE;
-            return good;
+        // That so many are lost and the last one is not, or is.
+        let (mut good, mut bad) = ([0; COUNTS], [0; COUNTS]);
+        match packets {
+            0 => good[0] = ONE,
+            _ => (good[0], bad[1.min(most)]) = (ONE - self.loss, self.loss),
         }
-        (good[0], bad[1.min(most)]) = (ONE - self.loss, self.loss);
-        for _ in 1..packets {
-            let (mut next_good, mut next_bad) = (good.clone(), bad.clone());
-            next_bad[0] = 0;
-            for count in 0..=most {
-                next_good[count] = mul(good[count], ONE - self.enter) + mul(bad[count], ONE - self.stay);
+        let delivered = |good, bad| mul(good, ONE - self.enter) + mul(bad, ONE - self.stay);
+        let lost = |good, bad| mul(good, self.enter) + mul(bad, self.stay);
+        for before in 1..packets as usize {
+            // From the top, since each count comes of itself and of the one below. No more are lost than there are.
+            for count in (1..=most.min(before + 1)).rev() {
+                let beyond = if count == most { lost(good[most], bad[most]) } else { 0 };
+                good[count] = delivered(good[count], bad[count]);
+                bad[count] = lost(good[count - 1], bad[count - 1]) + beyond;
             }
-            for count in 1..=most {
-                let from = |at: usize| mul(good[at], self.enter) + mul(bad[at], self.stay);
-                next_bad[count] = from(count - 1) + if count == most { from(most) } else { 0 };
-            }
-            (good, bad) = (next_good, next_bad);
+            (good[0], bad[0]) = (delivered(good[0], bad[0]), 0);
         }
-        good.iter().zip(&bad).map(|(good, bad)| good + bad).collect()
+        (0..=most).map(|count| good[count] + bad[count]).collect()
     }
 }
 
