@@ -149,7 +149,7 @@ impl std::fmt::Display for Crowd {
 fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
     let link = LinkSpec::parse("--rtt 50ms --rate 10mbit --queue 60p").unwrap();
     let mut world = World::new(&link, seed);
-    let jitter = |name: &str, index: u64, below| seeds::derive(seed, &format!("{name} {index}")) % below;
+    let jitter = |name: &str, index: u64, below| seeds::derive(seed, format_args!("{name} {index}")) % below;
     let a = world.add_host(Side::A, "users", &[RECEIVER.parse().unwrap()], StackConfig::default()).unwrap();
     let b = world.add_host(Side::B, "servers", &[SENDER.parse().unwrap()], StackConfig::default()).unwrap();
     let sink_at: SocketAddr = format!("{RECEIVER}:9").parse().unwrap();
