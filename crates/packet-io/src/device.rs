@@ -113,7 +113,8 @@ pub struct Capabilities {
     pub gather: bool,
     /// Each segment of a super-packet can be sent twice: [`TxMeta::twice`].
     pub twice: bool,
-    /// The longest super-packet in bytes, IP header included.
+    /// The longest super-packet in bytes, IP header included; where it is more than [`MAX_SUPER`], a longer one has 0 in the
+    /// length field of its IP header.
     pub max_super: usize,
 }
 
@@ -128,7 +129,7 @@ impl Capabilities {
     };
 }
 
-/// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet.
+/// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet of most devices.
 pub const MAX_SUPER: usize = 65_535;
 
 /// What is known of the TCP checksum of a received packet.

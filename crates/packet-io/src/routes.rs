@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::interface::{
-    NLMSG_ERROR, NLMSGHDR, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE, RTN_UNICAST, Request, attribute,
-    encode, next_message, refusal, rtnetlink,
+    NLMSG_ERROR, NLMSGHDR, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE, RTN_LOCAL, RTN_UNICAST, Request,
+    attribute, encode, next_message, refusal, rtnetlink,
 };
 
 // From linux/rtnetlink.h and linux/neighbour.h.
@@ -77,6 +77,17 @@ impl Routes {
             .attribute(RTA_DST, &to_octets)
             .attribute(RTA_SRC, &from_octets);
         Ok(hop_in(self.ask(question)?, to))
+    }
+
+    /// Whether `to` is an address of this host.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub(crate) fn ends_here(&mut self, to: IpAddr) -> io::Result<bool> {
+        let (family, octets) = encode(to);
+        let header = [family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let question = Request::question(RTM_GETROUTE).bytes(&header).attribute(RTA_DST, &octets);
+        Ok(self.ask(question)?.get(7) == Some(&RTN_LOCAL))
     }
 
     /// Who is at `hop`; `None` if the kernel has not found out.

@@ -78,7 +78,8 @@ impl Tcp {
     fn ip_header(&self, len: usize) -> Vec<u8> {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let total = (20 + len) as u16;
+                // What the stack writes where the field is too small.
+                let total = u16::try_from(20 + len).unwrap_or(0);
                 let mut header = vec![0x45, self.ecn];
                 header.extend(total.to_be_bytes());
                 header.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -90,7 +91,7 @@ impl Tcp {
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let mut header = vec![0x60, self.ecn << 4, 0, 0];
-                header.extend((len as u16).to_be_bytes());
+                header.extend(u16::try_from(len).unwrap_or(0).to_be_bytes());
                 header.extend([6, 64]);
                 header.extend(src.octets());
                 header.extend(dst.octets());

@@ -3,21 +3,24 @@
 //! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
 //! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
 //! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
-//! ways. Where the kernel refuses the offloads the same device carries single packets, and what the stack
+//! ways, and [up to 256 kB](big) to the kernel's own TCP. Where the kernel refuses the offloads the same device carries single packets, and what the stack
 //! leaves open is done in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
 
+mod big;
 mod queues;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use brisk_wire::MAX_SUPER_LEN;
 use rustix::fs::{Mode, OFlags};
 
 use crate::buffers::Buffers;
@@ -31,6 +34,7 @@ use crate::reactor::Reactor;
 use crate::spec::name_problem;
 use crate::steering::Steering;
 use crate::vnet::{Gso, VnetHeader};
+use big::Locals;
 
 /// How a TUN device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +67,11 @@ pub struct TunDevice {
     mtu: usize,
     /// Whether packets carry a `virtio_net_hdr`.
     vnet: bool,
+    /// Who takes super-packets beyond 64 kB; `None`: nobody.
+    big: Option<Locals>,
     buffers: Buffers,
-    /// Segments of a super-packet that was cut in software and met a full queue half-way.
-    backlog: VecDeque<Vec<u8>>,
+    /// What is left of a super-packet that was cut and met a full queue half-way.
+    backlog: VecDeque<(Vec<u8>, TxMeta)>,
     counters: Counters,
 }
 
@@ -93,7 +99,8 @@ impl TunDevice {
         let (vnet, name) = attach(fd.as_fd(), name, options)
             .map_err(|error| OpenError::tun(name, "cannot be attached", error))?;
         let mtu = Interface::named(&name)?.mtu()?;
-        Ok(TunDevice::over(fd, &name, mtu, vnet))
+        let big = if vnet { Locals::open() } else { None };
+        Ok(TunDevice { big, ..TunDevice::over(fd, &name, mtu, vnet) })
     }
 
     /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be
@@ -137,6 +144,7 @@ impl TunDevice {
             namespace: None,
             mtu,
             vnet,
+            big: None,
             buffers: Buffers::of(READ_BUFFER),
             backlog: VecDeque::new(),
             counters: Counters::default(),
@@ -189,6 +197,10 @@ impl TunDevice {
 
     /// Hands a super-packet or a packet with an open checksum to the kernel to finish.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
+        if packet.len() > MAX_SUPER {
+            let (head, payload) = packet.split_at(headers.total());
+            return self.write_big(headers, head, [payload, &[]], tx);
+        }
         let payload = packet.len() - headers.total();
         let size = tx.segment_size.filter(|&size| size > 0 && usize::from(size) < payload);
         let gso = size.map(|size| Gso { size, v6: headers.v6, flags: headers.flags(packet) });
@@ -200,6 +212,56 @@ impl TunDevice {
         let after = rest.get(2..).unwrap_or_default();
         let parts = [IoSlice::new(before), IoSlice::new(&pseudo_sum), IoSlice::new(after)];
         self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+    }
+
+    /// Hands a super-packet of any length to the kernel: whole, or in pieces of 64 kB.
+    fn write_big(
+        &mut self,
+        headers: Headers,
+        head: &[u8],
+        payload: [&[u8]; 2],
+        tx: TxMeta,
+    ) -> io::Result<()> {
+        let len = head.len() + payload[0].len() + payload[1].len();
+        if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.take_whole(head)) {
+            match self.write_gathered(headers, head, payload, tx) {
+                Err(error) if len > MAX_SUPER && big::is_for_want_of_memory(&error) => {}
+                written => return written,
+            }
+        }
+        let size = tx.segment_size.unwrap_or_default().max(1);
+        let piece = (MAX_SUPER - headers.total()) / usize::from(size) * usize::from(size);
+        let (mut is_first, mut failed) = (true, Ok(()));
+        brisk_wire::split_headers(head, len - head.len(), size, piece, &mut |head, range| {
+            if failed.is_ok() {
+                failed = self.write_piece(headers, head, part(payload, range), tx, is_first);
+                is_first = false;
+            }
+        });
+        failed
+    }
+
+    /// Writes a piece of a packet. If the queue is full, nothing of it is taken with the first, and the others wait.
+    fn write_piece(
+        &mut self,
+        headers: Headers,
+        head: &[u8],
+        payload: [&[u8]; 2],
+        tx: TxMeta,
+        is_first: bool,
+    ) -> io::Result<()> {
+        if self.backlog.is_empty() {
+            match self.write_gathered(headers, head, payload, tx) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_first => {}
+                Err(error) if is_refusal(&error) => {
+                    self.counters.send_refused += 1;
+                    return Ok(());
+                }
+                written => return written,
+            }
+        }
+        self.backlog.push_back(([head, payload[0], payload[1]].concat(), tx));
+        Ok(())
     }
 
     /// Hands a packet with an open checksum to the kernel, its payload from where it lies.
@@ -234,10 +296,17 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes the segments that a full queue has left over.
+    /// Writes what a full queue has left over.
     fn drain(&mut self) -> io::Result<()> {
-        while let Some(segment) = self.backlog.front() {
-            match self.reactor.write(|| self.send_raw(segment)) {
+        while let Some((packet, tx)) = self.backlog.front() {
+            let written = match Headers::of(packet).filter(|_| tx.partial_checksum) {
+                Some(headers) => {
+                    let (head, payload) = packet.split_at(headers.total());
+                    self.write_gathered(headers, head, [payload, &[]], *tx)
+                }
+                None => self.reactor.write(|| self.send_raw(packet)),
+            };
+            match written {
                 Err(error) if !is_refusal(&error) => return Err(error),
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
@@ -281,7 +350,9 @@ impl Device for TunDevice {
         let written = match headers {
             Some(headers) if open => self.send_offloaded(packet, headers, tx),
             _ if open => {
-                offload::cut(packet, tx, &mut |segment| self.backlog.push_back(segment.to_vec()));
+                offload::cut(packet, tx, &mut |segment| {
+                    self.backlog.push_back((segment.to_vec(), TxMeta::default()));
+                });
                 match self.drain() {
                     // What waits in the backlog is taken.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -297,7 +368,7 @@ impl Device for TunDevice {
         match Headers::of(head).filter(|headers| self.vnet && headers.total() == head.len()) {
             Some(headers) => {
                 self.drain()?;
-                let written = self.write_gathered(headers, head, payload, tx);
+                let written = self.write_big(headers, head, payload, tx);
                 self.count(written, head.len() + payload[0].len() + payload[1].len())
             }
             None => self.send(&[head, payload[0], payload[1]].concat(), tx),
@@ -318,7 +389,8 @@ impl Device for TunDevice {
 
     fn capabilities(&self) -> Capabilities {
         let vnet = self.vnet;
-        Capabilities { tso: vnet, checksum_offload: vnet, gather: vnet, ..Capabilities::NONE }
+        let max_super = if self.big.is_some() { MAX_SUPER_LEN } else { MAX_SUPER };
+        Capabilities { tso: vnet, checksum_offload: vnet, gather: vnet, max_super, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {
@@ -340,6 +412,15 @@ impl AsRawFd for TunDevice {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
+}
+
+/// That range of a payload in two pieces.
+fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
+    let [first, second] = payload;
+    let within = |piece: Range<usize>, from: usize| piece.start.max(from) - from..piece.end.max(from) - from;
+    let head = first.get(range.start.min(first.len())..range.end.min(first.len()));
+    let tail = second.get(within(range, first.len()));
+    [head.unwrap_or_default(), tail.unwrap_or_default()]
 }
 
 /// Whether the kernel refused a packet rather than the device being gone or busy: to TCP that is a loss. EIO is an
@@ -526,7 +607,8 @@ mod tests {
     async fn connect(device: &mut TunDevice, template: Tcp, port: u16) -> Tcp {
         let mss = (device.mtu() - if template.src.is_ipv4() { 40 } else { 60 }) as u16;
         let [m0, m1] = mss.to_be_bytes();
-        let syn = Tcp { ports: (40_000, port), flags: 0x02, options: vec![2, 4, m0, m1], ..template };
+        let options = vec![2, 4, m0, m1, 1, 3, 3, 7];
+        let syn = Tcp { ports: (40_000, port), flags: 0x02, options, ..template };
         send(device, &syn.packet(), TxMeta::default());
         let (packet, _) = next_tcp(device).await;
         let answer = Tcp::parse(&packet);
@@ -644,6 +726,88 @@ mod tests {
             super_packets_both_ways(device, Tcp::v4(), KERNEL).await;
         });
         with_device(true, async |device| super_packets_both_ways(device, Tcp::v6(), KERNEL6).await);
+    }
+
+    /// Packets that the kernel has taken from the device of [`with_device`].
+    fn taken_by_the_kernel() -> u64 {
+        let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let line = table.lines().find_map(|line| line.trim().strip_prefix("pio0:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// The kernel reads 200 kB that were sent as one packet, which it takes as `expected` packets.
+    async fn a_long_super_packet(mut device: TunDevice, template: Tcp, kernel: &str, expected: u64) {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address((kernel.parse::<IpAddr>().unwrap(), 0).into()),
+            socket2::Type::STREAM,
+            None,
+        )
+        .unwrap();
+        crate::sockopt::set(
+            socket.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            &(4i32 << 20).to_ne_bytes(),
+        )
+        .unwrap();
+        socket.bind(&std::net::SocketAddr::new(kernel.parse().unwrap(), 0).into()).unwrap();
+        socket.listen(1).unwrap();
+        let listener = TcpListener::from(socket);
+        let ours = connect(&mut device, template, listener.local_addr().unwrap().port()).await;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
+        let mut seq = ours.seq;
+        // The window of the SYN takes no more at first.
+        for len in [60_000, 200_000, 200_000] {
+            let payload = pattern(len);
+            let data = Tcp { seq, flags: 0x18, payload: payload.clone(), ..ours.clone() };
+            let packet = data.with_partial_checksum();
+            let before = taken_by_the_kernel();
+            if seq % 2 == 0 {
+                send(&mut device, &packet, tx);
+            } else {
+                let (head, rest) = packet.split_at(packet.len() - len);
+                let (first, second) = rest.split_at(77_777.min(len));
+                device.send_gathered(head, [first, second], tx).unwrap();
+                device.flush().unwrap();
+            }
+            let mut read = vec![0; len];
+            stream.read_exact(&mut read).unwrap();
+            assert!(read == payload);
+            assert_eq!(taken_by_the_kernel() - before, if len > MAX_SUPER { expected } else { 1 });
+            seq += len as u32 + 1;
+            // A byte more, so that both ways of sending have their turn.
+            let last = Tcp { seq: seq - 1, flags: 0x18, payload: vec![7], ..ours.clone() };
+            send(&mut device, &last.with_partial_checksum(), TxMeta { segment_size: None, ..tx });
+            stream.read_exact(&mut [0]).unwrap();
+        }
+        assert_eq!(device.counters().send_refused, 0);
+    }
+
+    #[test]
+    fn a_long_super_packet_is_taken_whole_or_in_pieces() {
+        with_device(true, async |device| {
+            assert_eq!(device.capabilities().max_super, MAX_SUPER_LEN, "this kernel takes them");
+            a_long_super_packet(device, Tcp::v4(), KERNEL, 1).await;
+        });
+        with_device(true, async |device| a_long_super_packet(device, Tcp::v6(), KERNEL6, 4).await);
+        with_device(true, async |device| {
+            let device = TunDevice { big: None, ..device };
+            assert_eq!(device.capabilities().max_super, MAX_SUPER);
+            a_long_super_packet(device, Tcp::v4(), KERNEL, 4).await;
+        });
+    }
+
+    #[test]
+    fn pieces_of_a_payload_are_found_in_both_parts_of_it() {
+        let whole: Vec<u8> = (0..100).collect();
+        for at in [0, 1, 40, 99, 100] {
+            let (first, second) = whole.split_at(at);
+            for range in [0..100, 0..40, 40..41, 39..99, 99..100, 50..50] {
+                assert_eq!(part([first, second], range.clone()).concat(), &whole[range]);
+            }
+        }
     }
 
     #[test]

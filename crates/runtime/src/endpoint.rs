@@ -368,12 +368,14 @@ impl Builder {
         let device_mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
         self.stack.mtu = self.mtu.map_or(device_mtu, |mtu| mtu.min(device_mtu));
         self.stack.granularity = GRANULARITY;
-        // Longest headers: 40 bytes of IPv6, 60 of TCP.
-        let longest = u32::try_from(capabilities.max_super.saturating_sub(100)).unwrap_or(u32::MAX);
+        let longest = u32::try_from(capabilities.max_super.saturating_sub(MOST_HEADERS)).unwrap_or(u32::MAX);
         self.stack.sends_twice = capabilities.twice;
-        self.stack.max_super_segment = if capabilities.tso { longest.min(65_000) } else { 0 };
+        self.stack.max_super_segment = if capabilities.tso { longest } else { 0 };
     }
 }
+
+/// What is left of the longest super-packet for headers, bytes: 40 of IPv6, 60 of TCP, and what a device puts around them.
+const MOST_HEADERS: usize = 535;
 
 /// The stack of a host, or one for each queue that `steering` knows.
 fn stacks(

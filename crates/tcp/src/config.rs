@@ -38,8 +38,8 @@ pub struct StackConfig {
     pub any_address: bool,
     /// Largest IP packet the device takes, bytes. 576..=65535, default 1500.
     pub mtu: u16,
-    /// Largest super-segment handed to the device, payload bytes; 0 switches them off. Default 0:
-    /// the driver sets it to what its device takes (65000 at most).
+    /// Largest super-segment handed to the device, payload bytes; 0 switches them off. 0..=262000, default 0:
+    /// the driver sets it to what its device takes, which is rarely more than 65000.
     pub max_super_segment: u32,
     /// The device can send each segment of a super-segment twice in a row, the second time marked as a copy
     /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default false: the driver
@@ -152,8 +152,9 @@ impl StackConfig {
         if self.mtu < 576 {
             return refuse("mtu", self.mtu.to_string(), "576 to 65535 bytes");
         }
-        if self.max_super_segment > 65_000 {
-            return refuse("max_super_segment", self.max_super_segment.to_string(), "0 to 65000 bytes");
+        // Headers fit beside it into `brisk_wire::MAX_SUPER_LEN`.
+        if self.max_super_segment > 262_000 {
+            return refuse("max_super_segment", self.max_super_segment.to_string(), "0 to 262000 bytes");
         }
         if self.max_connections == 0 {
             return refuse("max_connections", "0".to_string(), "1 or more");

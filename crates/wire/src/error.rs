@@ -41,11 +41,13 @@ pub enum ParseError {
 /// Why [`emit`](crate::emit) could not write a packet. It is always the caller's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum EmitError {
-    /// The packet would not fit the 16-bit length field of IP.
-    #[error("a packet of {len} bytes does not fit an IP packet: send at most 65535 with the headers")]
+    /// The packet would not fit the 16-bit length field of IP, or is longer than any super-packet.
+    #[error("a packet of {len} bytes does not fit an IP packet: send at most {most} with the headers")]
     TooLong {
         /// Bytes of the whole packet.
         len: usize,
+        /// Bytes that it may have.
+        most: usize,
     },
     /// Source and destination are not both IPv4 or both IPv6.
     #[error("source and destination address are of different IP versions")]

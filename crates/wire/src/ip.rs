@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::checksum::Sum;
 use crate::error::ParseError;
+use crate::packet::MAX_PACKET_LEN;
 
 /// Protocol numbers as in the IANA registry.
 pub mod protocol {
@@ -151,7 +152,7 @@ impl IpHeader {
 fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
     let (fixed, _) = packet.split_first_chunk::<IPV4_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let payload_at = usize::from(fixed[0] & 0x0f) * 4;
-    let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    let total_len = announced([fixed[2], fixed[3]], 0, packet, strictness);
     if payload_at < IPV4_HEADER_LEN || total_len < payload_at {
         return Err(ParseError::IpHeaderLength);
     }
@@ -185,7 +186,7 @@ fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
 fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
     let (fixed, _) = packet.split_first_chunk::<IPV6_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
-    let total_len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    let total_len = announced([fixed[4], fixed[5]], IPV6_HEADER_LEN, packet, strictness);
     let end = packet_end(packet, total_len, strictness)?;
     let (protocol, payload_at) = walk_extensions(packet.get(..end).unwrap_or(packet), fixed[6], strictness)?;
     let meta = IpMeta {
@@ -199,6 +200,15 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
         flow_label: first & 0xf_ffff,
     };
     Ok(IpHeader { meta, protocol, payload_at, end })
+}
+
+/// How long `packet` says that it is; its length field does not count `uncounted` bytes. A super-packet of our own that is
+/// longer than the field can say is as long as it is.
+fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
+    match u16::from_be_bytes(field) {
+        0 if strictness == Strictness::Peeked && packet.len() > MAX_PACKET_LEN => packet.len(),
+        len => uncounted + usize::from(len),
+    }
 }
 
 /// Where a packet of `total_len` bytes ends in `packet`.
@@ -275,14 +285,14 @@ impl Extension {
     }
 }
 
-/// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked that
-/// the whole fits 65535 bytes and that both addresses are of one version.
+/// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked how long the
+/// whole may be and that both addresses are of one version.
 pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: &mut Vec<u8>) {
     let traffic_class = meta.dscp << 2 | meta.ecn.bits();
     match (meta.src, meta.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let flags: u32 = if meta.dont_fragment { 0x4000 } else { 0 };
-            let len = (IPV4_HEADER_LEN + payload_len) as u16;
+            let len = length_field(IPV4_HEADER_LEN + payload_len);
             let fields = [
                 u32::from_be_bytes([0x45, traffic_class, 0, 0]) | u32::from(len),
                 u32::from(meta.identification) << 16 | flags,
@@ -301,12 +311,18 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
         (src, dst) => {
             let first = 6 << 28 | u32::from(traffic_class) << 20 | meta.flow_label & 0xf_ffff;
             out.extend_from_slice(&first.to_be_bytes());
-            out.extend_from_slice(&(payload_len as u16).to_be_bytes());
+            out.extend_from_slice(&length_field(payload_len).to_be_bytes());
             out.extend_from_slice(&[protocol, meta.hop_limit]);
             out.extend_from_slice(&v6_octets(src));
             out.extend_from_slice(&v6_octets(dst));
         }
     }
+}
+
+/// What a header says of a length: 0 of one that its field cannot say
+/// ([`MAX_SUPER_LEN`](crate::packet::MAX_SUPER_LEN)).
+pub(crate) fn length_field(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(0)
 }
 
 /// The octets of an address in an IPv6 header.

@@ -63,10 +63,10 @@ pub use options::{
     Dropped, OptionProfile, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
 };
 pub use packet::{
-    ChecksumCheck, ChecksumFill, Packet, Segment, emit, emit_headers_with, emit_with, fill_checksums,
-    four_tuple, header_len, parse, parse_with, tcp_offset,
+    ChecksumCheck, ChecksumFill, MAX_SUPER_LEN, Packet, Segment, emit, emit_headers_with, emit_with,
+    fill_checksums, four_tuple, header_len, parse, parse_with, tcp_offset,
 };
-pub use segmentation::{split, split_twice};
+pub use segmentation::{split, split_headers, split_twice};
 pub use seq::SeqNum;
 pub use tcp::{Flags, TcpHeader};
 pub use time::{Duration, Instant};

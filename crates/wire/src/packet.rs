@@ -15,8 +15,13 @@ use crate::options::OptionProfile;
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
-/// The largest IP packet that this crate writes.
-pub const MAX_PACKET_LEN: usize = 65535;
+/// The largest IP packet that this crate writes with its checksum, bytes: what the length field can say.
+pub const MAX_PACKET_LEN: usize = 65_535;
+
+/// The largest super-packet that this crate writes, bytes. Its checksum is open, since it is never on a wire as it is; one
+/// longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, which is how Linux hands such packets round
+/// within a host ("BIG TCP").
+pub const MAX_SUPER_LEN: usize = 256 << 10;
 
 /// A TCP segment with its IP header.
 #[derive(Clone, PartialEq, Debug)]
@@ -139,8 +144,8 @@ fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
 /// numbers.
 ///
 /// # Errors
-/// [`EmitError::TooLong`] above 65535 bytes, [`EmitError::MixedFamilies`] if the two addresses are not
-/// of one IP version. `out` is left empty then.
+/// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a partial one;
+/// [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. `out` is left empty then.
 pub fn emit(
     ip: &IpMeta,
     tcp: &TcpHeader,
@@ -164,7 +169,11 @@ pub fn emit_with(
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
     let len = payload.iter().map(|piece| piece.len()).sum();
-    emit_headers_with(ip, tcp, len, profile, out)?;
+    let most = match sum {
+        ChecksumFill::Full => MAX_PACKET_LEN,
+        ChecksumFill::Partial => MAX_SUPER_LEN,
+    };
+    emit_headers_within(most, ip, tcp, len, profile, out)?;
     out.reserve(len);
     for piece in payload {
         out.extend_from_slice(piece);
@@ -190,6 +199,18 @@ pub fn emit_headers_with(
     profile: &OptionProfile,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
+    emit_headers_within(MAX_SUPER_LEN, ip, tcp, payload_len, profile, out)
+}
+
+/// As [`emit_headers_with`], for a packet of at most `most` bytes.
+fn emit_headers_within(
+    most: usize,
+    ip: &IpMeta,
+    tcp: &TcpHeader,
+    payload_len: usize,
+    profile: &OptionProfile,
+    out: &mut Vec<u8>,
+) -> Result<(), EmitError> {
     out.clear();
     if ip.src.is_ipv4() != ip.dst.is_ipv4() {
         return Err(EmitError::MixedFamilies);
@@ -197,8 +218,8 @@ pub fn emit_headers_with(
     let (header, _) = tcp.emit(profile);
     let segment_len = header.len() + payload_len;
     let len = ip.header_len() + segment_len;
-    if len > MAX_PACKET_LEN {
-        return Err(EmitError::TooLong { len });
+    if len > most {
+        return Err(EmitError::TooLong { len, most });
     }
     ip::emit_header(ip, protocol::TCP, segment_len, out);
     out.extend_from_slice(&header);
@@ -207,14 +228,15 @@ pub fn emit_headers_with(
     Ok(())
 }
 
-/// Writes the checksum field of the TCP segment `segment`, whatever it held before. A segment shorter
-/// than a TCP header is left alone.
-pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], fill: ChecksumFill) {
+/// Writes the checksum field of the TCP segment `segment`, whatever it held before; `elsewhere` bytes of a segment with an
+/// open checksum are not in it. A segment shorter than a TCP header is left alone.
+pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usize, fill: ChecksumFill) {
     put_tcp_checksum(segment, 0);
     let check = match fill {
         ChecksumFill::Full => tcp_sum(ip, segment).finish(),
         ChecksumFill::Partial => {
-            Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment.len() as u32).fold()
+            let len = segment.len() + elsewhere;
+            Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, len as u32).fold()
         }
     };
     put_tcp_checksum(segment, check);
@@ -238,7 +260,7 @@ pub fn fill_checksums(packet: &mut [u8]) {
         ip::fill_v4_checksum(packet.get_mut(..ip.payload_at).unwrap_or_default());
     }
     let segment = packet.get_mut(ip.payload_at..ip.end).unwrap_or_default();
-    fill_tcp_checksum(&ip.meta, segment, ChecksumFill::Full);
+    fill_tcp_checksum(&ip.meta, segment, 0, ChecksumFill::Full);
 }
 
 /// Where the TCP header of `packet` starts, or `None` if it is not a TCP packet.
@@ -319,10 +341,31 @@ mod tests {
     }
 
     #[test]
+    fn super_packets_beyond_the_length_field_have_none() {
+        let payload = [7; MAX_SUPER_LEN - 40];
+        let packet = written(&ipv4(), &data_header(), &payload, ChecksumFill::Partial);
+        assert_eq!((packet.len(), &packet[2..4]), (MAX_SUPER_LEN, &[0, 0][..]));
+        assert_eq!(header_len(&packet), Some(40), "what is ours is as long as it is");
+        assert_eq!(
+            parse(&packet, ChecksumCheck::Trust),
+            Err(ParseError::IpHeaderLength),
+            "nothing arrives so"
+        );
+        let packet = written(&ipv6(), &data_header(), &payload[20..], ChecksumFill::Partial);
+        assert_eq!((packet.len(), &packet[4..6]), (MAX_SUPER_LEN, &[0, 0][..]));
+        assert_eq!(header_len(&packet), Some(60));
+        let mut out = Vec::new();
+        let profile = OptionProfile::default();
+        let len = payload.len() + 1;
+        let refused = emit_headers_with(&ipv4(), &data_header(), len, &profile, &mut out);
+        assert_eq!(refused, Err(EmitError::TooLong { len: MAX_SUPER_LEN + 1, most: MAX_SUPER_LEN }));
+    }
+
+    #[test]
     fn packets_beyond_the_length_field_are_refused() {
         let mut out = Vec::new();
         let largest = [0; 65535 - 40];
-        let too_long = Err(EmitError::TooLong { len: 65536 });
+        let too_long = Err(EmitError::TooLong { len: 65_536, most: 65_535 });
         assert_eq!(emit(&ipv4(), &data_header(), &[&largest], ChecksumFill::Full, &mut out), Ok(()));
         assert_eq!(out.len(), 65535);
         assert!(parse(&out, ChecksumCheck::Verify).is_ok());

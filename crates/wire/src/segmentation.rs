@@ -6,6 +6,7 @@
 //! included, is the same on each.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::ip::{self, IpHeader, Strictness, protocol};
 use crate::packet::{ChecksumFill, fill_tcp_checksum, header_len};
@@ -29,6 +30,35 @@ pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &m
     cut(packet, segment_size, sum, true, emit);
 }
 
+/// Cuts a super-packet whose payload of `payload_len` bytes lies elsewhere into super-packets of at most `piece` bytes of it,
+/// with open checksums: hands `emit` the headers of each, and which part of the payload is behind them. `headers` are those
+/// of the whole, whatever their length field says; `segment_size` is what its segments carry.
+///
+/// `piece` is a multiple of `segment_size`, or pieces do not begin where segments do. Headers that are none of TCP come
+/// back unchanged with the whole payload.
+pub fn split_headers(
+    headers: &[u8],
+    payload_len: usize,
+    segment_size: u16,
+    piece: usize,
+    emit: &mut dyn FnMut(&[u8], Range<usize>),
+) {
+    let mut out = headers.to_vec();
+    // What is peeked at has to be as long as it says.
+    put_length(&mut out, headers.len());
+    let whole = out.clone();
+    let Some(plan) = Plan::of(&whole) else { return emit(headers, 0..payload_len) };
+    let segments = piece / usize::from(segment_size.max(1));
+    let pieces = payload_len.div_ceil(piece.max(1)).max(1);
+    for index in 0..pieces {
+        let start = index * piece;
+        let len = payload_len.saturating_sub(start).min(piece);
+        plan.adjust(&mut out, index * segments, start, index + 1 == pieces);
+        plan.finish(&mut out, len, ChecksumFill::Partial);
+        emit(&out, start..start + len);
+    }
+}
+
 fn cut(packet: &[u8], segment_size: u16, sum: ChecksumFill, twice: bool, emit: &mut dyn FnMut(&[u8])) {
     let Some(plan) = Plan::of(packet) else { return emit(packet) };
     let size = usize::from(segment_size);
@@ -42,12 +72,12 @@ fn cut(packet: &[u8], segment_size: u16, sum: ChecksumFill, twice: bool, emit: &
         out.clear();
         out.extend_from_slice(plan.headers);
         out.extend_from_slice(plan.payload.get(start..end).unwrap_or_default());
-        plan.adjust(&mut out, index, start, pieces);
-        plan.finish(&mut out, sum);
+        plan.adjust(&mut out, index, start, index + 1 == pieces);
+        plan.finish(&mut out, 0, sum);
         emit(&out);
         if twice {
             plan.mark(&mut out);
-            plan.finish(&mut out, sum);
+            plan.finish(&mut out, 0, sum);
             emit(&out);
         }
     }
@@ -78,14 +108,14 @@ impl<'a> Plan<'a> {
         self.flags.intersects(Flags::SYN | Flags::RST | Flags::URG)
     }
 
-    /// Sequence number, flags and identification of segment `index`, whose payload starts at `start`.
-    fn adjust(&self, out: &mut [u8], index: usize, start: usize, pieces: usize) {
+    /// Sequence number, flags and identification of segment `index`, whose payload starts at `start`, or of several from it on.
+    fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;
         if index > 0 {
             flags.remove(Flags::CWR);
         }
-        if index + 1 < pieces {
+        if !is_last {
             flags.remove(Flags::FIN | Flags::PSH);
         }
         put(out, tcp + 4, &self.seq.wrapping_add(start as u32).to_be_bytes());
@@ -103,16 +133,23 @@ impl<'a> Plan<'a> {
         put(out, at, marked.as_slice());
     }
 
-    /// Lengths and checksums.
-    fn finish(&self, out: &mut [u8], sum: ChecksumFill) {
+    /// Lengths and checksums, of a packet of which `elsewhere` bytes are not in `out`; its checksum is open then.
+    fn finish(&self, out: &mut [u8], elsewhere: usize, sum: ChecksumFill) {
         let tcp = self.ip.payload_at;
+        put_length(out, out.len() + elsewhere);
         if self.ip.meta.src.is_ipv4() {
-            put(out, 2, &(out.len() as u16).to_be_bytes());
             ip::fill_v4_checksum(out.get_mut(..tcp).unwrap_or_default());
-        } else {
-            put(out, 4, &((out.len() - ip::IPV6_HEADER_LEN) as u16).to_be_bytes());
         }
-        fill_tcp_checksum(&self.ip.meta, out.get_mut(tcp..).unwrap_or_default(), sum);
+        fill_tcp_checksum(&self.ip.meta, out.get_mut(tcp..).unwrap_or_default(), elsewhere, sum);
+    }
+}
+
+/// Writes the length field of an IP header for a packet of `len` bytes.
+fn put_length(out: &mut [u8], len: usize) {
+    match out.first().map(|byte| byte >> 4) {
+        Some(4) => put(out, 2, &ip::length_field(len).to_be_bytes()),
+        Some(6) => put(out, 4, &ip::length_field(len.saturating_sub(ip::IPV6_HEADER_LEN)).to_be_bytes()),
+        _ => {}
     }
 }
 
@@ -225,6 +262,41 @@ mod tests {
             let flags = original.tcp.flags | Flags::R4;
             assert_eq!(copy.tcp, TcpHeader { flags, ..original.tcp.clone() });
         }
+    }
+
+    /// Cutting at once gives the same segments as cutting what was cut into pieces before.
+    #[test]
+    fn pieces_are_super_packets_of_the_same_segments() {
+        let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
+        let payload: Vec<u8> = (0..200_033u32).map(|at| (at % 251) as u8).collect();
+        for ip in [ipv4(), IpMeta::new([0x20; 16].into(), [0x2f; 16].into())] {
+            let whole = super_packet(&ip, flags, &payload);
+            let headers = &whole[..whole.len() - payload.len()];
+            let (mut of_pieces, mut longest) = (Vec::new(), 0);
+            split_headers(headers, payload.len(), 1_000, 64_000, &mut |headers, range| {
+                let piece = [headers, &payload[range.clone()]].concat();
+                let same = super_packet_of(headers, &payload[range]);
+                assert_eq!(piece, same, "lengths and open checksum");
+                longest = longest.max(piece.len());
+                of_pieces.append(&mut pieces(&piece, 1_000));
+            });
+            assert!(longest <= 64_000 + headers.len());
+            assert_eq!(of_pieces, pieces(&whole, 1_000));
+        }
+        let mut all = Vec::new();
+        split_headers(&[0x45; 30], 7, 1, 5, &mut |headers, range| all.push((headers.to_vec(), range)));
+        assert_eq!(all, [(vec![0x45; 30], 0..7)]);
+    }
+
+    /// What `headers` say, written anew over `payload`.
+    fn super_packet_of(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+        let packet = [headers, payload].concat();
+        let Ok(Packet::Tcp(read)) = crate::parse(&packet, ChecksumCheck::Trust) else {
+            panic!("{headers:?}");
+        };
+        let mut out = Vec::new();
+        crate::emit(&read.ip, &read.tcp, &[payload], ChecksumFill::Partial, &mut out).unwrap();
+        out
     }
 
     #[test]

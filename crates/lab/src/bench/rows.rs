@@ -43,6 +43,8 @@ pub struct Row {
 pub(super) enum Setting {
     /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
     Whole,
+    /// Packets of up to 256 kB cross it whole, where its interfaces have been told to take them.
+    Big,
     /// Packets of 1,500 bytes cross it, cut and put together by the kernel's software at either end.
     Packets,
     /// The client is a host of its own, on a core of its own. What counts is all that the server's core does: its host
@@ -264,6 +266,8 @@ fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let packets = |row| Row { setting: Setting::Packets, ..row };
     let routed = |row| Row { setting: Setting::Routed, ..row };
+    let big = |row| Row { setting: Setting::Big, ..row };
+    let tun = [PLAIN, Way::Tun { fast_open: false }];
     let own = [PLAIN, Way::Own { fast_open: false }];
     let xdp = [PLAIN, Way::Xdp];
     let behind = [PLAIN, Way::Behind { fast_open: false }];
@@ -277,6 +281,9 @@ fn between_hosts() -> Vec<Row> {
         packets(row("xdp-rr64", "wire-rr64 over AF_XDP", RR64, xdp, None)),
         routed(row("routed-rr64", "rr64, the client another host", RR64, behind, AtLeast(1.2))),
         routed(row("routed-rr64-tfo", "the same, Fast Open", RR64, behind_fast, AtLeast(1.08))),
+        routed(row("routed-send", "send, the client another host", Work::Download, behind, None)),
+        big(row("big-receive", "receive, the kernel by 256 kB", Work::Upload, tun, None)),
+        big(row("big-send", "send, the kernel by 256 kB", Work::Download, tun, None)),
     ]
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::netns::Namespace;
+use brisk_wire::MAX_SUPER_LEN;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::BenchError;
@@ -47,6 +48,11 @@ impl Stage {
         }
         match (setting, cores) {
             (Setting::Whole, _) => {}
+            (Setting::Big, _) => {
+                for namespace in [&near, &far] {
+                    namespace.run(|| Interface::named(VETH)?.set_longest_super(MAX_SUPER_LEN as u32))??;
+                }
+            }
             (Setting::Packets, _) => {
                 for namespace in [&near, &far] {
                     namespace

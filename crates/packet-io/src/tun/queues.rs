@@ -39,7 +39,7 @@ impl TunDevice {
     }
 
     /// Makes a TUN device that did not exist, with so many queues. `pattern` is its name with `%d` for a number that the kernel
-    /// finds.
+    /// finds. What is sent there goes on to other hosts.
     ///
     /// # Errors
     /// As [`open`](TunDevice::open).
@@ -52,7 +52,8 @@ impl TunDevice {
         let first = TunDevice::open_named(pattern, options)?;
         let name = first.name().to_owned();
         let others = (1..count).map(|_| TunDevice::open(&name, options));
-        std::iter::once(Ok(first)).chain(others).collect()
+        let goes_on = |device: TunDevice| TunDevice { big: None, ..device };
+        std::iter::once(Ok(first)).chain(others).map(|device| device.map(goes_on)).collect()
     }
 
     /// Lets the kernel choose among the queues of this device as `steering` does.

@@ -1,0 +1,119 @@
+//! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
+//!
+//! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is handed over (Linux
+//! 6.3, "BIG TCP"). One write then moves four times as much, the kernel's TCP hears of it once, and wakes its reader once:
+//! bulk to a program of this host costs half as much (docs/performance.md, "What we send in bulk").
+//!
+//! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no more, and for
+//! them the kernel would cut it into single segments. So do packets of IPv6, which say such a length with a header of their
+//! own, and those for which the kernel finds no memory in large pieces.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use crate::routes::Routes;
+
+/// How long an answer of the kernel's about an address is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Most addresses of which an answer is kept.
+const MOST_KNOWN: usize = 256;
+/// The first Linux that takes them.
+const SINCE: (u32, u32) = (6, 3);
+
+/// Which addresses are this host's, as the kernel says.
+#[derive(Debug)]
+pub(super) struct Locals {
+    routes: Routes,
+    known: HashMap<Ipv4Addr, Answer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    is_ours: bool,
+    at: Instant,
+}
+
+impl Locals {
+    /// Of the network namespace of the calling thread; `None` where the kernel takes no such packets, or cannot be asked.
+    pub(super) fn open() -> Option<Locals> {
+        let release = rustix::system::uname();
+        let takes_them = version(release.release().to_str().ok()?)? >= SINCE;
+        let routes = if takes_them { Routes::open().ok() } else { None };
+        routes.map(|routes| Locals { routes, known: HashMap::new() })
+    }
+
+    /// Whether packets with these headers end in this host, and may be of any length.
+    pub(super) fn take_whole(&mut self, headers: &[u8]) -> bool {
+        match headers.get(16..).and_then(|rest| rest.first_chunk::<4>()) {
+            Some(&to) if headers.first().is_some_and(|first| first >> 4 == 4) => self.are_of(to.into()),
+            _ => false,
+        }
+    }
+
+    fn are_of(&mut self, address: Ipv4Addr) -> bool {
+        let now = Instant::now();
+        if let Some(answer) = self.known.get(&address)
+            && now.saturating_duration_since(answer.at) < BELIEVED
+        {
+            return answer.is_ours;
+        }
+        let is_ours = self.routes.ends_here(IpAddr::V4(address)).unwrap_or(false);
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(address, Answer { is_ours, at: now });
+        is_ours
+    }
+}
+
+/// Whether the kernel lacked the memory for a packet of that length; shorter ones may do.
+pub(super) fn is_for_want_of_memory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// The first two numbers of a release of Linux: "6.18.44-generic" is (6, 18).
+fn version(release: &str) -> Option<(u32, u32)> {
+    let (major, rest) = release.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use crate::privileges::has_sys_admin;
+    use crate::testing::Tcp;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(version("6.3-rc1"), Some((6, 3)));
+        assert!(version("5.15.0-generic") < Some(SINCE));
+        assert_eq!(version("unknown"), None);
+    }
+
+    #[test]
+    fn an_address_of_the_host_and_no_other_takes_them_whole() {
+        if !has_sys_admin() {
+            println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
+            return;
+        }
+        let whole = Namespace::anonymous().unwrap().run(|| {
+            let lo = crate::interface::Interface::named("lo").unwrap();
+            lo.set_up().unwrap();
+            lo.add_address("10.77.0.1".parse().unwrap(), 32).unwrap();
+            lo.add_route("10.78.0.0".parse().unwrap(), 16, None).unwrap();
+            let mut locals = Locals::open().expect("a kernel that takes them");
+            let mut take = |dst: &str, template: Tcp| {
+                locals.take_whole(&Tcp { dst: dst.parse().unwrap(), ..template }.packet())
+            };
+            let v4 = ["10.77.0.1", "10.77.0.1", "127.0.0.1", "10.78.0.1", "10.79.0.1"];
+            let v4 = v4.map(|dst| take(dst, Tcp::v4()));
+            (v4, take("::1", Tcp::v6()))
+        });
+        assert_eq!(whole.unwrap(), ([true, true, true, false, false], false));
+    }
+}
