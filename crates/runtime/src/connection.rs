@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
-use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
 use brisk_tcp::connection::ConnStats;
-use brisk_tcp::error::CloseReason;
-use brisk_tcp::time::Duration;
+use brisk_tcp::error::{CloseReason, ReadError};
+use brisk_tcp::time::{Duration, Instant};
+use brisk_tcp::{ConnId, Stack};
+use bytes::Bytes;
 use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
@@ -203,37 +204,60 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         let unfilled = buffer.initialize_unfilled();
-        // The window may have opened by what was read: the driver tells the peer if it did. And it need not wait for one who
-        // was told in vain.
+        let read = self.poll_taken(Waiter::POLL, cx, |stack, now| stack.read(self.id, unfilled, now));
+        read.map_ok(|count| buffer.advance(count))
+    }
+
+    /// The window may have opened by what was read: the driver tells the peer if it did. And it need not wait for one who
+    /// was told in vain.
+    fn poll_taken<T>(
+        &self,
+        waiter: Waiter,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&mut Stack, Instant) -> Result<T, ReadError>,
+    ) -> Poll<io::Result<T>> {
         let mut driver = None;
-        let read = self.poll_bytes(Waiter::POLL, cx, |inner, now| {
+        let taken = self.poll_bytes(waiter, cx, |inner, now| {
             driver = inner.rouse_driver();
-            inner.stack.read(self.id, unfilled, now)
+            read(&mut inner.stack, now)
         });
         if let Some(driver) = driver {
             driver.wake();
         }
-        read.map_ok(|count| buffer.advance(count))
+        taken
+    }
+
+    /// Waits for something to read, and takes it in the buffer that it lies in.
+    pub(crate) async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
+        self.wait(|cx, waiter| self.poll_take(waiter, cx, most)).await
+    }
+
+    pub(crate) fn poll_read_bytes(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
+        self.poll_take(Waiter::POLL, cx, most)
+    }
+
+    fn poll_take(&self, waiter: Waiter, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
+        self.poll_taken(waiter, cx, |stack, now| stack.read_bytes(self.id, most, now))
     }
 
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_bytes(Waiter::POLL, cx, |inner, _| inner.stack.peek(self.id, buffer))
     }
 
-    fn poll_bytes(
+    fn poll_bytes<T>(
         &self,
         waiter: Waiter,
         cx: &mut Context<'_>,
-        read: impl FnOnce(&mut Inner, brisk_tcp::time::Instant) -> Result<usize, brisk_tcp::error::ReadError>,
-    ) -> Poll<io::Result<usize>> {
+        read: impl FnOnce(&mut Inner, Instant) -> Result<T, ReadError>,
+    ) -> Poll<io::Result<T>> {
         let turn = ready!(poll_proceed(cx));
         let now = self.shared.clock.now();
         let mut inner = self.shared.lock();
         let result = read(&mut inner, now);
         match result.map_err(error::read) {
-            Ok(count) => {
+            Ok(taken) => {
                 turn.made_progress();
-                Poll::Ready(Ok(count))
+                Poll::Ready(Ok(taken))
             }
             Err(Some(error)) => Poll::Ready(Err(error)),
             Err(None) => {

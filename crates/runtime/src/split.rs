@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use brisk_tcp::connection::ConnStats;
+use bytes::Bytes;
 
 use crate::connection::{Connection, reads_and_writes};
 use crate::stream::TcpStream;
@@ -88,6 +89,14 @@ impl OwnedReadHalf {
     /// As reading.
     pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.connection.peek(buffer).await
+    }
+
+    /// As [`TcpStream::read_bytes`].
+    ///
+    /// # Errors
+    /// As reading.
+    pub async fn read_bytes(&mut self, most: usize) -> io::Result<Bytes> {
+        self.connection.read_bytes(most).await
     }
 
     /// As [`TcpStream::local_addr`].

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use brisk_tcp::config::KeepaliveConfig;
 use brisk_tcp::connection::ConnStats;
+use bytes::Bytes;
 
 use crate::connection::{Connection, reads_and_writes};
 use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
@@ -67,6 +68,24 @@ impl TcpStream {
     /// As [`peek`](TcpStream::peek), for use in a `poll` function.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.connection.poll_peek(cx, buffer)
+    }
+
+    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream. Long runs come in the
+    /// buffer that the device read them into, without the copy that reading into a buffer of one's own is; others are copied. What lies
+    /// in one piece comes, which may be less than there is.
+    ///
+    /// They keep that buffer (64 kB) for as long as they live, beside what
+    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes) bounds: for who passes them on, or is done with them soon.
+    ///
+    /// # Errors
+    /// As reading.
+    pub async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
+        self.connection.read_bytes(most).await
+    }
+
+    /// As [`read_bytes`](TcpStream::read_bytes), for use in a `poll` function.
+    pub fn poll_read_bytes(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
+        self.connection.poll_read_bytes(cx, most)
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.

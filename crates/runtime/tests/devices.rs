@@ -388,6 +388,35 @@ async fn and_without_offload_too() {
     against_the_kernel(false).await;
 }
 
+/// What arrives from the kernel in long packets is taken in them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_megabytes_of_the_kernel_are_taken_in_the_packets_that_brought_them() {
+    let Some((namespace, device)) = tun(true) else { return };
+    let stack = endpoint(device, "10.0.0.2");
+    let listener = TcpListener::bind(&stack, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (mut client, accepted) = tokio::join!(kernel_connect(&namespace, "10.0.0.2:80"), listener.accept());
+    let (server, _) = accepted.unwrap();
+    let data = pattern(LEN, 7);
+    let writing = async {
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+    };
+    let reading = async {
+        let (mut received, mut pieces) = (Vec::new(), 0);
+        loop {
+            let bytes = server.read_bytes(usize::MAX).await.unwrap();
+            if bytes.is_empty() {
+                return (received, pieces);
+            }
+            pieces += 1;
+            received.extend_from_slice(&bytes);
+        }
+    };
+    let ((), (received, pieces)) = tokio::join!(writing, reading);
+    assert!(received == data);
+    assert!(pieces < LEN / 8_000, "{pieces} pieces");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_sees_resets_and_refusals() {
     let Some((namespace, device)) = tun(true) else { return };

@@ -73,6 +73,38 @@ async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
     assert!(answer == data && echo == data, "seed {SEED}");
 }
 
+/// Reads to the end, 5 kB at most at a time, without a buffer of its own.
+async fn read_in_bytes(stream: TcpStream) -> Vec<u8> {
+    let mut received = Vec::new();
+    loop {
+        let bytes = stream.read_bytes(5_000).await.unwrap();
+        if bytes.is_empty() {
+            return received;
+        }
+        assert!(bytes.len() <= 5_000);
+        received.extend_from_slice(&bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_taken_as_they_lie_are_the_stream() {
+    let (a, b) = memory::network(&link("--rtt 20ms --loss 1% --reorder 1%,3ms"), SEED).unwrap();
+    let (mut client, server) = pair(&a, &b).await;
+    let data = pattern(1_000_000, 5);
+    let writing = async {
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+    };
+    let ((), received) = tokio::join!(writing, read_in_bytes(server));
+    assert!(received == data, "seed {SEED}");
+
+    let (client, server) = pair(&a, &b).await;
+    let (mut reading, _writing) = server.into_split();
+    client.abort();
+    let error = reading.read_bytes(9).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
 /// A lost acknowledgement must not be the only one of its flight (RFC 5681 section 4.2).
 #[tokio::test(start_paused = true)]
 async fn a_flight_that_arrives_at_once_is_acknowledged_segment_by_segment_at_first() {

@@ -76,6 +76,8 @@ pub enum Role {
 pub enum Work {
     /// One connection on which the client sends as fast as it can. Unit: a byte.
     Upload,
+    /// The same, and a server of ours takes the bytes in the packets that brought them. Unit: a byte.
+    Delivery,
     /// One connection on which the server does. Unit: a byte.
     Download,
     /// Connect, request, response, close by the server; over and over. Unit: one of these.
@@ -168,6 +170,7 @@ const CONGESTION: &str = "cubic";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Head {
     Upload,
+    Delivery,
     Download,
     Exchange { request: u32, response: u32 },
     PingPong,
@@ -182,6 +185,7 @@ impl Head {
             Head::Download => (1, 0, 0),
             Head::Exchange { request, response } => (2, request, response),
             Head::PingPong => (3, 0, 0),
+            Head::Delivery => (4, 0, 0),
         };
         let mut bytes = [0; Head::LEN];
         for (place, word) in bytes.chunks_exact_mut(4).zip([kind, request, response]) {
@@ -200,6 +204,7 @@ impl Head {
                 response: u32::from_be_bytes([s0, s1, s2, s3]),
             }),
             3 => Ok(Head::PingPong),
+            4 => Ok(Head::Delivery),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -270,15 +275,23 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
         }
     }
     let head = first.first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
-    match Head::parse(head)? {
-        Head::Upload => {
+    let head = Head::parse(head)?;
+    match head {
+        Head::Upload | Head::Delivery => {
+            let in_place = head == Head::Delivery;
             let mut buffer = vec![0; PIECE];
             let mut received = (have - Head::LEN) as u64;
             loop {
-                match stream.read(&mut buffer).await? {
-                    0 => break,
-                    count => received += count as u64,
+                let count = match &stream {
+                    Stream::Ours(ours) if in_place => ours.read_bytes(PIECE).await?.len(),
+                    Stream::Ours(_) | Stream::Kernel(_) | Stream::Hedged(_) => {
+                        stream.read(&mut buffer).await?
+                    }
+                };
+                if count == 0 {
+                    break;
                 }
+                received += count as u64;
             }
             stream.write_all(&received.to_be_bytes()).await
         }
@@ -320,7 +333,8 @@ async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
         let began = Instant::now();
         let client = Client { side: side.clone(), to, until: began + Duration::from_secs_f64(seconds) };
         let (units, failed) = match work {
-            Work::Upload => (client.upload().await?, 0),
+            Work::Upload => (client.upload(Head::Upload).await?, 0),
+            Work::Delivery => (client.upload(Head::Delivery).await?, 0),
             Work::Download => (client.download().await?, 0),
             Work::PingPong => (client.ping_pong().await?, 0),
             Work::Transactions { request, response, parallel } => {
@@ -358,8 +372,9 @@ impl Client {
         Ok(stream)
     }
 
-    async fn upload(&self) -> io::Result<u64> {
-        let mut stream = self.begin(Head::Upload).await?;
+    /// `head` asks for an upload, in one way or the other.
+    async fn upload(&self, head: Head) -> io::Result<u64> {
+        let mut stream = self.begin(head).await?;
         while !self.is_over() {
             stream.write_all(&PATTERN).await?;
         }
@@ -435,7 +450,7 @@ mod tests {
     #[test]
     fn a_head_survives_its_bytes() {
         let exchange = Head::Exchange { request: 100, response: 5000 };
-        for head in [Head::Upload, Head::Download, exchange, Head::PingPong] {
+        for head in [Head::Upload, Head::Delivery, Head::Download, exchange, Head::PingPong] {
             assert_eq!(Head::parse(&head.encode()).unwrap(), head);
         }
         assert!(Head::parse(&[9; Head::LEN]).is_err());
@@ -457,7 +472,8 @@ mod tests {
                 });
                 let until = Instant::now() + Duration::from_millis(50);
                 let client = Client { side, to, until };
-                assert!(client.upload().await.unwrap() > 0);
+                assert!(client.upload(Head::Upload).await.unwrap() > 0);
+                assert!(client.upload(Head::Delivery).await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.download().await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };

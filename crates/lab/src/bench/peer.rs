@@ -275,7 +275,7 @@ impl Step {
 
     fn of(head: Head) -> Step {
         match head {
-            Head::Upload => Step::Count(0),
+            Head::Upload | Head::Delivery => Step::Count(0),
             Head::Download => Step::Pour,
             Head::Exchange { request, response } => {
                 Step::Ask { left: (request as usize).saturating_sub(Head::LEN), answer: response as usize }

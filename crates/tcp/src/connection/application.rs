@@ -64,34 +64,51 @@ impl Connection {
     pub(crate) fn read(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
-            return self.nothing_to_read();
+            return self.nothing_to_read().map(|()| 0);
         }
         let wanted = buffer.len().min(take as usize);
         let read = self.rx.queue.read(&mut buffer[..wanted]);
+        self.on_read(read, now);
+        Ok(read)
+    }
+
+    /// As [`Connection::read`], at most `most` bytes in the buffer that they lie in.
+    pub(crate) fn read_bytes(&mut self, most: usize, now: Instant) -> Result<Bytes, ReadError> {
+        let take = self.readable_run(now);
+        if take == 0 {
+            return self.nothing_to_read().map(|()| Bytes::new());
+        }
+        let bytes = self.rx.queue.take(most.min(take as usize));
+        self.on_read(bytes.len(), now);
+        Ok(bytes)
+    }
+
+    /// The application has taken so many bytes.
+    fn on_read(&mut self, read: usize, now: Instant) {
         self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
         if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile() {
             self.rx.ack.force();
         }
-        Ok(read)
     }
 
     /// As [`Connection::read`], leaving the bytes where they are.
     pub(crate) fn peek(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
-            return self.nothing_to_read();
+            return self.nothing_to_read().map(|()| 0);
         }
         let wanted = buffer.len().min(take as usize);
         Ok(self.rx.queue.peek(&mut buffer[..wanted]))
     }
 
-    fn nothing_to_read(&self) -> Result<usize, ReadError> {
+    /// Whether the stream has ended, or why there is nothing.
+    fn nothing_to_read(&self) -> Result<(), ReadError> {
         if self.rx.at_end() {
-            return Ok(0);
+            return Ok(());
         }
         match self.closed {
-            Some(CloseReason::Finished) => Ok(0),
+            Some(CloseReason::Finished) => Ok(()),
             Some(reason) => Err(ReadError::Closed(reason)),
             None => Err(ReadError::WouldBlock),
         }

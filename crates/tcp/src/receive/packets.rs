@@ -95,6 +95,11 @@ impl Packets {
         copied
     }
 
+    /// The next payload as it lies in its packet, at most `most` bytes of it; it stays where it is.
+    pub(super) fn first(&self, most: usize) -> Option<Bytes> {
+        self.kept.front().map(|Kept { payload, .. }| payload.slice(..most.min(payload.len())))
+    }
+
     /// Removes up to `count` bytes and answers how many.
     pub(super) fn skip(&mut self, count: usize) -> usize {
         let mut left = count.min(self.len);

@@ -208,6 +208,17 @@ impl RecvQueue {
         count
     }
 
+    /// Removes the next readable bytes, at most `most`, in the packet that brought them; what lies in the ring is copied out of
+    /// it, as far as it is in one piece. Empty if nothing is readable.
+    pub(crate) fn take(&mut self, most: usize) -> Bytes {
+        let bytes = self.packets.first(most).unwrap_or_else(|| {
+            let (front, _) = self.slices();
+            Bytes::copy_from_slice(&front[..most.min(front.len())])
+        });
+        self.skip(bytes.len());
+        bytes
+    }
+
     /// Copies readable bytes into `out` and leaves them where they are.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
         let kept = self.packets.peek(out);
@@ -461,6 +472,8 @@ mod tests {
             len: usize,
         },
         Read(usize),
+        /// What lies in one piece, as it lies.
+        Take(usize),
         Retain(usize),
     }
 
@@ -470,6 +483,7 @@ mod tests {
             2 => (1usize..3000).prop_map(Step::Copied),
             2 => (1usize..3000, 1usize..30_000).prop_map(|(gap, len)| Step::Late { gap, len }),
             4 => (1usize..60_000).prop_map(Step::Read),
+            4 => (1usize..60_000).prop_map(Step::Take),
             1 => prop_oneof![Just(0), 1usize..2000].prop_map(Step::Retain),
         ]
     }
@@ -510,6 +524,13 @@ mod tests {
                         prop_assert_eq!(count, most.min(arrived - read));
                         prop_assert!(out[..count] == stream(read, count));
                         read += count;
+                        queue.take_storage();
+                    }
+                    Step::Take(most) => {
+                        let taken = queue.take(most);
+                        prop_assert_eq!(taken.is_empty(), arrived == read);
+                        prop_assert!(taken.len() <= most && taken == stream(read, taken.len()));
+                        read += taken.len();
                         queue.take_storage();
                     }
                     Step::Retain(count) => queue.retain(count),

@@ -22,6 +22,7 @@
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
 //! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
 //! | `events`, `stats` | what the application hears; what is counted |
+//! | `read` | the application takes what has arrived |
 //! | `renew` | a stack made again in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
 //! | `chunked` | where half-open connections and TIME-WAITs are kept |
@@ -41,7 +42,7 @@ use crate::config::{
     WindowRules,
 };
 use crate::connection::{ConnInfo, ConnStats, Host, State};
-use crate::error::{ConfigError, ConnectError, ListenError, ReadError, WriteError};
+use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
 use crate::event::Probe;
 use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
@@ -72,6 +73,7 @@ mod open;
 mod parking;
 mod path;
 mod ports;
+mod read;
 mod renew;
 mod repair_memory;
 mod reset;
@@ -100,7 +102,7 @@ use half_open::HalfOpenTable;
 use isn::SecretSource;
 use keys::Purpose;
 use listener::Listener;
-use parking::{Idle, Look};
+use parking::Idle;
 use ports::Ports;
 use renew::Lists;
 use settle::{Phase, Slot};
@@ -354,42 +356,6 @@ impl Stack {
         written
     }
 
-    /// Takes received bytes; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable) follows.
-    pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
-        if let Look::Copy(mut copy) = slot.connection.look() {
-            return copy.read(buffer, now);
-        }
-        let read = slot.connection.wake().read(buffer, now);
-        self.settle(id, now);
-        read
-    }
-
-    /// Copies received bytes without taking them; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// As [`Stack::read`].
-    pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
-        let clock = self.clock;
-        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        match slot.connection.look() {
-            Look::Copy(mut copy) => copy.peek(buffer, clock),
-            Look::Awake(_) => slot.connection.wake().peek(buffer, clock),
-        }
-    }
-
-    /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
-    ///
-    /// # Errors
-    /// [`ReadError::WouldBlock`] if there is none.
-    pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().read_urgent()
-    }
-
     /// Closes for writing: a FIN follows what is queued. Reading goes on (half close).
     ///
     /// # Errors
@@ -625,11 +591,6 @@ impl Stack {
     /// The details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
         self.owned(id).map(|slot| slot.connection.look().info())
-    }
-
-    /// Bytes that [`Stack::read`] would return now.
-    pub fn readable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.look().readable())
     }
 
     /// Bytes that [`Stack::write`] would take now.

@@ -1,0 +1,71 @@
+//! The application takes what has arrived.
+
+use bytes::Bytes;
+
+use super::parking::Look;
+use super::{ConnId, Stack};
+use crate::error::ReadError;
+use crate::time::Instant;
+
+impl Stack {
+    /// Takes received bytes; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable) follows.
+    pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
+        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
+        if let Look::Copy(mut copy) = slot.connection.look() {
+            return copy.read(buffer, now);
+        }
+        let read = slot.connection.wake().read(buffer, now);
+        self.settle(id, now);
+        read
+    }
+
+    /// Takes received bytes, at most `most`, without a copy where they lie in a packet that was
+    /// [handed in by reference](Stack::on_packet_shared); others are copied. It brings what lies in one piece, which may be
+    /// less than there is. Empty is the end of the stream, or what a `most` of 0 asks for.
+    ///
+    /// Who keeps them keeps the whole buffer of that packet, some 64 kB, of which the stack knows nothing any more:
+    /// [`max_buffer_bytes`](StackConfig::max_buffer_bytes) bounds what has not been taken.
+    ///
+    /// # Errors
+    /// As [`Stack::read`].
+    pub fn read_bytes(&mut self, id: ConnId, most: usize, now: Instant) -> Result<Bytes, ReadError> {
+        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        // As in `read`.
+        if let Look::Copy(mut copy) = slot.connection.look() {
+            return copy.read_bytes(most, now);
+        }
+        let read = slot.connection.wake().read_bytes(most, now);
+        self.settle(id, now);
+        read
+    }
+
+    /// Copies received bytes without taking them; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Stack::read`].
+    pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
+        let clock = self.clock;
+        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
+        match slot.connection.look() {
+            Look::Copy(mut copy) => copy.peek(buffer, clock),
+            Look::Awake(_) => slot.connection.wake().peek(buffer, clock),
+        }
+    }
+
+    /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
+    ///
+    /// # Errors
+    /// [`ReadError::WouldBlock`] if there is none.
+    pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().read_urgent()
+    }
+
+    /// Bytes that [`Stack::read`] would return now.
+    pub fn readable(&self, id: ConnId) -> usize {
+        self.owned(id).map_or(0, |slot| slot.connection.look().readable())
+    }
+}
