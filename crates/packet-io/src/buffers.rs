@@ -1,6 +1,7 @@
 //! Buffers that packets are read into, and that whoever gets a packet may keep for a while.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
@@ -30,13 +31,13 @@ impl Buffers {
         &mut self.current
     }
 
-    /// Hands the first `len` bytes of the buffer to `sink`, and the right to keep them if they are at least half of it.
-    pub(crate) fn hand_over(&mut self, len: usize, sink: impl FnOnce(&[u8], Option<&Bytes>)) {
-        if 2 * len < self.size {
-            return sink(self.current.get(..len).unwrap_or_default(), None);
+    /// Hands those bytes of the buffer to `sink`, and the right to keep them if they are about half of it or more.
+    pub(crate) fn hand_over(&mut self, bytes: Range<usize>, sink: impl FnOnce(&[u8], Option<&Bytes>)) {
+        if 2 * bytes.end < self.size {
+            return sink(self.current.get(bytes).unwrap_or_default(), None);
         }
         let full = std::mem::take(&mut self.current).freeze();
-        let packet = full.slice(..len.min(self.size));
+        let packet = full.slice(bytes.start..bytes.end.min(self.size));
         sink(&packet, Some(&packet));
         drop(packet);
         self.watched.push_back(full);
@@ -69,7 +70,7 @@ mod tests {
         let first = buffers.current().as_ptr();
         buffers.current()[..3].copy_from_slice(b"abc");
         let mut kept = None;
-        buffers.hand_over(60, |packet, shared| {
+        buffers.hand_over(0..60, |packet, shared| {
             assert_eq!((packet.len(), &packet[..3]), (60, &b"abc"[..]));
             kept = shared.map(|shared| shared.slice(..3));
         });
@@ -77,7 +78,7 @@ mod tests {
         buffers.current()[..3].copy_from_slice(b"xyz");
         assert_eq!(kept.as_deref(), Some(&b"abc"[..]));
         kept = None;
-        buffers.hand_over(60, |_, _| {});
+        buffers.hand_over(0..60, |_, _| {});
         assert_eq!((buffers.current().as_ptr(), buffers.current().len()), (first, 100));
         assert!(kept.is_none());
     }
@@ -86,7 +87,7 @@ mod tests {
     fn a_short_packet_is_only_shown() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
-        buffers.hand_over(49, |packet, shared| assert!(packet.len() == 49 && shared.is_none()));
+        buffers.hand_over(0..49, |packet, shared| assert!(packet.len() == 49 && shared.is_none()));
         assert_eq!(buffers.current().as_ptr(), first);
     }
 
@@ -95,13 +96,13 @@ mod tests {
         let mut buffers = Buffers::of(100);
         let mut kept = Vec::new();
         for _ in 0..3 * WATCHED {
-            buffers.hand_over(100, |_, shared| kept.extend(shared.cloned()));
+            buffers.hand_over(0..100, |_, shared| kept.extend(shared.cloned()));
         }
         assert_eq!(kept.len(), 3 * WATCHED);
         assert!(buffers.watched.len() <= WATCHED + 1);
         kept.clear();
         let before = buffers.watched.len();
-        buffers.hand_over(100, |_, _| {});
+        buffers.hand_over(0..100, |_, _| {});
         assert_eq!(buffers.watched.len(), before, "one came back for the one that was handed over");
     }
 }

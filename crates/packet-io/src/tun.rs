@@ -76,7 +76,7 @@ pub struct TunDevice {
 }
 
 /// The kernel never hands over more than a 64 kB payload behind its headers.
-const READ_BUFFER: usize = 65_536 + 128;
+const READ_BUFFER: usize = VnetHeader::LEN + 65_536 + 128;
 /// A device whose previous owner just ended may be busy for a moment.
 const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -187,31 +187,29 @@ impl TunDevice {
 
     /// [`recv`](TunDevice::recv) with what the kernel says about the packet.
     pub fn recv_with_meta(&self, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
-        read_packet(self.fd.as_fd(), self.vnet, buffer)
+        let mut header = [0; VnetHeader::LEN];
+        if !self.vnet {
+            return read_packet(self.fd.as_fd(), false, buffer).map(|(packet, meta)| (packet.len(), meta));
+        }
+        let len = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?;
+        Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
     }
 
     /// Writes one finished packet of at most one MTU.
     pub fn send_raw(&self, packet: &[u8]) -> io::Result<()> {
-        write_packet(self.fd.as_fd(), self.vnet.then_some(VnetHeader::default()), &[IoSlice::new(packet)])
+        write_finished(self.fd.as_fd(), self.vnet, packet)
     }
 
     /// Hands a super-packet or a packet with an open checksum to the kernel to finish.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
-        if packet.len() > MAX_SUPER {
-            let (head, payload) = packet.split_at(headers.total());
-            return self.write_big(headers, head, [payload, &[]], tx);
-        }
-        let payload = packet.len() - headers.total();
-        let size = tx.segment_size.filter(|&size| size > 0 && usize::from(size) < payload);
-        let gso = size.map(|size| Gso { size, v6: headers.v6, flags: headers.flags(packet) });
-        let header = VnetHeader::unfinished(&headers, gso);
-        let at = headers.ip_len + TCP_CHECKSUM;
-        let (before, rest) = packet.split_at(at);
+        let (before, payload) = packet.split_at(headers.total());
+        let mut head = [0; Headers::MOST];
+        let head = &mut head[..before.len()];
+        head.copy_from_slice(before);
         // The field must hold the pseudo-header sum; what the caller has there does not matter.
-        let pseudo_sum = headers.pseudo_sum(packet).to_be_bytes();
-        let after = rest.get(2..).unwrap_or_default();
-        let parts = [IoSlice::new(before), IoSlice::new(&pseudo_sum), IoSlice::new(after)];
-        self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+        let at = headers.ip_len + TCP_CHECKSUM;
+        head[at..at + 2].copy_from_slice(&headers.pseudo_sum(packet).to_be_bytes());
+        self.write_big(headers, head, [payload, &[]], tx)
     }
 
     /// Hands a super-packet of any length to the kernel: whole, or in pieces of 64 kB.
@@ -276,8 +274,7 @@ impl TunDevice {
         let size = tx.segment_size.filter(|&size| size > 0 && usize::from(size) < len);
         let gso = size.map(|size| Gso { size, v6: headers.v6, flags: headers.flags(head) });
         let header = VnetHeader::unfinished(&headers, gso);
-        let parts = [IoSlice::new(head), IoSlice::new(payload[0]), IoSlice::new(payload[1])];
-        self.reactor.write(|| write_packet(self.fd.as_fd(), Some(header), &parts))
+        self.reactor.write(|| write_unfinished(self.fd.as_fd(), header, head, payload))
     }
 
     /// Counts a packet that is not to be sent.
@@ -331,9 +328,9 @@ impl Device for TunDevice {
         while count < budget {
             let read = || read_packet(self.fd.as_fd(), self.vnet, self.buffers.current());
             match self.reactor.read(read) {
-                Ok((len, meta)) => {
-                    self.counters.on_received(len);
-                    self.buffers.hand_over(len, |packet, shared| sink(packet, shared, meta));
+                Ok((packet, meta)) => {
+                    self.counters.on_received(packet.len());
+                    self.buffers.hand_over(packet, |packet, shared| sink(packet, shared, meta));
                     count += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -432,29 +429,46 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
-    if !vnet {
-        let len = rustix::io::read(fd, buffer)?;
-        return Ok((len, RxMeta { checksum: ChecksumState::Verify, segment_size: None }));
+/// Reads a packet into `buffer`; answers where it is, and what the kernel says of it.
+fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
+    let len = rustix::io::read(fd, &mut *buffer)?;
+    match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {
+        Some(header) => Ok((VnetHeader::LEN..len.max(VnetHeader::LEN), VnetHeader::parse(header).rx_meta())),
+        None => Ok((0..len, RxMeta { checksum: ChecksumState::Verify, segment_size: None })),
     }
-    let mut header = [0; VnetHeader::LEN];
-    let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-    let len = rustix::io::readv(fd, &mut parts)?;
-    Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
 }
 
-fn write_packet(fd: BorrowedFd<'_>, vnet: Option<VnetHeader>, parts: &[IoSlice<'_>]) -> io::Result<()> {
-    let Some(vnet) = vnet else {
-        rustix::io::writev(fd, parts)?;
-        return Ok(());
-    };
-    let header = vnet.bytes();
-    // One packet is at most three parts: before, inside and after the checksum.
-    let mut all = [IoSlice::new(&header), IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];
-    for (slot, part) in all.iter_mut().skip(1).zip(parts) {
-        *slot = *part;
+/// Writes a finished packet.
+fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<()> {
+    if vnet {
+        rustix::io::writev(fd, &[IoSlice::new(&VnetHeader::default().bytes()), IoSlice::new(packet)])?;
+    } else {
+        rustix::io::write(fd, packet)?;
     }
-    rustix::io::writev(fd, &all)?;
+    Ok(())
+}
+
+/// Writes a packet that the kernel is to finish. What is short goes in one piece: the kernel takes longer to look at the
+/// description of several than we to put them together.
+fn write_unfinished(
+    fd: BorrowedFd<'_>,
+    header: VnetHeader,
+    head: &[u8],
+    payload: [&[u8]; 2],
+) -> io::Result<()> {
+    const START: usize = VnetHeader::LEN + Headers::MOST;
+    let mut start = [0; START];
+    let (vnet, rest) = start.split_at_mut(VnetHeader::LEN);
+    vnet.copy_from_slice(&header.bytes());
+    rest[..head.len()].copy_from_slice(head);
+    let start = &start[..VnetHeader::LEN + head.len()];
+    match payload {
+        [[], []] => rustix::io::write(fd, start)?,
+        [only, []] | [[], only] => rustix::io::writev(fd, &[IoSlice::new(start), IoSlice::new(only)])?,
+        [first, second] => {
+            rustix::io::writev(fd, &[IoSlice::new(start), IoSlice::new(first), IoSlice::new(second)])?
+        }
+    };
     Ok(())
 }
 

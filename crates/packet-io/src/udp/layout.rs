@@ -275,7 +275,7 @@ impl Assembly {
         let tcp_len = usize::from(self.first[0] >> 4) * 4;
         let payload = self.len.saturating_sub(40 + tcp_len);
         let segment_size = (payload > self.segment_size).then_some(self.segment_size as u16);
-        self.buffers.hand_over(self.len, |packet, shared| sink(packet, shared, segment_size));
+        self.buffers.hand_over(0..self.len, |packet, shared| sink(packet, shared, segment_size));
         self.len = 0;
         self.closed = true;
     }

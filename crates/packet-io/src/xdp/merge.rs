@@ -83,7 +83,7 @@ impl Merge {
         finish_lengths(self.buffers.current().get_mut(..self.len).unwrap_or_default(), headers);
         let segment_size = u16::try_from(self.size).ok().filter(|_| self.segments > 1);
         let meta = RxMeta { checksum: ChecksumState::Trusted, segment_size };
-        self.buffers.hand_over(self.len, |packet, shared| emit(packet, shared, meta));
+        self.buffers.hand_over(0..self.len, |packet, shared| emit(packet, shared, meta));
         1
     }
 
