@@ -19,6 +19,7 @@ use crate::allow::Allow;
 use crate::first_bytes::Speaker;
 use crate::frontend::{accept, listen_at};
 use crate::hop::answer::{Asked, Rejected, Run, receive};
+use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::log::{Level, Log, RateLimit, Value};
@@ -53,6 +54,8 @@ pub struct BackendConfig {
     pub origin: Option<String>,
     /// How the hop is protected.
     pub hop: Hop,
+    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    pub ephemeral_lifetime: Duration,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// Takes the first bytes of a connection with its SYN. What a SYN brings is acted upon once
@@ -88,6 +91,7 @@ impl BackendConfig {
             listen,
             origin: origin.into(),
             hop,
+            ephemeral_lifetime: USUAL_LIFETIME,
             replay_tolerance: Duration::from_secs(10),
             kernel_listen: None,
             packet: None,
@@ -136,7 +140,7 @@ impl Backend {
         // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
-        let run = Run::begin(tolerance)?;
+        let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let shared = Arc::new(Shared { current: Mutex::new(Arc::new(config)), run, rejections });
         Ok(Backend { shared, listeners, local, kernel })
@@ -157,7 +161,10 @@ impl Backend {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
         let doors = back_doors(&shared, listeners, kernel, service.cores.len().max(1));
-        serve_until(shutdown, service, FAREWELL, doors).await
+        tokio::select! {
+            summary = serve_until(shutdown, service, FAREWELL, doors) => summary,
+            never = shared.run.own.expire() => match never {},
+        }
     }
 }
 
@@ -265,6 +272,7 @@ impl BackendControl {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
             BackendConfig::clone(&current);
+        self.0.run.own.set_lifetime(config.ephemeral_lifetime);
         let kept = BackendConfig { listen, kernel_listen, packet, attached, service, ..config };
         *current = Arc::new(kept);
     }

@@ -2,6 +2,7 @@
 //!
 //! Everything is seen through connections of the watch ([`crate::upstream`]), which reach no origin.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
@@ -9,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::carrier::Way;
 use crate::hop::stream::HopStream;
-use crate::hop::{Hop, Opening, Purpose};
+use crate::hop::{Ephemerals, Hop, Opening, Purpose};
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 
 /// Pause between questions, so that losses are seen one by one.
@@ -77,7 +78,8 @@ pub async fn examine(examination: &Examination) -> Report {
     let Examination { endpoint, packet, backend, hop, tcp, fast_open, probes, patience } =
         examination.clone();
     let fast_open = fast_open.then(FastOpenConnect::insured);
-    let dialling = Dialling { endpoint, packet, hop, tcp, fast_open, watched: true };
+    let own = Arc::new(Ephemerals::new(Duration::ZERO));
+    let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched: true };
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();

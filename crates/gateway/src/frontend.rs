@@ -17,10 +17,11 @@ use crate::carrier::{Fate, Way};
 use crate::entrance::{Admitted, Entrance};
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
+use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
-use crate::hop::{Hop, Opening, Purpose};
+use crate::hop::{Ephemerals, Hop, Opening, Purpose};
 use crate::log::Log;
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
@@ -43,6 +44,8 @@ pub struct FrontendConfig {
     pub backends: Vec<BackendSpec>,
     /// How the hop is protected.
     pub hop: Hop,
+    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    pub ephemeral_lifetime: Duration,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the backend has given a
@@ -82,6 +85,7 @@ impl FrontendConfig {
             listen,
             backends: vec![BackendSpec::new(peer)],
             hop,
+            ephemeral_lifetime: USUAL_LIFETIME,
             tcp: hop_tcp(),
             fast_open: Some(FastOpenConnect::insured()),
             packet: None,
@@ -124,7 +128,9 @@ impl Frontend {
 
     fn with(listeners: Vec<TcpListener>, config: FrontendConfig, endpoint: Endpoint) -> Frontend {
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
-        let current = Mutex::new(Arc::new(Current::new(config, endpoint, upstreams, Arc::default())));
+        let own = Arc::new(Ephemerals::new(config.ephemeral_lifetime));
+        let current = Current::new(config, endpoint, own, upstreams, Arc::default());
+        let current = Mutex::new(Arc::new(current));
         Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listeners }
     }
 
@@ -153,7 +159,11 @@ impl Frontend {
             turn: 0,
         };
         let doors = listeners.into_iter().map(door).collect();
-        let summary = serve_until(shutdown, service, Duration::ZERO, doors).await;
+        let own = shared.current().dialling.own.clone();
+        let summary = tokio::select! {
+            summary = serve_until(shutdown, service, Duration::ZERO, doors) => summary,
+            never = own.expire() => match never {},
+        };
         lock(&shared.watches).abort_all();
         summary
     }
@@ -203,8 +213,9 @@ impl FrontendControl {
         let upstreams = Arc::new(before.upstreams.renewed(config.backends.clone()));
         let FrontendConfig { listen, packet, service, .. } = before.config.clone();
         let config = FrontendConfig { listen, packet, service, ..config };
-        let (endpoint, habits) = (before.dialling.endpoint.clone(), before.habits.clone());
-        let current = Current::new(config, endpoint, upstreams, habits);
+        let Dialling { endpoint, own, .. } = before.dialling.clone();
+        own.set_lifetime(config.ephemeral_lifetime);
+        let current = Current::new(config, endpoint, own, upstreams, before.habits.clone());
         *lock(&self.0.current) = Arc::new(current);
         self.0.watch_all();
     }
@@ -256,11 +267,12 @@ impl Current {
     fn new(
         config: FrontendConfig,
         endpoint: Endpoint,
+        own: Arc<Ephemerals>,
         upstreams: Arc<Upstreams>,
         habits: Arc<Habits>,
     ) -> Current {
         let FrontendConfig { hop, tcp, fast_open, packet, watch: watched, .. } = config.clone();
-        let dialling = Dialling { endpoint, packet, hop, tcp, fast_open, watched };
+        let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched };
         Current { dialling, config, upstreams, habits }
     }
 }

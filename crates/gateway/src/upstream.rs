@@ -22,7 +22,7 @@ use crate::hop::dial::{Answered, Dialled, Refused, ask, dial};
 use crate::hop::handshake::HandshakeError;
 use crate::hop::line::Line;
 use crate::hop::stream::HopStream;
-use crate::hop::{BackendClock, Hop, Opening, Purpose};
+use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
 use crate::warm::Warm;
@@ -96,6 +96,8 @@ pub(crate) struct Dialling {
     /// The stack on a packet socket, beside that one.
     pub(crate) packet: Option<Endpoint>,
     pub(crate) hop: Hop,
+    /// The key pair that first messages are made with now.
+    pub(crate) own: Arc<Ephemerals>,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
     /// Somebody watches the backends, and what carries the hop to them.
@@ -247,7 +249,8 @@ impl Upstream {
         if !once {
             ways.truncate(1);
         }
-        let (way, answered) = self.ask_in_order(dialling, &message, &ways).await?;
+        let asked = self.ask_in_order(dialling, &message, &ways).await;
+        let (way, answered) = asked.inspect_err(|_| self.clock.doubt())?;
         for tried in ways.into_iter().take_while(|tried| *tried != way) {
             if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 self.lost(tried);
@@ -304,7 +307,7 @@ impl Upstream {
         first: &[u8],
     ) -> Result<(Dialled, Vec<u8>), HandshakeError> {
         let opening = Opening { stamp: self.clock.stamp(Instant::now()), ..opening.clone() };
-        dial(&dialling.hop, &opening, first)
+        dial(&dialling.hop, &dialling.own, &opening, first)
     }
 
     /// True if it is up to connections to find out whether the path carries a way again. Where there is a watch, that does.

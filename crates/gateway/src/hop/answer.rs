@@ -8,12 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zeroize::Zeroizing;
 
 use super::Hop;
+use super::ephemeral::Ephemerals;
 use super::handshake::{FirstMessage, HandshakeError, Responder, Verdict};
 use super::line::Line;
 use super::opening::{Opening, OpeningError};
 use super::replay::{Freshness, MessageId, ReplayWindow};
 use super::stamp::Stamp;
-use super::stream::{HopStream, framed, next_message};
+use super::stream::{HopStream, Message, framed, next_message};
 
 /// Why a connection of the hop is not served.
 #[derive(Debug, thiserror::Error)]
@@ -38,24 +39,25 @@ pub(crate) enum Rejected {
     Late,
 }
 
-/// This run of the backend, and the first messages it has acted upon.
+/// This run of the backend, the first messages it has acted upon, and its key pair of now.
 #[derive(Debug)]
 pub(crate) struct Run {
     began: Instant,
     window: Mutex<ReplayWindow>,
+    pub(crate) own: Ephemerals,
 }
 
 impl Run {
-    /// A run that begins now; see [`ReplayWindow::new`].
+    /// A run that begins now; see [`ReplayWindow::new`] and [`Ephemerals::new`].
     ///
     /// # Errors
     /// If the operating system has no randomness.
-    pub(crate) fn begin(tolerance: Duration) -> io::Result<Run> {
+    pub(crate) fn begin(tolerance: Duration, lifetime: Duration) -> io::Result<Run> {
         let mut epoch = [0; 8];
         rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
         let tolerance = u64::try_from(tolerance.as_millis()).unwrap_or(u64::MAX);
         let window = ReplayWindow::new(u64::from_ne_bytes(epoch) | 1, tolerance);
-        Ok(Run { began: Instant::now(), window: Mutex::new(window) })
+        Ok(Run { began: Instant::now(), window: Mutex::new(window), own: Ephemerals::new(lifetime) })
     }
 
     fn now(&self) -> u64 {
@@ -67,7 +69,8 @@ impl Run {
     }
 
     fn stamp(&self) -> Stamp {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner).stamp(self.now())
+        let stamp = self.window.lock().unwrap_or_else(PoisonError::into_inner).stamp(self.now());
+        Stamp { takes_lasting: self.own.last(), ..stamp }
     }
 }
 
@@ -92,12 +95,13 @@ enum Reply {
 /// Reads the first message and judges it. Who has to confirm has done so when this returns.
 pub(crate) async fn receive(mut line: Line, hop: &Hop, run: &Run) -> Result<Asked, Rejected> {
     let mut arrived = Vec::new();
-    let message = match next_message(&mut line, &mut arrived).await {
+    let Message { bytes: message, is_lasting } = match next_message(&mut line, &mut arrived).await {
         Err(_) if arrived.is_empty() => return Err(Rejected::Silent),
         message => message?,
     };
     let first = match hop {
         Hop::Plain => return plain(line, &message, arrived),
+        Hop::Sealed(keys) if is_lasting => Responder::accept_lasting(keys, &run.own, &message)?,
         Hop::Sealed(keys) => Responder::accept(keys, &message)?,
         Hop::Pairs(keys) => Responder::accept_with_pair(keys, &message)?,
     };
@@ -165,7 +169,8 @@ impl Asked {
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::dial::{Dialled, Refused, ask, dial};
+    use super::super::dial::{self, Dialled, Refused, ask};
+    use super::super::ephemeral::USUAL_LIFETIME;
     use super::super::key::{HopKey, KeyRing};
     use super::super::opening::Purpose;
     use super::super::pairs::{PrivateKey, StaticKeys};
@@ -185,7 +190,12 @@ mod tests {
     }
 
     fn run() -> Run {
-        Run::begin(Duration::from_secs(10)).unwrap()
+        Run::begin(Duration::from_secs(10), USUAL_LIFETIME).unwrap()
+    }
+
+    /// The first message of a frontend whose key pairs serve for a while.
+    fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialled, Vec<u8>), HandshakeError> {
+        dial::dial(hop, &Ephemerals::new(USUAL_LIFETIME), opening, first)
     }
 
     async fn lines() -> (Line, Line) {
@@ -232,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_for_another_run_is_acted_upon_only_when_it_is_confirmed() {
         let (key, run) = (hop(1), run());
-        let elsewhere = Stamp { epoch: 12345, at: 5 };
+        let elsewhere = Stamp { epoch: 12345, at: 5, takes_lasting: true };
         let (dialled, message) = dial(&key, &opening(elsewhere), b"transfer 100").unwrap();
         // Somebody who has recorded it can send it but not confirm it.
         assert!(received(&message, &key, &run).await.is_none());
@@ -264,6 +274,74 @@ mod tests {
         let (_, message) = dial(&key, &opening(clock.stamp(Instant::now())), b"").unwrap();
         let asked = received(&message, &key, &run).await.unwrap().unwrap();
         assert!(matches!(asked.reply, Reply::Message { .. }));
+    }
+
+    /// What tells them apart on the wire: the first bit of the length.
+    fn is_lasting(message: &[u8]) -> bool {
+        message[0] & 0x80 != 0
+    }
+
+    #[tokio::test]
+    async fn pairs_serve_for_more_than_one_connection_only_where_both_sides_want_it() {
+        for [front, back] in [[true, true], [true, false], [false, true], [false, false]] {
+            let own = Ephemerals::new(if front { USUAL_LIFETIME } else { Duration::ZERO });
+            let run = Run::begin(Duration::from_secs(10), Duration::ZERO).unwrap();
+            run.own.set_lifetime(if back { USUAL_LIFETIME } else { Duration::ZERO });
+            let (key, clock) = (hop(1), BackendClock::default());
+            // The first connection knows nothing of the backend, and is what every release takes.
+            for lasts in [false, front && back, front && back] {
+                let stamp = clock.stamp(Instant::now());
+                let (dialled, message) = dial::dial(&key, &own, &opening(stamp), b"request").unwrap();
+                assert_eq!(is_lasting(&message), lasts);
+                let (a, b) = lines().await;
+                let backend = async {
+                    let asked = receive(b, &key, &run).await.unwrap();
+                    assert_eq!(asked.first[..], b"request"[..]);
+                    let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+                    hop.split().1.shutdown().await.unwrap();
+                };
+                let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
+                assert!(told.is_ok(), "{:?}", told.err());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_said_as_the_other_kind_is_refused() {
+        let (key, run) = (hop(1), run());
+        for takes_lasting in [true, false] {
+            let stamp = Stamp { takes_lasting, ..run.stamp() };
+            let (_, mut message) = dial(&key, &opening(stamp), b"x").unwrap();
+            assert_eq!(is_lasting(&message), takes_lasting);
+            message[0] ^= 0x80;
+            let refused = received(&message, &key, &run).await;
+            assert!(matches!(refused, Some(Err(Rejected::Handshake(HandshakeError::NotOurs)))));
+        }
+    }
+
+    /// A message that comes twice and cannot be judged is answered twice: never under the same key.
+    #[tokio::test]
+    async fn a_message_that_is_repeated_is_asked_to_be_confirmed_under_other_keys() {
+        let (key, run) = (hop(1), run());
+        let elsewhere = Stamp { epoch: 12345, at: 5, takes_lasting: true };
+        let (_, message) = dial(&key, &opening(elsewhere), b"x").unwrap();
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let (mut a, b) = lines().await;
+            a.split().1.write_all(&message).await.unwrap();
+            let confirming = tokio::time::timeout(Duration::from_millis(100), receive(b, &key, &run));
+            let mut arrived = Vec::new();
+            let (answer, confirmed) = tokio::join!(next_message(&mut a, &mut arrived), confirming);
+            assert!(confirmed.is_err(), "it is not acted upon");
+            answers.push(answer.unwrap().bytes);
+        }
+        // 24 bytes of nonce, the pair's public key, what is sealed: verdict, run and time.
+        let parts = |at: std::ops::Range<usize>| answers.iter().map(move |answer| &answer[at.clone()]);
+        assert!(parts(24..56).all(|public| *public == answers[0][24..56]), "one pair");
+        for range in [0..24, 56..64] {
+            let all: std::collections::HashSet<_> = parts(range).collect();
+            assert_eq!(all.len(), answers.len());
+        }
     }
 
     #[tokio::test]

@@ -6,12 +6,13 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Hop;
+use super::ephemeral::Ephemerals;
 use super::handshake::{HandshakeError, Initiator, Verdict};
 use super::line::Line;
 use super::opening::Opening;
 use super::records::Sealing;
 use super::stamp::{BackendClock, Stamp};
-use super::stream::{HopStream, framed, next_message};
+use super::stream::{HopStream, framed, framed_lasting, next_message};
 
 /// Why a backend did not take a connection.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +54,23 @@ pub(crate) struct Dialled {
     initiator: Option<Initiator>,
 }
 
-/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line.
-pub(crate) fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialled, Vec<u8>), HandshakeError> {
+/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line. With the key pair of
+/// `own` if the backend takes those that serve for a while, as far as is known.
+pub(crate) fn dial(
+    hop: &Hop,
+    own: &Ephemerals,
+    opening: &Opening,
+    first: &[u8],
+) -> Result<(Dialled, Vec<u8>), HandshakeError> {
     let mut payload = Vec::with_capacity(64 + first.len());
     opening.encode(&mut payload);
     payload.extend_from_slice(first);
     let (initiator, message) = match hop {
         Hop::Plain => return Ok((Dialled { initiator: None }, framed(&payload))),
+        Hop::Sealed(keys) if opening.stamp.takes_lasting && own.last() => {
+            let (initiator, message) = Initiator::begin_lasting(keys.newest(), own, &payload)?;
+            return Ok((Dialled { initiator: Some(initiator) }, framed_lasting(&message)));
+        }
         Hop::Sealed(keys) => Initiator::begin(keys.newest(), &payload)?,
         Hop::Pairs(keys) => Initiator::begin_with_pair(keys, &payload)?,
     };
@@ -84,7 +95,7 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
         write.write_all(rest).await?;
     }
     let mut arrived = Vec::new();
-    let answer = next_message(&mut line, &mut arrived).await?;
+    let answer = next_message(&mut line, &mut arrived).await?.bytes;
     Ok(Answered { line, answer, arrived, before: sent + rest.len() })
 }
 

@@ -6,13 +6,22 @@
 //! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
+//! With one key, `e` is either a key pair of this connection alone, or one that serves for a while, with a nonce
+//! ([`ephemeral`](super::ephemeral)); the two are protocols of their own, and the backend says in its answers whether it takes
+//! the second.
+//!
 //! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Which key of a
 //! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
 //! cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
 
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
+use super::ephemeral::{self, Ephemerals, Lasting};
 use super::key::{HopKey, KeyRing};
 use super::pairs::{PrivateKey, StaticKeys};
 use super::records::Sealing;
@@ -21,12 +30,16 @@ use super::stamp::Stamp;
 
 /// The protocol's name in Noise.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// The one with key pairs that serve for a while: as the first, and what follows the pattern is a curve of our own.
+const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
 /// The one with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 /// Both sides must mean the same by what follows.
 const PROLOGUE: &[u8] = b"brisk hop 1";
 /// Bytes that sealing adds to a message: a public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
+/// The same where key pairs serve for a while.
+pub const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
 /// What static keys add to the first message: the frontend's public key and a tag.
 pub const PAIR_OVERHEAD: usize = 32 + 16;
 
@@ -102,6 +115,18 @@ impl Initiator {
         Initiator::say(builder(key).and_then(Builder::build_initiator), payload)
     }
 
+    /// As [`begin`](Initiator::begin), with the key pair that serves now.
+    ///
+    /// # Errors
+    /// As [`begin`](Initiator::begin), and if the operating system has no randomness.
+    pub fn begin_lasting(
+        key: &HopKey,
+        own: &Ephemerals,
+        payload: &[u8],
+    ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+        Initiator::say(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
+    }
+
     /// Seals the first message to the first public key of `keys`.
     ///
     /// # Errors
@@ -159,6 +184,19 @@ impl Responder {
         Responder::first_that_fits(states, message)
     }
 
+    /// As [`accept`](Responder::accept), of a frontend whose key pair serves for a while. That of `own` answers.
+    ///
+    /// # Errors
+    /// As [`accept`](Responder::accept), and if the operating system has no randomness.
+    pub fn accept_lasting(
+        keys: &KeyRing,
+        own: &Ephemerals,
+        message: &[u8],
+    ) -> Result<FirstMessage, HandshakeError> {
+        let state = |key| lasting_builder(key, own).and_then(Builder::build_responder);
+        Responder::first_that_fits(keys.iter().map(state), message)
+    }
+
     /// Opens a first message with whichever pair of `keys` it is for, if it comes from a key that they know.
     ///
     /// # Errors
@@ -196,12 +234,28 @@ impl Responder {
     }
 }
 
+/// The protocols, taken apart once.
+static ONE_KEY: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE));
+static LASTING: LazyLock<NoiseParams> =
+    LazyLock::new(|| NoiseParams { name: NOISE_LASTING.to_owned(), ..params(NOISE) });
+static PAIRS: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE_PAIRS));
+
+fn params(name: &str) -> NoiseParams {
+    name.parse().expect("the library is built with what the names at the top of this file name")
+}
+
 fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
-    Builder::new(NOISE.parse()?).prologue(PROLOGUE)?.psk(0, key.bytes())
+    Builder::new(ONE_KEY.clone()).prologue(PROLOGUE)?.psk(0, key.bytes())
+}
+
+fn lasting_builder<'a>(key: &'a HopKey, own: &Ephemerals) -> Result<Builder<'a>, snow::Error> {
+    let pair = own.pair(Instant::now()).map_err(|_| snow::Error::Rng)?;
+    let builder = Builder::with_resolver(LASTING.clone(), Box::new(Lasting(pair)));
+    builder.prologue(PROLOGUE)?.psk(0, key.bytes())
 }
 
 fn pair_builder(own: &PrivateKey) -> Result<Builder<'_>, snow::Error> {
-    Builder::new(NOISE_PAIRS.parse()?).prologue(PROLOGUE)?.local_private_key(own.bytes())
+    Builder::new(PAIRS.clone()).prologue(PROLOGUE)?.local_private_key(own.bytes())
 }
 
 fn write(state: &mut HandshakeState, payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
@@ -224,9 +278,12 @@ fn ours(_: snow::Error) -> HandshakeError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    const STAMP: Stamp = Stamp { epoch: 3, at: 4 };
+    const STAMP: Stamp = Stamp { epoch: 3, at: 4, takes_lasting: true };
+    const LIFETIME: Duration = ephemeral::USUAL_LIFETIME;
 
     fn key(byte: u8) -> HopKey {
         HopKey::new([byte; 32])
@@ -251,6 +308,62 @@ mod tests {
         backend.seal(b"answer", &mut wire).unwrap();
         frontend.open(&wire[2..], &mut plain).unwrap();
         assert_eq!(plain, b"answer");
+    }
+
+    #[test]
+    fn two_connections_of_the_same_pairs_have_no_key_in_common() {
+        let (front, back) = (Ephemerals::new(LIFETIME), Ephemerals::new(LIFETIME));
+        let connection = || {
+            let (initiator, first) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
+            assert_eq!(first.len(), 7 + LASTING_OVERHEAD);
+            let message = Responder::accept_lasting(&ring(&[2, 1]), &back, &first).unwrap();
+            assert_eq!((&message.payload[..], &message.id[..]), (&b"request"[..], &first[..16]));
+            let (mut backend, answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+            let (mut frontend, verdict, stamp) = initiator.finish(&answer).unwrap();
+            assert_eq!((verdict, stamp), (Verdict::Go, STAMP));
+            let (mut there, mut back, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+            frontend.seal(b"more", &mut there).unwrap();
+            backend.seal(b"answer", &mut back).unwrap();
+            backend.open(&there[2..], &mut plain).unwrap();
+            frontend.open(&back[2..], &mut plain).unwrap();
+            assert_eq!(plain, b"moreanswer");
+            [first, answer, there, back]
+        };
+        let (one, other) = (connection(), connection());
+        let public = ephemeral::PUBLIC - 32..ephemeral::PUBLIC;
+        for said in 0..2 {
+            assert_eq!(one[said][public.clone()], other[said][public.clone()], "the pair is the same");
+            assert_ne!(one[said][..24], other[said][..24], "the nonce is not");
+            assert_ne!(one[said][public.end..], other[said][public.end..], "nor is what was sealed");
+        }
+        assert!(one[2] != other[2] && one[3] != other[3], "nor are the records");
+        // A message of one connection and the answer of the other do not go together.
+        let (initiator, _) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
+        assert_eq!(initiator.finish(&one[1]).unwrap_err(), HandshakeError::NotOurs);
+    }
+
+    #[test]
+    fn any_changed_byte_of_the_kind_with_a_nonce_is_refused_on_either_side() {
+        let (front, back) = (Ephemerals::new(LIFETIME), Ephemerals::new(LIFETIME));
+        let (_, first) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
+        let accept =
+            |keys: &[u8], message: &[u8]| Responder::accept_lasting(&ring(keys), &back, message).is_ok();
+        assert!(accept(&[1], &first) && !accept(&[2, 3], &first));
+        assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the kinds are protocols of their own");
+        let (_, other) = Initiator::begin(&key(1), b"request").unwrap();
+        assert!(!accept(&[1], &other));
+        for at in 0..first.len() {
+            let mut changed = first.clone();
+            changed[at] ^= 0x80;
+            assert!(!accept(&[1], &changed) && !accept(&[1], &first[..at]), "byte {at}");
+        }
+        for at in 0..LASTING_OVERHEAD + Verdict::ANSWER {
+            let (initiator, first) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
+            let message = Responder::accept_lasting(&ring(&[1]), &back, &first).unwrap();
+            let (_, mut answer) = message.responder.finish(Verdict::Go, STAMP).unwrap();
+            answer[at] ^= 1;
+            assert!(initiator.finish(&answer).is_err(), "byte {at}");
+        }
     }
 
     fn pairs() -> (PrivateKey, PrivateKey) {

@@ -12,7 +12,8 @@
 //! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold the key can
 //! make neither, and from the second message on old traffic stays secret even from who learns the key later. The first
 //! message is sealed under the key alone, because nobody has answered yet; it is what a recorder could send again, and
-//! [`replay`] is what it runs into. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is
+//! [`replay`] is what it runs into. The key pairs of X25519 serve for some seconds each ([`ephemeral`]), and "later" begins when
+//! those of both sides are erased. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is
 //! sealed to the backend's public key.
 //!
 //! | file | what it is |
@@ -21,6 +22,7 @@
 //! | [`pairs`] | the alternative: a pair of keys on each side |
 //! | [`opening`] | what the first message says |
 //! | [`handshake`] | the two messages |
+//! | [`ephemeral`] | key pairs that serve for more than one connection |
 //! | `dial`, `answer` | saying them: the frontend's part, the backend's part |
 //! | [`records`] | what follows them: records that begin at the size of a segment |
 //! | [`stamp`] | which run of the backend a message is for |
@@ -35,6 +37,7 @@ use std::path::Path;
 
 pub(crate) mod answer;
 pub(crate) mod dial;
+pub mod ephemeral;
 pub mod handshake;
 pub mod key;
 pub mod line;
@@ -45,6 +48,7 @@ pub mod replay;
 pub mod stamp;
 pub mod stream;
 
+pub use ephemeral::Ephemerals;
 pub use handshake::Verdict;
 pub use key::{HopKey, KeyError, KeyRing};
 pub use opening::{Opening, Purpose};
@@ -94,3 +98,7 @@ pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
 /// Bytes of the length in front of messages and records.
 pub(crate) const LENGTH: usize = 2;
+
+/// In the length of a first message: its key pair serves for a while. To a release that does not know it the message is
+/// longer than any.
+const LASTING: u16 = 1 << 15;

@@ -12,7 +12,7 @@
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message: the head of its random public key.
+/// Identifies a first message: the head of its public key, which is random, of its nonce if the key serves for a while.
 pub type MessageId = [u8; 16];
 
 /// What is known of a first message.
@@ -68,7 +68,7 @@ impl ReplayWindow {
 
     /// What to tell a frontend `now`: the run, and its time.
     pub fn stamp(&self, now: u64) -> Stamp {
-        Stamp { epoch: self.epoch, at: now }
+        Stamp { epoch: self.epoch, at: now, takes_lasting: false }
     }
 
     /// Messages that are remembered.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     fn made(at: u64) -> Stamp {
-        Stamp { epoch: EPOCH, at }
+        Stamp { epoch: EPOCH, at, ..Stamp::default() }
     }
 
     fn window() -> ReplayWindow {
@@ -139,7 +139,10 @@ mod tests {
     fn another_run_or_another_backend_asks_for_confirmation() {
         let mut window = window();
         for epoch in [0, EPOCH + 1] {
-            assert_eq!(window.judge(id(1), Stamp { epoch, at: 50 }, 50), Freshness::Unknown);
+            assert_eq!(
+                window.judge(id(1), Stamp { epoch, at: 50, ..Stamp::default() }, 50),
+                Freshness::Unknown
+            );
         }
         assert!(window.is_empty(), "what is not acted upon is not kept");
     }
@@ -147,7 +150,7 @@ mod tests {
     #[test]
     fn a_time_that_is_off_costs_a_confirmation_and_no_more() {
         let (mut window, now) = (window(), 1_000_000);
-        for at in [now - TOLERANCE - 1, now + TOLERANCE + 1, 0, u64::MAX >> 16] {
+        for at in [now - TOLERANCE - 1, now + TOLERANCE + 1, 0, u64::MAX >> 24] {
             assert_eq!(window.judge(id(at), made(at), now), Freshness::Unknown);
         }
         assert!(window.is_empty());

@@ -11,8 +11,11 @@ use std::time::Instant;
 pub struct Stamp {
     /// Names the run; 0 where none is known.
     pub epoch: u64,
-    /// Milliseconds since it began, 48 bits.
+    /// Milliseconds since it began, 40 bits.
     pub at: u64,
+    /// The run takes first messages of key pairs that serve for a while ([`ephemeral`](super::ephemeral)). Who knows nothing
+    /// of them says so too: the byte was the first of 48 bits of milliseconds.
+    pub takes_lasting: bool,
 }
 
 impl Stamp {
@@ -24,14 +27,16 @@ impl Stamp {
         let mut bytes = [0; Self::LENGTH];
         bytes[..8].copy_from_slice(&self.epoch.to_be_bytes());
         bytes[8..].copy_from_slice(&self.at.to_be_bytes()[2..]);
+        bytes[8] = u8::from(self.takes_lasting);
         bytes
     }
 
     /// As it arrived.
     pub fn decode(bytes: &[u8; Self::LENGTH]) -> Stamp {
         let [epoch @ .., _, _, _, _, _, _] = *bytes;
-        let [_, _, _, _, _, _, _, _, a, b, c, d, e, f] = *bytes;
-        Stamp { epoch: u64::from_be_bytes(epoch), at: u64::from_be_bytes([0, 0, a, b, c, d, e, f]) }
+        let [_, _, _, _, _, _, _, _, takes, b, c, d, e, f] = *bytes;
+        let at = u64::from_be_bytes([0, 0, 0, b, c, d, e, f]);
+        Stamp { epoch: u64::from_be_bytes(epoch), at, takes_lasting: takes & 1 != 0 }
     }
 }
 
@@ -53,6 +58,13 @@ impl BackendClock {
         let since = u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
         Stamp { at: told.at.saturating_add(since), ..told }
     }
+
+    /// The backend did not understand, or another one answers in its place: what every release takes is said next.
+    pub(crate) fn doubt(&self) {
+        if let Some((told, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            told.takes_lasting = false;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -63,15 +75,34 @@ mod tests {
 
     #[test]
     fn a_stamp_arrives_as_it_was_sent() {
-        let stamp = Stamp { epoch: 0x0123_4567_89ab_cdef, at: 0x0000_fedc_ba98_7654 };
-        assert_eq!(Stamp::decode(&stamp.encode()), stamp);
+        for takes_lasting in [false, true] {
+            let stamp = Stamp { epoch: 0x0123_4567_89ab_cdef, at: 0x0000_00dc_ba98_7654, takes_lasting };
+            assert_eq!(Stamp::decode(&stamp.encode()), stamp);
+        }
+    }
+
+    /// A release that has 48 bits of milliseconds there counts on from what it reads, and sends it back.
+    #[test]
+    fn who_knows_nothing_of_the_first_byte_sends_a_time_that_is_read_as_it_was_meant() {
+        let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };
+        let mut bytes = told.encode();
+        let [.., a, b, c, d, e, f] = bytes;
+        let later = u64::from_be_bytes([0, 0, a, b, c, d, e, f]) + 250;
+        bytes[8..].copy_from_slice(&later.to_be_bytes()[2..]);
+        assert_eq!(Stamp::decode(&bytes), Stamp { at: 1250, ..told });
+        let from_it = Stamp { epoch: 9, at: 1000, takes_lasting: false }.encode();
+        assert_eq!(from_it[8..], 1000_u64.to_be_bytes()[2..]);
     }
 
     #[test]
     fn the_frontend_counts_on_from_what_it_was_told() {
         let (clock, now) = (BackendClock::default(), Instant::now());
-        assert_eq!(clock.stamp(now), Stamp { epoch: 0, at: 0 });
-        clock.told(Stamp { epoch: 9, at: 1000 }, now);
-        assert_eq!(clock.stamp(now + Duration::from_millis(250)), Stamp { epoch: 9, at: 1250 });
+        assert_eq!(clock.stamp(now), Stamp::default());
+        let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };
+        clock.told(told, now);
+        let later = now + Duration::from_millis(250);
+        assert_eq!(clock.stamp(later), Stamp { at: 1250, ..told });
+        clock.doubt();
+        assert_eq!(clock.stamp(later), Stamp { at: 1250, takes_lasting: false, ..told });
     }
 }

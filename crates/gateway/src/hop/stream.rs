@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::line::{Line, LineRead, LineWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
-use super::{LENGTH, LONGEST_MESSAGE};
+use super::{LASTING, LENGTH, LONGEST_MESSAGE};
 use crate::relay::Source;
 
 /// Bytes read from the line at once.
@@ -97,19 +97,26 @@ impl HopStream {
     }
 }
 
+/// A message, and whether its length said that its key pair serves for a while.
+pub(super) struct Message {
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_lasting: bool,
+}
+
 /// Reads the next message with its length in front; what is behind it stays in `arrived`.
-pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Vec<u8>> {
+pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Message> {
     let (mut read, _) = line.split();
     loop {
         if let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() {
-            let length = usize::from(u16::from_be_bytes(*length));
+            let length = u16::from_be_bytes(*length);
+            let (is_lasting, length) = (length & LASTING != 0, usize::from(length & !LASTING));
             if length > LONGEST_MESSAGE {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not the hop of a brisk"));
             }
             if rest.len() >= length {
-                let message = rest[..length].to_vec();
+                let bytes = rest[..length].to_vec();
                 arrived.drain(..LENGTH + length);
-                return Ok(message);
+                return Ok(Message { bytes, is_lasting });
             }
         }
         if poll_fn(|cx| poll_arrive(&mut read, arrived, cx)).await? == 0 {
@@ -123,6 +130,13 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
     // Messages are made of what is read in pieces of less than 64 kB.
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], message].concat()
+}
+
+/// A first message whose key pair serves for a while, with its length in front.
+pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
+    let mut framed = framed(message);
+    framed[0] |= LASTING.to_be_bytes()[0];
+    framed
 }
 
 /// Takes from the line what there is and appends it to `arrived`; answers how much.

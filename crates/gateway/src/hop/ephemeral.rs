@@ -1,0 +1,300 @@
+//! Ephemeral key pairs that serve for a while.
+//!
+//! To make a key pair and to agree on a secret costs more than everything else that is sealed for a short request. So a
+//! gateway keeps its pair for some seconds, and with it what it has agreed on with whom. What Noise takes for the public key
+//! is new for each connection and on each side all the same, because a nonce belongs to it:
+//!
+//! ```text
+//! 24 bytes  nonce, from the system's randomness, for this connection
+//! 32 bytes  public key of X25519, for a while
+//! ```
+//!
+//! Noise forbids to use an ephemeral key twice, because keys would be used twice: all that tells two connections apart comes
+//! from it. With a shared key all of the public key goes into the chaining key (section 9.2, `MixKey(e.public_key)`), on the
+//! way there and on the way back, before anything is sealed; so each nonce makes all keys new, those of an answer to a message
+//! that is repeated too. Patterns without a shared key do not do that: they make a pair for each connection.
+//!
+//! What is given up: who takes over a gateway reads what was recorded within the life of its present pair, if he has the shared
+//! key too. So a pair is erased when its time is over, whether somebody asks for the next one or not.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use curve25519_dalek::MontgomeryPoint;
+use snow::Error;
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use zeroize::Zeroizing;
+
+use super::key::HopKey;
+
+/// How long a pair serves unless somebody chooses.
+pub const USUAL_LIFETIME: Duration = Duration::from_secs(10);
+/// The longest that it may serve.
+pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
+/// Secrets that are kept with a pair: one for each pair of the other side. More are agreed on each time, so that nobody's
+/// repetitions displace what serves.
+const MOST_AGREED: usize = 256;
+/// How often it is looked whether the time of a pair is over, at least.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes that are new for each connection.
+const NONCE: usize = 24;
+/// Bytes of a key of X25519.
+const KEY: usize = 32;
+/// Bytes of both.
+pub(super) const PUBLIC: usize = NONCE + KEY;
+
+/// A public key of X25519, or what two sides agree on.
+type Point = [u8; KEY];
+
+/// The pair of a gateway, for as long as it serves.
+pub struct Ephemerals(Mutex<Held>);
+
+struct Held {
+    lifetime: Duration,
+    /// With the end of its time.
+    pair: Option<(Instant, Arc<KeyPair>)>,
+}
+
+impl Ephemerals {
+    /// Pairs that serve for `lifetime`, 60 s at most; 0: for one connection each.
+    pub fn new(lifetime: Duration) -> Ephemerals {
+        Ephemerals(Mutex::new(Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None }))
+    }
+
+    /// From now on pairs serve for `lifetime`.
+    pub(crate) fn set_lifetime(&self, lifetime: Duration) {
+        *self.held() = Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None };
+    }
+
+    /// True if a pair serves for more than one connection.
+    pub(crate) fn last(&self) -> bool {
+        !self.held().lifetime.is_zero()
+    }
+
+    /// The pair for a connection that begins `now`.
+    ///
+    /// # Errors
+    /// If the operating system has no randomness.
+    pub(super) fn pair(&self, now: Instant) -> io::Result<Arc<KeyPair>> {
+        let mut held = self.held();
+        if let Some((until, pair)) = &held.pair
+            && now < *until
+        {
+            return Ok(pair.clone());
+        }
+        let pair = Arc::new(KeyPair::generate()?);
+        held.pair = Some((now + held.lifetime, pair.clone())).filter(|(until, _)| now < *until);
+        Ok(pair)
+    }
+
+    /// Erases each pair when its time is over. Never ends.
+    pub(crate) async fn expire(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(self.forget_old(Instant::now())).await;
+        }
+    }
+
+    /// Erases the pair if its time is over; answers when to look again.
+    fn forget_old(&self, now: Instant) -> Duration {
+        let mut held = self.held();
+        let rest = held.pair.as_ref().map_or(LOOK, |(until, _)| until.saturating_duration_since(now));
+        if rest.is_zero() {
+            held.pair = None;
+        }
+        match &held.pair {
+            Some(_) => rest.min(LOOK),
+            // The next one may be made at once, and is over after its own time.
+            None => held.lifetime.clamp(LOOK / 100, LOOK),
+        }
+    }
+
+    /// Whoever panicked has left a whole value: it is only ever replaced.
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Ephemerals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ephemerals({:?})", self.held().lifetime)
+    }
+}
+
+/// A key pair of X25519, and what was agreed on with it. Erased when the last connection that begins with it is open.
+pub(super) struct KeyPair {
+    private: HopKey,
+    public: Point,
+    /// By the public key of the other side.
+    agreed: Mutex<HashMap<Point, Zeroizing<Point>>>,
+}
+
+impl KeyPair {
+    fn generate() -> io::Result<KeyPair> {
+        let private = HopKey::generate()?;
+        let public = MontgomeryPoint::mul_base_clamped(*private.bytes()).to_bytes();
+        Ok(KeyPair { private, public, agreed: Mutex::default() })
+    }
+
+    /// The secret that this side shares with the one whose public key is `peer`.
+    fn agree(&self, peer: &Point) -> Zeroizing<Point> {
+        if let Some(secret) = self.agreed().get(peer) {
+            return secret.clone();
+        }
+        let secret = Zeroizing::new(MontgomeryPoint(*peer).mul_clamped(*self.private.bytes()).to_bytes());
+        let mut agreed = self.agreed();
+        if agreed.len() < MOST_AGREED {
+            agreed.insert(*peer, secret.clone());
+        }
+        secret
+    }
+
+    fn agreed(&self) -> MutexGuard<'_, HashMap<Point, Zeroizing<Point>>> {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What Noise is to work with for a connection that begins with this pair.
+pub(super) struct Lasting(pub(super) Arc<KeyPair>);
+
+impl CryptoResolver for Lasting {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        DefaultResolver.resolve_rng()
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        let ours = || Box::new(WithNonce { pair: self.0.clone(), public: [0; PUBLIC] }) as Box<dyn Dh>;
+        (*choice == DHChoice::Curve25519).then(ours)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+/// A key pair of one connection: a nonce, and the pair that serves for a while.
+struct WithNonce {
+    pair: Arc<KeyPair>,
+    public: [u8; PUBLIC],
+}
+
+impl Dh for WithNonce {
+    fn name(&self) -> &'static str {
+        "25519nonce"
+    }
+
+    fn pub_len(&self) -> usize {
+        PUBLIC
+    }
+
+    fn priv_len(&self) -> usize {
+        KEY
+    }
+
+    fn dh_len(&self) -> usize {
+        KEY
+    }
+
+    /// The pair is given already; patterns with other keys are not for this.
+    fn set(&mut self, _: &[u8]) {}
+
+    fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
+        let (nonce, key) = self.public.split_at_mut(NONCE);
+        key.copy_from_slice(&self.pair.public);
+        rng.try_fill_bytes(nonce)
+    }
+
+    fn pubkey(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn privkey(&self) -> &[u8] {
+        self.pair.private.bytes()
+    }
+
+    fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
+        let peer = public.get(NONCE..PUBLIC).and_then(|key| key.try_into().ok()).ok_or(Error::Dh)?;
+        out.get_mut(..KEY).ok_or(Error::Dh)?.copy_from_slice(&*self.pair.agree(peer));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFETIME: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_pair_serves_for_its_time_and_not_longer() {
+        let (own, now) = (Ephemerals::new(LIFETIME), Instant::now());
+        let public = |after| own.pair(now + after).unwrap().public;
+        let first = public(Duration::ZERO);
+        assert_eq!(public(LIFETIME - Duration::from_millis(1)), first);
+        assert_ne!(public(LIFETIME), first);
+        let each = Ephemerals::new(Duration::ZERO);
+        assert_ne!(each.pair(now).unwrap().public, each.pair(now).unwrap().public);
+        assert!(each.held().pair.is_none() && !each.last() && own.last(), "none is held");
+    }
+
+    #[test]
+    fn a_pair_is_erased_when_its_time_is_over_whether_the_next_one_is_asked_for_or_not() {
+        let (own, now) = (Ephemerals::new(LIFETIME), Instant::now());
+        let pair = Arc::downgrade(&own.pair(now).unwrap());
+        let mut at = now;
+        while pair.upgrade().is_some() {
+            at += own.forget_old(at);
+            assert!(at <= now + 2 * LIFETIME, "it is never erased");
+            own.forget_old(at);
+        }
+        assert_eq!(at, now + LIFETIME);
+        assert_eq!(own.forget_old(at), LOOK);
+        own.pair(at).unwrap();
+        own.set_lifetime(Duration::ZERO);
+        assert!(own.held().pair.is_none(), "another time, another pair");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pair_of_a_gateway_that_rests_is_erased() {
+        let own = Ephemerals::new(Duration::from_millis(30));
+        let pair = Arc::downgrade(&own.pair(Instant::now()).unwrap());
+        // The time that passes is the system's: what is paused is only the sleep.
+        let erased = async {
+            while pair.upgrade().is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            never = own.expire() => match never {},
+            () = erased => (),
+        }
+    }
+
+    #[test]
+    fn what_was_agreed_on_is_kept_and_what_is_kept_is_bounded() {
+        let (own, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let secret = own.agree(&other.public);
+        assert_eq!(secret, other.agree(&own.public));
+        // What is found is what would be computed.
+        assert_eq!(own.agree(&other.public), secret);
+        assert_eq!(own.agreed().len(), 1);
+        for n in 0..2 * MOST_AGREED as u64 {
+            let mut public = [9; KEY];
+            public[..8].copy_from_slice(&n.to_le_bytes());
+            own.agree(&public);
+        }
+        assert_eq!(own.agreed().len(), MOST_AGREED);
+        assert!(own.agreed().contains_key(&other.public), "nobody displaces what serves");
+        let late = KeyPair::generate().unwrap();
+        assert_eq!(own.agree(&late.public), late.agree(&own.public), "who comes late is served as well");
+    }
+}
