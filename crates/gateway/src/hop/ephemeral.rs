@@ -27,10 +27,11 @@ use std::time::{Duration, Instant};
 use curve25519_dalek::MontgomeryPoint;
 use snow::Error;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
-use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use zeroize::Zeroizing;
 
+use super::handshake::primitives;
 use super::key::HopKey;
 
 /// How long a pair serves unless somebody chooses.
@@ -164,7 +165,7 @@ pub(super) struct Lasting(pub(super) Arc<KeyPair>);
 
 impl CryptoResolver for Lasting {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        DefaultResolver.resolve_rng()
+        primitives().resolve_rng()
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -173,11 +174,11 @@ impl CryptoResolver for Lasting {
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
+        primitives().resolve_hash(choice)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
+        primitives().resolve_cipher(choice)
     }
 }
 
