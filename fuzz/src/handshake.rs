@@ -1,11 +1,12 @@
 //! Target: any bytes as what is said on the hop between two gateways.
 //!
-//! The first byte chooses a door: a first message under one key or under pairs, the answer to one, what a message says when
+//! The first byte chooses a door: a first message under one key (with a key pair for this connection or for a while) or under pairs, the answer to one, what a message says when
 //! it is opened, a record. At the doors that keys guard the rest is either the message itself or, more to the point, says how
 //! a good one is changed: whatever was changed is refused.
 
 use std::sync::LazyLock;
 
+use brisk_gateway::hop::ephemeral::{Ephemerals, USUAL_LIFETIME};
 use brisk_gateway::hop::handshake::{FirstMessage, Initiator, Responder};
 use brisk_gateway::hop::records::Sealing;
 use brisk_gateway::hop::{Opening, PrivateKey, Purpose, Stamp, StaticKeys, Verdict};
@@ -15,33 +16,41 @@ use crate::decisions::Decisions;
 
 /// The client's first bytes in the message that is changed.
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: origin.example\r\n\r\n";
-const STAMP: Stamp = Stamp { epoch: 1, at: 2 };
+const STAMP: Stamp = Stamp { epoch: 1, at: 2, takes_lasting: true };
 
 /// The keys of a frontend and of its backend, and a first message between them.
 struct Door {
     backend: Hop,
     frontend: Hop,
+    /// Key pairs of both that serve for a while; `None`: for one connection.
+    own: Option<[Ephemerals; 2]>,
     message: Vec<u8>,
 }
 
 /// One key that both hold, among others of the backend.
-static ONE_KEY: LazyLock<Door> = LazyLock::new(|| {
+static ONE_KEY: LazyLock<Door> = LazyLock::new(|| one_key(None));
+
+/// The same with key pairs that serve for a while.
+static LASTING: LazyLock<Door> =
+    LazyLock::new(|| one_key(Some([(); 2].map(|()| Ephemerals::new(USUAL_LIFETIME)))));
+
+fn one_key(own: Option<[Ephemerals; 2]>) -> Door {
     let lines: Vec<String> = (1..=4).map(|n: u8| HopKey::new([n; 32]).reveal().to_string()).collect();
     let ring = KeyRing::parse(&lines.join("\n"), "fuzz").expect("four keys");
-    Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))))
-});
+    Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))), own)
+}
 
 /// A pair on each side.
 static PAIRS: LazyLock<Door> = LazyLock::new(|| {
     let [front, back] = [(); 2].map(|()| PrivateKey::generate().expect("randomness"));
     let (to_front, to_back) = (vec![front.public()], vec![back.public()]);
     let keys = |own, peers| Hop::Pairs(StaticKeys::of(own, peers).expect("a peer"));
-    Door::new(keys(back, to_front), keys(front, to_back))
+    Door::new(keys(back, to_front), keys(front, to_back), None)
 });
 
 impl Door {
-    fn new(backend: Hop, frontend: Hop) -> Door {
-        let mut door = Door { backend, frontend, message: Vec::new() };
+    fn new(backend: Hop, frontend: Hop, own: Option<[Ephemerals; 2]>) -> Door {
+        let mut door = Door { backend, frontend, own, message: Vec::new() };
         door.message = door.begin().1;
         assert!(door.accept(&door.message).is_some(), "the good message is good");
         door
@@ -51,19 +60,21 @@ impl Door {
         let mut payload = Vec::new();
         Opening { stamp: STAMP, ..Opening::new(Purpose::Carry) }.encode(&mut payload);
         payload.extend_from_slice(REQUEST);
-        match &self.frontend {
-            Hop::Sealed(keys) => Initiator::begin(keys.newest(), &payload),
-            Hop::Pairs(keys) => Initiator::begin_with_pair(keys, &payload),
-            Hop::Plain => unreachable!("no door without a key"),
+        match (&self.frontend, &self.own) {
+            (Hop::Sealed(keys), None) => Initiator::begin(keys.newest(), &payload),
+            (Hop::Sealed(keys), Some([own, _])) => Initiator::begin_lasting(keys.newest(), own, &payload),
+            (Hop::Pairs(keys), _) => Initiator::begin_with_pair(keys, &payload),
+            (Hop::Plain, _) => unreachable!("no door without a key"),
         }
         .expect("a short message")
     }
 
     fn accept(&self, message: &[u8]) -> Option<FirstMessage> {
-        match &self.backend {
-            Hop::Sealed(keys) => Responder::accept(keys, message).ok(),
-            Hop::Pairs(keys) => Responder::accept_with_pair(keys, message).ok(),
-            Hop::Plain => None,
+        match (&self.backend, &self.own) {
+            (Hop::Sealed(keys), None) => Responder::accept(keys, message).ok(),
+            (Hop::Sealed(keys), Some([_, own])) => Responder::accept_lasting(keys, own, message).ok(),
+            (Hop::Pairs(keys), _) => Responder::accept_with_pair(keys, message).ok(),
+            (Hop::Plain, _) => None,
         }
     }
 
@@ -80,13 +91,17 @@ impl Door {
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut decisions = Decisions::new(bytes);
-    let choice = decisions.below(8);
-    let door = if choice % 2 == 0 { &*ONE_KEY } else { &*PAIRS };
+    let choice = decisions.below(12);
+    let door = match choice {
+        8.. => &*LASTING,
+        _ if choice % 2 == 0 => &*ONE_KEY,
+        _ => &*PAIRS,
+    };
     match choice {
-        0 | 1 => first_message(door, &mut decisions),
-        2 | 3 => assert!(door.accept(decisions.all()).is_none(), "nobody can guess a message"),
-        4 => answer(door, &mut decisions),
-        5 => record(door, &mut decisions),
+        0 | 1 | 8 => first_message(door, &mut decisions),
+        2 | 3 | 9 => assert!(door.accept(decisions.all()).is_none(), "nobody can guess a message"),
+        4 | 10 => answer(door, &mut decisions),
+        5 | 11 => record(door, &mut decisions),
         _ => opening(decisions.all()),
     }
 }

@@ -215,6 +215,13 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         ("record-byte", vec![5, 1, 0, 9, 0]),
         ("record-unchanged", vec![5]),
         ("opening", opening.concat()),
+        ("lasting-bit", vec![8, 0, 0, 20, 3]),
+        ("lasting-public-key", vec![8, 0, 0, 55, 7]),
+        ("lasting-unchanged", vec![8]),
+        ("guessed-for-lasting", [&[9][..], &[0x5a; 90]].concat()),
+        ("lasting-answer-bit", vec![10, 0, 0, 55, 7]),
+        ("lasting-answer-unchanged", vec![10]),
+        ("lasting-record-byte", vec![11, 1, 0, 9, 0]),
     ]
 }
 

@@ -196,6 +196,7 @@ fn config(
         Attached::Udp { .. } | Attached::Native { .. } => None,
     };
     Ok(BackendConfig {
+        ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,
         fast_open: usual.fast_open.filter(|_| fast_open),
         replay_tolerance: backend.replay_tolerance.unwrap_or(usual.replay_tolerance),

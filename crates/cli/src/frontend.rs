@@ -298,6 +298,7 @@ pub(crate) fn configured(
     let opens = |usual: FastOpenConnect| fast_open.then_some(FastOpenConnect { data_after_syn, ..usual });
     Ok(FrontendConfig {
         backends,
+        ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,
         fast_open: usual.fast_open.and_then(opens),
         first_bytes_wait: frontend.first_bytes_wait.unwrap_or(usual.first_bytes_wait),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brisk_gateway::hop::ephemeral::LONGEST_LIFETIME;
 use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
 use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts};
 use brisk_lab::arms::{Arm, parse_arm};
@@ -27,6 +28,8 @@ pub(crate) struct SharedArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     key: HopKeyArgs,
+    #[command(flatten)]
+    ephemeral: EphemeralArgs,
     /// Device of the hop: packet:IFACE, xdp:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
     #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
     device: Option<String>,
@@ -60,6 +63,24 @@ pub(crate) struct HopKeyArgs {
     /// No key: the hop can be read and used by everybody who reaches it
     #[arg(long, env = "BRISK_PLAIN", conflicts_with = "key_file")]
     pub(crate) plain: bool,
+}
+
+/// How often keys of the hop change by themselves.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Security")]
+struct EphemeralArgs {
+    /// How long an ephemeral key pair serves, and how far back a recording can be read by who takes over a gateway and its
+    /// key; 0s: a new pair for each connection, which costs a third more processor time a request; to 1m [default: 10s]
+    #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
+    ephemeral_lifetime: Option<Duration>,
+}
+
+fn ephemeral_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    match lifetime <= LONGEST_LIFETIME {
+        true => Ok(lifetime),
+        false => Err("write 0s to 1m".to_owned()),
+    }
 }
 
 /// Limits.
@@ -123,6 +144,7 @@ impl SharedArgs {
         let SharedArgs {
             config: _,
             key,
+            ephemeral,
             device,
             addresses,
             mechanisms,
@@ -136,6 +158,7 @@ impl SharedArgs {
             key_file: key.key_file.clone(),
             peer_keys: key.peer_keys.clone(),
             plain: given(key.plain),
+            ephemeral_lifetime: ephemeral.ephemeral_lifetime,
             device: device.clone(),
             addr: (!addr.is_empty()).then_some(addr),
             gateway: addresses.gateway,

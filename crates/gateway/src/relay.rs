@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 use tokio::sync::watch;
@@ -228,12 +229,35 @@ impl Source for tcp::ReadHalf<'_> {
     }
 }
 
+/// The writing half of a connection to which the end can be told with the last bytes.
+pub(crate) trait Sink: AsyncWrite + Unpin {
+    /// As `poll_write`, of the last bytes: a shutdown follows, and they may wait for it.
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, last)
+    }
+}
+
+impl Sink for tcp::WriteHalf<'_> {
+    /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
+        let socket: &TcpStream = (*self).as_ref();
+        let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
+        loop {
+            ready!(socket.poll_write_ready(cx))?;
+            match socket.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
+    }
+}
+
 /// Copies until both directions have ended, one side has failed or `ends` says why it is over. Unless both have ended the
 /// caller resets both.
 async fn relay(
-    (kernel_read, kernel_write): (impl Source, impl AsyncWrite + Unpin),
+    (kernel_read, kernel_write): (impl Source, impl Sink),
     first: Vec<u8>,
-    (hop_read, hop_write): (impl Source, impl AsyncWrite + Unpin),
+    (hop_read, hop_write): (impl Source, impl Sink),
     ends: impl Future<Output = Stopped>,
     doings: &Doings<'_>,
 ) -> Relayed {
@@ -279,11 +303,11 @@ impl Doings<'_> {
 async fn pump(
     (mut from, from_side): (impl Source, Side),
     mut rest: Vec<u8>,
-    (mut to, to_side): (impl AsyncWrite + Unpin, Side),
+    (mut to, to_side): (impl Sink, Side),
     doings: &Doings<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
-    let mut taken = rest.len();
+    let (mut taken, mut behind) = (rest.len(), Behind::Open);
     loop {
         if taken > 0 {
             doings.read(from_side);
@@ -301,12 +325,15 @@ async fn pump(
         if !rest.is_empty() {
             doings.activity.moved();
         }
+        match behind {
+            Behind::Open => {}
+            Behind::End => break,
+            Behind::Failed(error) => return Err((from_side, error)),
+        }
         // Nothing is held while nothing comes.
         rest = Vec::new();
-        taken = poll_fn(|cx| copy(cx, &mut from, from_side, &mut to, to_side, &mut rest)).await?;
-        if taken == 0 {
-            break;
-        }
+        let sides = (from_side, to_side);
+        (taken, behind) = poll_fn(|cx| copy(cx, sides, &mut from, &mut to, &mut rest)).await?;
     }
     doings.activity.ended();
     match to.shutdown().await {
@@ -326,22 +353,37 @@ pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
 }
 
-/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read, 0 at the end.
+/// What is known of a connection behind what was read from it.
+enum Behind {
+    /// More may come.
+    Open,
+    /// It is at its end.
+    End,
+    /// It has failed. It may tell that once only.
+    Failed(io::Error),
+}
+
+/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read, and what is behind
+/// it.
 fn copy(
     cx: &mut Context<'_>,
+    (from_side, to_side): (Side, Side),
     from: &mut impl Source,
-    from_side: Side,
-    to: &mut (impl AsyncWrite + Unpin),
-    to_side: Side,
+    to: &mut impl Sink,
     rest: &mut Vec<u8>,
-) -> Poll<Result<usize, (Side, io::Error)>> {
+) -> Poll<Result<(usize, Behind), (Side, io::Error)>> {
     with_chunk(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
-        ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|error| (from_side, error))?;
+        ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer)).map_err(|error| (from_side, error))?;
+        let behind = if buffer.filled().is_empty() { Behind::End } else { more(cx, from, &mut buffer) };
         let read = buffer.filled();
         let mut written = 0;
         while written < read.len() {
-            match Pin::new(&mut *to).poll_write(cx, &read[written..]) {
+            let write = match behind {
+                Behind::End => to.poll_write_last(cx, &read[written..]),
+                Behind::Open | Behind::Failed(_) => Pin::new(&mut *to).poll_write(cx, &read[written..]),
+            };
+            match write {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err((to_side, io::ErrorKind::WriteZero.into()))),
                 Poll::Ready(Ok(count)) => written += count,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err((to_side, error))),
@@ -349,8 +391,23 @@ fn copy(
             }
         }
         rest.extend_from_slice(&read[written..]);
-        Poll::Ready(Ok(read.len()))
+        Poll::Ready(Ok((read.len(), behind)))
     })
+}
+
+/// Reads on behind what was read. A connection of which less came than there was room for is known to have no more, so that
+/// this mostly costs nothing.
+fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> Behind {
+    while buffer.remaining() > 0 {
+        let before = buffer.filled().len();
+        match Pin::new(&mut *from).poll_read(cx, buffer) {
+            Poll::Ready(Ok(())) if buffer.filled().len() == before => return Behind::End,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Behind::Failed(error),
+            Poll::Pending => break,
+        }
+    }
+    Behind::Open
 }
 
 /// Writes all of `chunk` and lets it leave.
@@ -403,6 +460,8 @@ mod tests {
             Pin::new(&mut self.0).poll_read(cx, buffer)
         }
     }
+
+    impl Sink for WriteHalf<DuplexStream> {}
 
     impl Source for Half {
         async fn failed(&self) -> io::Error {

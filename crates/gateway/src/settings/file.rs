@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::Settings;
+use crate::hop::ephemeral::LONGEST_LIFETIME;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,7 @@ fn out_of_range(settings: &Settings) -> Option<(&'static str, &'static str)> {
             backend.replay_tolerance.is_some_and(|time| time < second || time > 3600 * second),
             "1s to 1h",
         ),
+        ("ephemeral_lifetime", hop.ephemeral_lifetime.is_some_and(|time| time > LONGEST_LIFETIME), "0 to 1m"),
         ("mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 bytes"),
         ("max_connections", limits.max_connections == Some(0), "1 or more"),
         (
@@ -149,6 +151,7 @@ mod tests {
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
             ("[limits]\nmax_connections = 0", "max_connections: 1 or more"),
+            ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime: 0 to 1m"),
             ("[limits]\nheader_timeout = '0s'", "header_timeout: 100ms to 60s"),
             ("[hop]\nmtu = 100", "mtu: 576 to 65535"),
             ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight: 1 to 1000"),

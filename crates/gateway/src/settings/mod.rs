@@ -136,6 +136,9 @@ pub struct HopSettings {
     pub peer_keys: Option<PathBuf>,
     /// No key.
     pub plain: Option<bool>,
+    /// How long an ephemeral key pair serves under a key; 0 (for one connection) to 1 min, default 10 s.
+    #[serde(deserialize_with = "values::duration")]
+    pub ephemeral_lifetime: Option<Duration>,
     /// What the hop runs over: `packet:IFACE`, `xdp:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
     pub device: Option<String>,
     /// Addresses of the stack on a `tun:` device.
@@ -219,7 +222,19 @@ lay!(FrontendSettings {
     send_proxy,
 });
 lay!(BackendSettings { listen, to, allow, as_client, send_proxy, replay_tolerance });
-lay!(HopSettings { key_file, peer_keys, plain, device, addr, gateway, mtu, mechanisms, packet, kernel_tcp });
+lay!(HopSettings {
+    key_file,
+    peer_keys,
+    plain,
+    ephemeral_lifetime,
+    device,
+    addr,
+    gateway,
+    mtu,
+    mechanisms,
+    packet,
+    kernel_tcp
+});
 lay!(LimitSettings {
     max_connections,
     threads,
