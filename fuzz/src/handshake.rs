@@ -4,7 +4,7 @@
 //! it is opened, a record. At the doors that keys guard the rest is either the message itself or, more to the point, says how
 //! a good one is changed: whatever was changed is refused.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use brisk_gateway::hop::ephemeral::{Ephemerals, USUAL_LIFETIME};
 use brisk_gateway::hop::handshake::{FirstMessage, Initiator, Responder};
@@ -23,7 +23,7 @@ struct Door {
     backend: Hop,
     frontend: Hop,
     /// Key pairs of both that serve for a while; `None`: for one connection.
-    own: Option<[Ephemerals; 2]>,
+    own: Option<[Arc<Ephemerals>; 2]>,
     message: Vec<u8>,
 }
 
@@ -32,9 +32,9 @@ static ONE_KEY: LazyLock<Door> = LazyLock::new(|| one_key(None));
 
 /// The same with key pairs that serve for a while.
 static LASTING: LazyLock<Door> =
-    LazyLock::new(|| one_key(Some([(); 2].map(|()| Ephemerals::new(USUAL_LIFETIME)))));
+    LazyLock::new(|| one_key(Some([(); 2].map(|()| Arc::new(Ephemerals::new(USUAL_LIFETIME))))));
 
-fn one_key(own: Option<[Ephemerals; 2]>) -> Door {
+fn one_key(own: Option<[Arc<Ephemerals>; 2]>) -> Door {
     let lines: Vec<String> = (1..=4).map(|n: u8| HopKey::new([n; 32]).reveal().to_string()).collect();
     let ring = KeyRing::parse(&lines.join("\n"), "fuzz").expect("four keys");
     Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))), own)
@@ -49,7 +49,7 @@ static PAIRS: LazyLock<Door> = LazyLock::new(|| {
 });
 
 impl Door {
-    fn new(backend: Hop, frontend: Hop, own: Option<[Ephemerals; 2]>) -> Door {
+    fn new(backend: Hop, frontend: Hop, own: Option<[Arc<Ephemerals>; 2]>) -> Door {
         let mut door = Door { backend, frontend, own, message: Vec::new() };
         door.message = door.begin().1;
         assert!(door.accept(&door.message).is_some(), "the good message is good");

@@ -502,6 +502,70 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn all_bytes_and_the_end_arrive_where_the_end_leaves_with_the_last_of_them() {
+        for size in [1, 5000, 3 << 20] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let connecting = TcpStream::connect(listener.local_addr().unwrap());
+            let (client, accepted) = tokio::join!(connecting, listener.accept());
+            let (mut client, mut kernel) = (client.unwrap(), accepted.unwrap().0);
+            let (hop, mut origin) = duplex(size);
+            let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
+            origin.write_all(&said).await.unwrap();
+            drop(origin);
+            let doings = doings();
+            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
+            let reading = async {
+                let mut heard = Vec::new();
+                client.read_to_end(&mut heard).await.unwrap();
+                client.shutdown().await.unwrap();
+                heard
+            };
+            let (relayed, heard) = tokio::join!(relaying, reading);
+            assert!(heard == said, "{size}");
+            assert_eq!(relayed.from_hop.bytes, size as u64);
+            assert!(matches!(relayed.stopped, Stopped::Ended), "{:?}", relayed.stopped);
+        }
+    }
+
+    /// Says something, fails once, and then is at its end, as a socket of the kernel is.
+    struct Breaks(u8);
+
+    impl AsyncRead for Breaks {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.0 += 1;
+            match self.0 {
+                1 => buffer.put_slice(b"last words"),
+                2 => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                _ => {}
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Source for Breaks {
+        async fn failed(&self) -> io::Error {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_behind_the_last_bytes_is_told_after_they_are_passed_on() {
+        let (mut client, kernel) = duplex(1024);
+        let (_, write) = halves(duplex(16).0);
+        let (hop, doings) = ((Breaks(0), write), doings());
+        let relayed = relay(halves(kernel), Vec::new(), hop, std::future::pending(), &doings).await;
+        assert!(matches!(relayed.stopped, Stopped::Failed(Side::Hop, _)), "{:?}", relayed.stopped);
+        assert_eq!(relayed.from_hop.bytes, 10);
+        let mut heard = [0; 10];
+        client.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, *b"last words");
+    }
+
+    #[tokio::test]
     async fn an_error_names_its_side() {
         let (client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);

@@ -1,7 +1,7 @@
 //! The backend's part of the two messages.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,7 +44,7 @@ pub(crate) enum Rejected {
 pub(crate) struct Run {
     began: Instant,
     window: Mutex<ReplayWindow>,
-    pub(crate) own: Ephemerals,
+    pub(crate) own: Arc<Ephemerals>,
 }
 
 impl Run {
@@ -57,7 +57,11 @@ impl Run {
         rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
         let tolerance = u64::try_from(tolerance.as_millis()).unwrap_or(u64::MAX);
         let window = ReplayWindow::new(u64::from_ne_bytes(epoch) | 1, tolerance);
-        Ok(Run { began: Instant::now(), window: Mutex::new(window), own: Ephemerals::new(lifetime) })
+        Ok(Run {
+            began: Instant::now(),
+            window: Mutex::new(window),
+            own: Arc::new(Ephemerals::new(lifetime)),
+        })
     }
 
     fn now(&self) -> u64 {
@@ -195,7 +199,7 @@ mod tests {
 
     /// The first message of a frontend whose key pairs serve for a while.
     fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialled, Vec<u8>), HandshakeError> {
-        dial::dial(hop, &Ephemerals::new(USUAL_LIFETIME), opening, first)
+        dial::dial(hop, &Arc::new(Ephemerals::new(USUAL_LIFETIME)), opening, first)
     }
 
     async fn lines() -> (Line, Line) {
@@ -284,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn pairs_serve_for_more_than_one_connection_only_where_both_sides_want_it() {
         for [front, back] in [[true, true], [true, false], [false, true], [false, false]] {
-            let own = Ephemerals::new(if front { USUAL_LIFETIME } else { Duration::ZERO });
+            let own = Arc::new(Ephemerals::new(if front { USUAL_LIFETIME } else { Duration::ZERO }));
             let run = Run::begin(Duration::from_secs(10), Duration::ZERO).unwrap();
             run.own.set_lifetime(if back { USUAL_LIFETIME } else { Duration::ZERO });
             let (key, clock) = (hop(1), BackendClock::default());

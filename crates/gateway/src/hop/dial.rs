@@ -1,6 +1,7 @@
 //! The frontend's part of the two messages.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -58,7 +59,7 @@ pub(crate) struct Dialled {
 /// `own` if the backend takes those that serve for a while, as far as is known.
 pub(crate) fn dial(
     hop: &Hop,
-    own: &Ephemerals,
+    own: &Arc<Ephemerals>,
     opening: &Opening,
     first: &[u8],
 ) -> Result<(Dialled, Vec<u8>), HandshakeError> {

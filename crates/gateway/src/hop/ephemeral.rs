@@ -82,7 +82,7 @@ impl Ephemerals {
     ///
     /// # Errors
     /// If the operating system has no randomness.
-    pub(super) fn pair(&self, now: Instant) -> io::Result<Arc<KeyPair>> {
+    fn pair(&self, now: Instant) -> io::Result<Arc<KeyPair>> {
         let mut held = self.held();
         if let Some((until, pair)) = &held.pair
             && now < *until
@@ -115,6 +115,12 @@ impl Ephemerals {
         }
     }
 
+    /// True if there is a pair.
+    #[cfg(test)]
+    pub(super) fn holds_one(&self) -> bool {
+        self.held().pair.is_some()
+    }
+
     /// Whoever panicked has left a whole value: it is only ever replaced.
     fn held(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -128,7 +134,7 @@ impl fmt::Debug for Ephemerals {
 }
 
 /// A key pair of X25519, and what was agreed on with it. Erased when the last connection that begins with it is open.
-pub(super) struct KeyPair {
+struct KeyPair {
     private: HopKey,
     public: Point,
     /// By the public key of the other side.
@@ -160,8 +166,8 @@ impl KeyPair {
     }
 }
 
-/// What Noise is to work with for a connection that begins with this pair.
-pub(super) struct Lasting(pub(super) Arc<KeyPair>);
+/// What Noise is to work with for a connection that begins with the pair that serves when it comes to that.
+pub(super) struct Lasting(pub(super) Arc<Ephemerals>);
 
 impl CryptoResolver for Lasting {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
@@ -169,7 +175,8 @@ impl CryptoResolver for Lasting {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        let ours = || Box::new(WithNonce { pair: self.0.clone(), public: [0; PUBLIC] }) as Box<dyn Dh>;
+        let ours =
+            || Box::new(WithNonce { own: self.0.clone(), pair: None, public: [0; PUBLIC] }) as Box<dyn Dh>;
         (*choice == DHChoice::Curve25519).then(ours)
     }
 
@@ -184,7 +191,9 @@ impl CryptoResolver for Lasting {
 
 /// A key pair of one connection: a nonce, and the pair that serves for a while.
 struct WithNonce {
-    pair: Arc<KeyPair>,
+    own: Arc<Ephemerals>,
+    /// From when it is said, which a backend does only to who holds the shared key.
+    pair: Option<Arc<KeyPair>>,
     public: [u8; PUBLIC],
 }
 
@@ -209,8 +218,10 @@ impl Dh for WithNonce {
     fn set(&mut self, _: &[u8]) {}
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
+        let pair = self.own.pair(Instant::now()).map_err(|_| Error::Rng)?;
         let (nonce, key) = self.public.split_at_mut(NONCE);
-        key.copy_from_slice(&self.pair.public);
+        key.copy_from_slice(&pair.public);
+        self.pair = Some(pair);
         rng.try_fill_bytes(nonce)
     }
 
@@ -219,12 +230,13 @@ impl Dh for WithNonce {
     }
 
     fn privkey(&self) -> &[u8] {
-        self.pair.private.bytes()
+        self.pair.as_ref().map_or(&[], |pair| pair.private.bytes())
     }
 
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         let peer = public.get(NONCE..PUBLIC).and_then(|key| key.try_into().ok()).ok_or(Error::Dh)?;
-        out.get_mut(..KEY).ok_or(Error::Dh)?.copy_from_slice(&*self.pair.agree(peer));
+        let pair = self.pair.as_ref().ok_or(Error::Dh)?;
+        out.get_mut(..KEY).ok_or(Error::Dh)?.copy_from_slice(&*pair.agree(peer));
         Ok(())
     }
 }
@@ -244,7 +256,7 @@ mod tests {
         assert_ne!(public(LIFETIME), first);
         let each = Ephemerals::new(Duration::ZERO);
         assert_ne!(each.pair(now).unwrap().public, each.pair(now).unwrap().public);
-        assert!(each.held().pair.is_none() && !each.last() && own.last(), "none is held");
+        assert!(!each.holds_one() && !each.last() && own.last(), "none is held");
     }
 
     #[test]
@@ -261,7 +273,7 @@ mod tests {
         assert_eq!(own.forget_old(at), LOOK);
         own.pair(at).unwrap();
         own.set_lifetime(Duration::ZERO);
-        assert!(own.held().pair.is_none(), "another time, another pair");
+        assert!(!own.holds_one(), "another time, another pair");
     }
 
     #[tokio::test(start_paused = true)]

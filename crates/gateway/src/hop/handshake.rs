@@ -14,8 +14,7 @@
 //! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
 //! cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
 
-use std::sync::LazyLock;
-use std::time::Instant;
+use std::sync::{Arc, LazyLock};
 
 use snow::params::NoiseParams;
 use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
@@ -122,7 +121,7 @@ impl Initiator {
     /// As [`begin`](Initiator::begin), and if the operating system has no randomness.
     pub fn begin_lasting(
         key: &HopKey,
-        own: &Ephemerals,
+        own: &Arc<Ephemerals>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
         Initiator::say(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
@@ -188,10 +187,10 @@ impl Responder {
     /// As [`accept`](Responder::accept), of a frontend whose key pair serves for a while. That of `own` answers.
     ///
     /// # Errors
-    /// As [`accept`](Responder::accept), and if the operating system has no randomness.
+    /// As [`accept`](Responder::accept).
     pub fn accept_lasting(
         keys: &KeyRing,
-        own: &Ephemerals,
+        own: &Arc<Ephemerals>,
         message: &[u8],
     ) -> Result<FirstMessage, HandshakeError> {
         let state = |key| lasting_builder(key, own).and_then(Builder::build_responder);
@@ -255,9 +254,8 @@ fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
     builder.prologue(PROLOGUE)?.psk(0, key.bytes())
 }
 
-fn lasting_builder<'a>(key: &'a HopKey, own: &Ephemerals) -> Result<Builder<'a>, snow::Error> {
-    let pair = own.pair(Instant::now()).map_err(|_| snow::Error::Rng)?;
-    let builder = Builder::with_resolver(LASTING.clone(), Box::new(Lasting(pair)));
+fn lasting_builder<'a>(key: &'a HopKey, own: &Arc<Ephemerals>) -> Result<Builder<'a>, snow::Error> {
+    let builder = Builder::with_resolver(LASTING.clone(), Box::new(Lasting(own.clone())));
     builder.prologue(PROLOGUE)?.psk(0, key.bytes())
 }
 
@@ -320,7 +318,7 @@ mod tests {
 
     #[test]
     fn two_connections_of_the_same_pairs_have_no_key_in_common() {
-        let (front, back) = (Ephemerals::new(LIFETIME), Ephemerals::new(LIFETIME));
+        let [front, back] = [(); 2].map(|()| Arc::new(Ephemerals::new(LIFETIME)));
         let connection = || {
             let (initiator, first) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
             assert_eq!(first.len(), 7 + LASTING_OVERHEAD);
@@ -352,11 +350,12 @@ mod tests {
 
     #[test]
     fn any_changed_byte_of_the_kind_with_a_nonce_is_refused_on_either_side() {
-        let (front, back) = (Ephemerals::new(LIFETIME), Ephemerals::new(LIFETIME));
+        let [front, back] = [(); 2].map(|()| Arc::new(Ephemerals::new(LIFETIME)));
         let (_, first) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
         let accept =
             |keys: &[u8], message: &[u8]| Responder::accept_lasting(&ring(keys), &back, message).is_ok();
         assert!(accept(&[1], &first) && !accept(&[2, 3], &first));
+        assert!(front.holds_one() && !back.holds_one(), "nothing is made for who is not answered");
         assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the kinds are protocols of their own");
         let (_, other) = Initiator::begin(&key(1), b"request").unwrap();
         assert!(!accept(&[1], &other));
