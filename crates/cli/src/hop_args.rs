@@ -70,7 +70,7 @@ pub(crate) struct HopKeyArgs {
 #[command(next_help_heading = "Security")]
 struct EphemeralArgs {
     /// How long an ephemeral key pair serves, and how far back a recording can be read by who takes over a gateway and its
-    /// key; 0s: a new pair for each connection, which costs a third more processor time a request; to 1m [default: 10s]
+    /// key; 0s: a new pair for each connection, which costs 1.6 times the processor time a request; to 1m [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
     ephemeral_lifetime: Option<Duration>,
 }
