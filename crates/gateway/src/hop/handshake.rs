@@ -7,7 +7,7 @@
 //! ```
 //!
 //! With one key, `e` is either a key pair of this connection alone, or one that serves for a while, with a nonce
-//! ([`ephemeral`](super::ephemeral)); the two are protocols of their own, and the backend says in its answers whether it takes
+//! ([`ephemeral`]); the two are protocols of their own, and the backend says in its answers whether it takes
 //! the second.
 //!
 //! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Which key of a
