@@ -106,14 +106,17 @@ mod tests {
             lo.set_up().unwrap();
             lo.add_address("10.77.0.1".parse().unwrap(), 32).unwrap();
             lo.add_route("10.78.0.0".parse().unwrap(), 16, None).unwrap();
-            let mut locals = Locals::open().expect("a kernel that takes them");
+            let mut locals = Locals::open()?;
             let mut take = |dst: &str, template: Tcp| {
                 locals.take_whole(&Tcp { dst: dst.parse().unwrap(), ..template }.packet())
             };
             let v4 = ["10.77.0.1", "10.77.0.1", "127.0.0.1", "10.78.0.1", "10.79.0.1"];
             let v4 = v4.map(|dst| take(dst, Tcp::v4()));
-            (v4, take("::1", Tcp::v6()))
+            Some((v4, take("::1", Tcp::v6())))
         });
-        assert_eq!(whole.unwrap(), ([true, true, true, false, false], false));
+        match whole.unwrap() {
+            Some(whole) => assert_eq!(whole, ([true, true, true, false, false], false)),
+            None => println!("skipped: Linux before 6.3 takes no packet beyond 64 kB"),
+        }
     }
 }

@@ -48,12 +48,11 @@ impl TunDevice {
         options: TunOptions,
         count: usize,
     ) -> Result<Vec<TunDevice>, OpenError> {
-        let options = TunOptions { multi_queue: count > 1, ..options };
+        let options = TunOptions { multi_queue: count > 1, beyond_64k: false, ..options };
         let first = TunDevice::open_named(pattern, options)?;
         let name = first.name().to_owned();
         let others = (1..count).map(|_| TunDevice::open(&name, options));
-        let goes_on = |device: TunDevice| TunDevice { big: None, ..device };
-        std::iter::once(Ok(first)).chain(others).map(|device| device.map(goes_on)).collect()
+        std::iter::once(Ok(first)).chain(others).collect()
     }
 
     /// Lets the kernel choose among the queues of this device as `steering` does.
