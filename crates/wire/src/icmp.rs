@@ -291,6 +291,21 @@ mod tests {
         }
     }
 
+    /// The kernel of this host answers with one if an MTU behind it is too small for the segments of a super-packet.
+    #[test]
+    fn a_super_packet_that_has_no_length_is_known_by_its_quotation() {
+        for (ip, from) in ends() {
+            let mut offending = segment(&ip, 1400);
+            let field = if ip.src.is_ipv4() { 2 } else { 4 };
+            offending[field..field + 2].fill(0);
+            let bytes = error(from, &offending, IcmpKind::PacketTooBig { mtu: 1400 });
+            match crate::parse(&bytes, ChecksumCheck::Verify) {
+                Ok(Packet::Icmp(error)) => assert_eq!(error.seq, SeqNum(0xdead_beef)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn errors_are_no_longer_than_allowed() {
         let [v4, v6] = ends().map(|(ip, from)| {

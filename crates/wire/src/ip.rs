@@ -203,10 +203,15 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
 }
 
 /// How long `packet` says that it is; its length field does not count `uncounted` bytes. A super-packet of our own that is
-/// longer than the field can say is as long as it is.
+/// longer than the field can say is as long as it is, and what is quoted of one is all that there is.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
+    let says_nothing = match strictness {
+        Strictness::Arrived => false,
+        Strictness::Peeked => packet.len() > MAX_PACKET_LEN,
+        Strictness::Quoted => true,
+    };
     match u16::from_be_bytes(field) {
-        0 if strictness == Strictness::Peeked && packet.len() > MAX_PACKET_LEN => packet.len(),
+        0 if says_nothing => packet.len(),
         len => uncounted + usize::from(len),
     }
 }
