@@ -3,8 +3,8 @@
 //! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
 //! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
 //! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
-//! ways, and [up to 256 kB](big) to the kernel's own TCP. Where the kernel refuses the offloads the same device carries single packets, and what the stack
-//! leaves open is done in software.
+//! ways, and [up to 256 kB](big) to the kernel's own TCP. Where the kernel refuses the offloads the same
+//! device carries single packets, and what the stack leaves open is done in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
@@ -224,14 +224,18 @@ impl TunDevice {
         tx: TxMeta,
     ) -> io::Result<()> {
         let len = head.len() + payload[0].len() + payload[1].len();
+        let (size, most) = (tx.segment_size.unwrap_or_default(), MAX_SUPER - headers.total());
+        if len > MAX_SUPER && !(1..=most).contains(&usize::from(size)) {
+            // No segment is that long.
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
         if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.take_whole(head)) {
             match self.write_gathered(headers, head, payload, tx) {
-                Err(error) if len > MAX_SUPER && big::is_for_want_of_memory(&error) => {}
+                Err(error) if len > MAX_SUPER && big::is_for_want_of_room(&error) => {}
                 written => return written,
             }
         }
-        let size = tx.segment_size.unwrap_or_default().max(1);
-        let piece = (MAX_SUPER - headers.total()) / usize::from(size) * usize::from(size);
+        let piece = most / usize::from(size) * usize::from(size);
         let (mut is_first, mut failed) = (true, Ok(()));
         brisk_wire::split_headers(head, len - head.len(), size, piece, &mut |head, range| {
             if failed.is_ok() {
@@ -261,7 +265,8 @@ impl TunDevice {
                 written => return written,
             }
         }
-        self.backlog.push_back(([head, payload[0], payload[1]].concat(), tx));
+        let open = TxMeta { partial_checksum: true, ..tx };
+        self.backlog.push_back(([head, payload[0], payload[1]].concat(), open));
         Ok(())
     }
 
@@ -818,6 +823,53 @@ mod tests {
         with_device_of(options, async |device| {
             assert_eq!(device.capabilities().max_super, MAX_SUPER);
             a_long_super_packet(device, Tcp::v4(), KERNEL, 4).await;
+        });
+    }
+
+    /// What stands in for the kernel refuses long packets as one from before Linux 6.6 does, and is full after three pieces.
+    #[test]
+    fn pieces_that_find_no_room_wait_and_follow_in_order() {
+        with_device(true, async |_| {
+            let flags = rustix::net::SocketFlags::NONBLOCK;
+            let (unix, datagrams) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM);
+            let payload = pattern(250_000);
+            let data = Tcp { flags: 0x18, payload: payload.clone(), ..Tcp::v4() };
+            for partial_checksum in [true, false] {
+                let (near, far) = rustix::net::socketpair(unix, datagrams, flags, None).unwrap();
+                let room = 85_000i32.to_ne_bytes();
+                crate::sockopt::set(near.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &room).unwrap();
+                let queue = TunDevice::over(near, "queue", 1400, true);
+                let mut queue = TunDevice { big: Locals::open(), ..queue };
+                let tx = TxMeta { segment_size: Some(1_300), partial_checksum, twice: false };
+                let packet = data.with_partial_checksum();
+                queue.send(&packet, tx).unwrap();
+                assert_eq!(queue.backlog.len(), 1);
+                assert_eq!(queue.send(&packet, tx).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                let (mut collected, mut buffer) = (Vec::new(), vec![0; READ_BUFFER]);
+                for _ in 0..4 {
+                    let (at, meta) = read_packet(far.as_fd(), true, &mut buffer).unwrap();
+                    let trusted = RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1_300) };
+                    assert_eq!(meta, trusted);
+                    let piece = Tcp::parse(&buffer[at]);
+                    assert_eq!(piece.seq as usize, data.seq as usize + collected.len());
+                    collected.extend(piece.payload);
+                    queue.flush().unwrap();
+                }
+                assert!(collected == payload);
+                assert_eq!((queue.counters().sent, queue.counters().send_refused), (1, 0));
+            }
+        });
+    }
+
+    #[test]
+    fn a_long_packet_of_one_segment_is_refused() {
+        with_device(true, async |mut device| {
+            let packet = Tcp { payload: pattern(70_000), ..Tcp::v4() }.with_partial_checksum();
+            for segment_size in [None, Some(0), Some(65_500)] {
+                let tx = TxMeta { segment_size, partial_checksum: true, twice: false };
+                device.send(&packet, tx).unwrap();
+            }
+            assert_eq!((device.counters().sent, device.counters().send_refused), (0, 3));
         });
     }
 

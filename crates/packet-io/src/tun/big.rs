@@ -1,12 +1,12 @@
 //! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
 //!
 //! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is handed over (Linux
-//! 6.3, "BIG TCP"). One write then moves four times as much, the kernel's TCP hears of it once, and wakes its reader once:
+//! 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four times as much, the kernel's TCP hears of it once, and wakes its reader once:
 //! bulk to a program of this host costs half as much (docs/performance.md, "What we send in bulk").
 //!
 //! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no more, and for
 //! them the kernel would cut it into single segments. So do packets of IPv6, which say such a length with a header of their
-//! own, and those for which the kernel finds no memory in large pieces.
+//! own, and those for which the kernel finds no memory in large pieces, or none of that length.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,8 +19,8 @@ use crate::routes::Routes;
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Most addresses of which an answer is kept.
 const MOST_KNOWN: usize = 256;
-/// The first Linux that takes them.
-const SINCE: (u32, u32) = (6, 3);
+/// The first Linux that takes them from a TUN: before, it lays such a packet in single pages, of which a packet has 17.
+const SINCE: (u32, u32) = (6, 6);
 
 /// Which addresses are this host's, as the kernel says.
 #[derive(Debug)]
@@ -68,9 +68,9 @@ impl Locals {
     }
 }
 
-/// Whether the kernel lacked the memory for a packet of that length; shorter ones may do.
-pub(super) fn is_for_want_of_memory(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+/// Whether the kernel had no room for a packet of that length; shorter ones may do.
+pub(super) fn is_for_want_of_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EMSGSIZE))
 }
 
 /// The first two numbers of a release of Linux: "6.18.44-generic" is (6, 18).
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn releases_are_compared_by_number() {
         assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
-        assert_eq!(version("6.3-rc1"), Some((6, 3)));
+        assert_eq!(version("6.6-rc1"), Some((6, 6)));
         assert!(version("5.15.0-generic") < Some(SINCE));
         assert_eq!(version("unknown"), None);
     }
