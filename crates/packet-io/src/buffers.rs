@@ -31,9 +31,9 @@ impl Buffers {
         &mut self.current
     }
 
-    /// Hands those bytes of the buffer to `sink`, and the right to keep them if they are about half of it or more.
+    /// Hands those bytes of the buffer to `sink`, and the right to keep them if they are at least half of it.
     pub(crate) fn hand_over(&mut self, bytes: Range<usize>, sink: impl FnOnce(&[u8], Option<&Bytes>)) {
-        if 2 * bytes.end < self.size {
+        if 2 * bytes.len() < self.size {
             return sink(self.current.get(bytes).unwrap_or_default(), None);
         }
         let full = std::mem::take(&mut self.current).freeze();
@@ -87,7 +87,9 @@ mod tests {
     fn a_short_packet_is_only_shown() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
-        buffers.hand_over(0..49, |packet, shared| assert!(packet.len() == 49 && shared.is_none()));
+        for bytes in [0..49, 10..59] {
+            buffers.hand_over(bytes, |packet, shared| assert!(packet.len() == 49 && shared.is_none()));
+        }
         assert_eq!(buffers.current().as_ptr(), first);
     }
 
