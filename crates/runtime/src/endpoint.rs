@@ -13,6 +13,7 @@ use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
+use brisk_wire::MAX_SUPER_LEN;
 use tokio::runtime::Handle;
 
 use crate::clock::{Clock, GRANULARITY};
@@ -368,7 +369,7 @@ impl Builder {
         let device_mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
         self.stack.mtu = self.mtu.map_or(device_mtu, |mtu| mtu.min(device_mtu));
         self.stack.granularity = GRANULARITY;
-        let longest = u32::try_from(capabilities.max_super.saturating_sub(MOST_HEADERS)).unwrap_or(u32::MAX);
+        let longest = capabilities.max_super.min(MAX_SUPER_LEN).saturating_sub(MOST_HEADERS) as u32;
         self.stack.sends_twice = capabilities.twice;
         self.stack.max_super_segment = if capabilities.tso { longest } else { 0 };
     }
