@@ -1,8 +1,8 @@
 //! What every device does: [`Device`], and the few facts that travel beside a packet.
 //!
 //! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack
-//! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload
-//! that stands for a run of equal-sized segments. Such packets decide bulk throughput, far more than the kind
+//! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload (where
+//! a device says so, 256 kB) that stands for a run of equal-sized segments. Such packets decide bulk throughput, far more than the kind
 //! of device does.
 
 use std::io;

@@ -70,12 +70,13 @@ impl TcpStream {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream. Long runs come in the
-    /// buffer that the device read them into, without the copy that reading into a buffer of one's own is; others are copied. What lies
-    /// in one piece comes, which may be less than there is.
+    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream, or what a `most` of 0
+    /// asks for. Long runs come in the buffer that the device read them into, without the copy that reading into a buffer of
+    /// one's own is; others are copied. What lies in one piece comes, which may be less than there is.
     ///
-    /// They keep that buffer (64 kB) for as long as they live, beside what
-    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes) bounds: for who passes them on, or is done with them soon.
+    /// They keep that buffer for as long as they live, beside what [`max_buffer_bytes`](crate::Builder::max_buffer_bytes)
+    /// bounds: some 64 kB, and after losses as much as the connection's receive buffer held. It is for who passes them on, or
+    /// is done with them soon.
     ///
     /// # Errors
     /// As reading.

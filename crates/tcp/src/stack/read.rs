@@ -27,8 +27,9 @@ impl Stack {
     /// [handed in by reference](Stack::on_packet_shared); others are copied. It brings what lies in one piece, which may be
     /// less than there is. Empty is the end of the stream, or what a `most` of 0 asks for.
     ///
-    /// Who keeps them keeps the whole buffer of that packet, some 64 kB, of which the stack knows nothing any more:
-    /// [`max_buffer_bytes`](StackConfig::max_buffer_bytes) bounds what has not been taken.
+    /// Who keeps them keeps the whole buffer that they lie in, of which the stack knows nothing any more:
+    /// [`max_buffer_bytes`](StackConfig::max_buffer_bytes) bounds what has not been taken. It is that of a packet, some 64 kB,
+    /// or the receive buffer of the connection as it was when a long packet came behind what had piled up in it.
     ///
     /// # Errors
     /// As [`Stack::read`].
