@@ -3,7 +3,7 @@
 //! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
 //! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
 //! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
-//! ways, and [up to 256 kB](big) to the kernel's own TCP. Where the kernel refuses the offloads the same
+//! ways, and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. Where the kernel refuses the offloads the same
 //! device carries single packets, and what the stack leaves open is done in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode

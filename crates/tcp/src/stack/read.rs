@@ -28,7 +28,7 @@ impl Stack {
     /// less than there is. Empty is the end of the stream, or what a `most` of 0 asks for.
     ///
     /// Who keeps them keeps the whole buffer that they lie in, of which the stack knows nothing any more:
-    /// [`max_buffer_bytes`](StackConfig::max_buffer_bytes) bounds what has not been taken. It is that of a packet, some 64 kB,
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds what has not been taken. It is that of a packet, some 64 kB,
     /// or the receive buffer of the connection as it was when a long packet came behind what had piled up in it.
     ///
     /// # Errors
