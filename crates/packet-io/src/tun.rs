@@ -814,7 +814,7 @@ mod tests {
     fn a_long_super_packet_is_taken_whole_or_in_pieces() {
         with_device(true, async |device| {
             if device.capabilities().max_super != MAX_SUPER_LEN {
-                return println!("skipped: Linux before 6.3 takes no packet beyond 64 kB");
+                return println!("skipped: a TUN takes no packet beyond 64 kB before Linux 6.6");
             }
             a_long_super_packet(device, Tcp::v4(), KERNEL, 1).await;
         });

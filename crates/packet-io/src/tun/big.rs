@@ -1,8 +1,9 @@
 //! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
 //!
 //! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is handed over (Linux
-//! 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four times as much, the kernel's TCP hears of it once, and wakes its reader once:
-//! bulk to a program of this host costs half as much (docs/performance.md, "What we send in bulk").
+//! 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four times as much, the kernel's TCP
+//! hears of it once, and wakes its reader once: bulk to a program of this host costs half as much (docs/performance.md,
+//! "What we send in bulk").
 //!
 //! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no more, and for
 //! them the kernel would cut it into single segments. So do packets of IPv6, which say such a length with a header of their
@@ -116,7 +117,7 @@ mod tests {
         });
         match whole.unwrap() {
             Some(whole) => assert_eq!(whole, ([true, true, true, false, false], false)),
-            None => println!("skipped: Linux before 6.3 takes no packet beyond 64 kB"),
+            None => println!("skipped: a TUN takes no packet beyond 64 kB before Linux 6.6"),
         }
     }
 }
