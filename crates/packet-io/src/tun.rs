@@ -45,7 +45,7 @@ pub struct TunOptions {
     /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same.
     /// Default false.
     pub multi_queue: bool,
-    /// With offload, hand over [super-packets beyond 64 kB](big) where they end in this host and the kernel takes them. Default
+    /// With offload, hand over super-packets beyond 64 kB where they end in this host and the kernel takes them. Default
     /// true; for what polices or inspects packets at the interface and knows none that long, false.
     pub beyond_64k: bool,
 }
