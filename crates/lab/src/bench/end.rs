@@ -473,6 +473,7 @@ mod tests {
                 let until = Instant::now() + Duration::from_millis(50);
                 let client = Client { side, to, until };
                 assert!(client.upload(Head::Upload).await.unwrap() > 0);
+                let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.upload(Head::Delivery).await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.download().await.unwrap() > 0);
