@@ -190,6 +190,7 @@ impl TunDevice {
 
     /// [`recv`](TunDevice::recv) with what the kernel says about the packet.
     pub fn recv_with_meta(&self, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+        // The buffer is the packet's alone; the header needs one of its own.
         let mut header = [0; VnetHeader::LEN];
         if !self.vnet {
             return read_packet(self.fd.as_fd(), false, buffer).map(|(packet, meta)| (packet.len(), meta));
@@ -437,7 +438,7 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a packet into `buffer`; answers where it is, and what the kernel says of it.
+/// Reads a packet, behind its header if it has one, into `buffer`; answers where it is, and what the kernel says of it.
 fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
     let len = rustix::io::read(fd, &mut *buffer)?;
     match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {

@@ -375,7 +375,7 @@ impl Builder {
     }
 }
 
-/// What is left of the longest super-packet for headers, bytes: 40 of IPv6, 60 of TCP, and what a device puts around them.
+/// What is left of the longest super-packet for headers, bytes: 40 of IPv6 and 60 of TCP, rounded so that 65,535 leave 65,000.
 const MOST_HEADERS: usize = 535;
 
 /// The stack of a host, or one for each queue that `steering` knows.

@@ -278,21 +278,8 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
     let head = Head::parse(head)?;
     match head {
         Head::Upload | Head::Delivery => {
-            let in_place = head == Head::Delivery;
-            let mut buffer = vec![0; PIECE];
-            let mut received = (have - Head::LEN) as u64;
-            loop {
-                let count = match &stream {
-                    Stream::Ours(ours) if in_place => ours.read_bytes(PIECE).await?.len(),
-                    Stream::Ours(_) | Stream::Kernel(_) | Stream::Hedged(_) => {
-                        stream.read(&mut buffer).await?
-                    }
-                };
-                if count == 0 {
-                    break;
-                }
-                received += count as u64;
-            }
+            let behind = receive(&mut stream, head == Head::Delivery).await?;
+            let received = (have - Head::LEN) as u64 + behind;
             stream.write_all(&received.to_be_bytes()).await
         }
         Head::Download => loop {
@@ -323,6 +310,21 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
                 }
             }
         }
+    }
+}
+
+/// Takes what comes until its end, ours in the packets that brought it if `in_place`; answers how many bytes that were.
+async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
+    let (mut buffer, mut received) = (vec![0; PIECE], 0);
+    loop {
+        let count = match stream {
+            Stream::Ours(ours) if in_place => ours.read_bytes(PIECE).await?.len(),
+            Stream::Ours(_) | Stream::Kernel(_) | Stream::Hedged(_) => stream.read(&mut buffer).await?,
+        };
+        if count == 0 {
+            return Ok(received);
+        }
+        received += count as u64;
     }
 }
 
