@@ -180,7 +180,8 @@ pub struct Counters {
     pub sent: u64,
     /// Bytes of those packets.
     pub sent_bytes: u64,
-    /// Packets that could not be sent because of what they are or where they go.
+    /// Packets that could not be sent because of what they are or where they go. A TUN counts a packet once, here if any of it
+    /// was refused; devices that cut packets by themselves count them as sent, and here each segment that was refused.
     pub send_refused: u64,
     /// Packets that came to this queue of a device and were handed to the stack of another.
     pub handed_over: u64,

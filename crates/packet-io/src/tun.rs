@@ -73,9 +73,27 @@ pub struct TunDevice {
     /// Who takes super-packets beyond 64 kB; `None`: nobody.
     big: Option<Locals>,
     buffers: Buffers,
-    /// What is left of a super-packet that was cut and met a full queue half-way.
-    backlog: VecDeque<(Vec<u8>, TxMeta)>,
+    cut: Cut,
     counters: Counters,
+}
+
+/// A super-packet that leaves in pieces, which is counted when the last of them has left.
+#[derive(Debug, Default)]
+struct Cut {
+    /// The length of the packet.
+    len: usize,
+    /// Whether the kernel refused a piece.
+    is_refused: bool,
+    /// The pieces that met a full queue.
+    left: VecDeque<(Vec<u8>, TxMeta)>,
+}
+
+impl Cut {
+    /// The next packet is of that length; nothing is left of the one before.
+    fn begin(&mut self, len: usize) -> &mut VecDeque<(Vec<u8>, TxMeta)> {
+        (self.len, self.is_refused) = (len, false);
+        &mut self.left
+    }
 }
 
 /// The kernel never hands over more than a 64 kB payload behind its headers.
@@ -149,7 +167,7 @@ impl TunDevice {
             vnet,
             big: None,
             buffers: Buffers::of(READ_BUFFER),
-            backlog: VecDeque::new(),
+            cut: Cut::default(),
             counters: Counters::default(),
         }
     }
@@ -204,7 +222,7 @@ impl TunDevice {
         write_finished(self.fd.as_fd(), self.vnet, packet)
     }
 
-    /// Hands a super-packet or a packet with an open checksum to the kernel to finish.
+    /// Hands a super-packet or a packet with an open checksum to the kernel to finish, and counts it.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
         let (before, payload) = packet.split_at(headers.total());
         let mut head = [0; Headers::MOST];
@@ -216,7 +234,7 @@ impl TunDevice {
         self.write_big(headers, head, [payload, &[]], tx)
     }
 
-    /// Hands a super-packet of any length to the kernel: whole, or in pieces of 64 kB.
+    /// Hands a super-packet of any length to the kernel, whole or in pieces of 64 kB, and counts it.
     fn write_big(
         &mut self,
         headers: Headers,
@@ -228,14 +246,15 @@ impl TunDevice {
         let (size, most) = (tx.segment_size.unwrap_or_default(), MAX_SUPER - headers.total());
         if len > MAX_SUPER && !(1..=most).contains(&usize::from(size)) {
             // No segment is that long.
-            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+            return self.refuse();
         }
         if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.take_whole(head)) {
             match self.write_gathered(headers, head, payload, tx) {
                 Err(error) if len > MAX_SUPER && big::is_for_want_of_room(&error) => {}
-                written => return written,
+                written => return self.count(written, len),
             }
         }
+        self.cut.begin(len);
         let piece = most / usize::from(size) * usize::from(size);
         let (mut is_first, mut failed) = (true, Ok(()));
         brisk_wire::split_headers(head, len - head.len(), size, piece, &mut |head, range| {
@@ -244,7 +263,9 @@ impl TunDevice {
                 is_first = false;
             }
         });
-        failed
+        failed?;
+        self.count_cut();
+        Ok(())
     }
 
     /// Writes a piece of a packet. If the queue is full, nothing of it is taken with the first, and the others wait.
@@ -256,18 +277,18 @@ impl TunDevice {
         tx: TxMeta,
         is_first: bool,
     ) -> io::Result<()> {
-        if self.backlog.is_empty() {
+        if self.cut.left.is_empty() {
             match self.write_gathered(headers, head, payload, tx) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_first => {}
                 Err(error) if is_refusal(&error) => {
-                    self.counters.send_refused += 1;
+                    self.cut.is_refused = true;
                     return Ok(());
                 }
                 written => return written,
             }
         }
         let open = TxMeta { partial_checksum: true, ..tx };
-        self.backlog.push_back(([head, payload[0], payload[1]].concat(), open));
+        self.cut.left.push_back(([head, payload[0], payload[1]].concat(), open));
         Ok(())
     }
 
@@ -302,9 +323,18 @@ impl TunDevice {
         Ok(())
     }
 
+    /// Counts what became of a packet of which all pieces have left: it was sent if all of them were.
+    fn count_cut(&mut self) {
+        match &self.cut {
+            Cut { left, .. } if !left.is_empty() => {}
+            Cut { is_refused: true, .. } => self.counters.send_refused += 1,
+            Cut { len, .. } => self.counters.on_sent(*len),
+        }
+    }
+
     /// Writes what a full queue has left over.
     fn drain(&mut self) -> io::Result<()> {
-        while let Some((packet, tx)) = self.backlog.front() {
+        while let Some((packet, tx)) = self.cut.left.front() {
             let written = match Headers::of(packet).filter(|_| tx.partial_checksum) {
                 Some(headers) => {
                     let (head, payload) = packet.split_at(headers.total());
@@ -314,10 +344,11 @@ impl TunDevice {
             };
             match written {
                 Err(error) if !is_refusal(&error) => return Err(error),
-                Err(_) => self.counters.send_refused += 1,
+                Err(_) => self.cut.is_refused = true,
                 Ok(()) => {}
             }
-            self.backlog.pop_front();
+            self.cut.left.pop_front();
+            self.count_cut();
         }
         Ok(())
     }
@@ -353,29 +384,31 @@ impl Device for TunDevice {
         self.drain()?;
         let headers = if self.vnet { Headers::of(packet) } else { None };
         let open = tx.partial_checksum || tx.segment_size.is_some_and(|size| size > 0);
-        let written = match headers {
+        match headers {
             Some(headers) if open => self.send_offloaded(packet, headers, tx),
             _ if open => {
+                let left = self.cut.begin(packet.len());
                 offload::cut(packet, tx, &mut |segment| {
-                    self.backlog.push_back((segment.to_vec(), TxMeta::default()));
+                    left.push_back((segment.to_vec(), TxMeta::default()))
                 });
                 match self.drain() {
-                    // What waits in the backlog is taken.
+                    // What waits is taken.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                     other => other,
                 }
             }
-            _ => self.reactor.write(|| self.send_raw(packet)),
-        };
-        self.count(written, packet.len())
+            _ => {
+                let written = self.reactor.write(|| self.send_raw(packet));
+                self.count(written, packet.len())
+            }
+        }
     }
 
     fn send_gathered(&mut self, head: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
         match Headers::of(head).filter(|headers| self.vnet && headers.total() == head.len()) {
             Some(headers) => {
                 self.drain()?;
-                let written = self.write_big(headers, head, payload, tx);
-                self.count(written, head.len() + payload[0].len() + payload[1].len())
+                self.write_big(headers, head, payload, tx)
             }
             None => self.send(&[head, payload[0], payload[1]].concat(), tx),
         }
@@ -844,7 +877,7 @@ mod tests {
                 let tx = TxMeta { segment_size: Some(1_300), partial_checksum, twice: false };
                 let packet = data.with_partial_checksum();
                 queue.send(&packet, tx).unwrap();
-                assert_eq!(queue.backlog.len(), 1);
+                assert_eq!(queue.cut.left.len(), 1);
                 assert_eq!(queue.send(&packet, tx).unwrap_err().kind(), io::ErrorKind::WouldBlock);
                 let (mut collected, mut buffer) = (Vec::new(), vec![0; READ_BUFFER]);
                 for _ in 0..4 {
@@ -859,6 +892,39 @@ mod tests {
                 assert!(collected == payload);
                 assert_eq!((queue.counters().sent, queue.counters().send_refused), (1, 0));
             }
+        });
+    }
+
+    /// To an interface that is down nothing can be sent, and only the last of four pieces fits what stands in for the kernel.
+    #[test]
+    fn a_packet_in_pieces_counts_once_whatever_becomes_of_them() {
+        with_device(true, async |_| {
+            let options = TunOptions { beyond_64k: false, ..TunOptions::default() };
+            let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
+            let of = |len| Tcp { payload: pattern(len), ..Tcp::v4() }.with_partial_checksum();
+            let packet = of(250_000);
+            for (options, len) in [(options, 250_000), (TunOptions { offload: false, ..options }, 50_000)] {
+                let mut down = TunDevice::open("down0", options).unwrap();
+                down.send(&of(len), tx).unwrap();
+                down.send(&of(len), tx).unwrap();
+                assert_eq!((down.counters().sent, down.counters().send_refused), (0, 2));
+            }
+
+            let flags = rustix::net::SocketFlags::NONBLOCK;
+            let (unix, datagrams) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM);
+            let (near, far) = rustix::net::socketpair(unix, datagrams, flags, None).unwrap();
+            let room = 30_000i32.to_ne_bytes();
+            crate::sockopt::set(near.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &room).unwrap();
+            let mut queue = TunDevice::over(near, "queue", 1400, true);
+            queue.send(&packet, tx).unwrap();
+            assert_eq!((queue.counters().sent, queue.counters().send_refused), (0, 1));
+            let mut buffer = vec![0; READ_BUFFER];
+            let (at, _) = read_packet(far.as_fd(), true, &mut buffer).unwrap();
+            assert!(Tcp::parse(&buffer[at]).payload == pattern(250_000)[195_000..]);
+            assert_eq!(
+                (queue.cut.left.len(), read_packet(far.as_fd(), true, &mut buffer).is_err()),
+                (0, true)
+            );
         });
     }
 
