@@ -16,7 +16,7 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
     let config = StackConfig {
         addresses,
         mtu: decisions.pick(&[1500, 576, 1280, 9000, u16::MAX]),
-        max_super_segment: decisions.pick(&[0, 65_000, 3000, 1]),
+        max_super_segment: decisions.pick(&[0, 65_000, 3000, 1, 262_000, 130_000]),
         max_connections: decisions.pick(&[16, 2, 5]),
         max_buffer_bytes: decisions.pick(&[1 << 20, 10_000, 100_000]),
         msl: Duration::from_secs(decisions.pick(&[30, 1])),
@@ -48,7 +48,7 @@ fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
 pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
     let switches = decisions.byte();
     let on = |bit: u8| switches >> bit & 1 == 0;
-    let buffers = [(8192, 65_536), (2048, 2048), (16_384, 16_384), (4096, 262_144)]
+    let buffers = [(8192, 65_536), (2048, 2048), (16_384, 16_384), (4096, 262_144), (262_144, 262_144)]
         .map(|(initial, max)| BufferConfig { initial, max });
     TcpConfig {
         congestion: decisions.pick(&[

@@ -397,15 +397,25 @@ fn pair() -> Vec<(&'static str, Vec<u8>)> {
     const PAUSE: [u8; 3] = [15, 0, 250];
     const EXCHANGE: [u8; 2] = [19, 0];
     // The clock, two stacks, a listener, a connection.
-    let run = |tcp: [u8; 13], fast_open: u8, steps: &[&[u8]]| {
-        [&[0][..], &STACK, &STACK, &tcp, &[0, 0, 0, fast_open], &tcp, &[fast_open, 60], &steps.concat()]
+    let run_on = |stack: [u8; 13], tcp: [u8; 13], fast_open: u8, steps: &[&[u8]]| {
+        [&[0][..], &stack, &stack, &tcp, &[0, 0, 0, fast_open], &tcp, &[fast_open, 60], &steps.concat()]
             .concat()
     };
+    let run = |tcp, fast_open, steps: &[&[u8]]| run_on(STACK, tcp, fast_open, steps);
     let mut bare = TCP;
     bare[0] = 0x0f;
     let mut paced = TCP;
     (paced[0], paced[1], paced[10]) = (0x70, 1, 2);
+    // Super-segments of 256 kB, and an initial window and buffers that let them get longer than 64.
+    let (mut long, mut large) = (STACK, TCP);
+    long[1] = 4;
+    (large[2], large[4], large[5]) = (2, 4, 4);
+    let fill = WRITE.repeat(14);
     vec![
+        (
+            "beyond-64k",
+            run_on(long, large, 0, &[&EXCHANGE, &fill, &EXCHANGE, &READ, &fill, &EXCHANGE, &READ]),
+        ),
         ("transfer", run(TCP, 0, &[&EXCHANGE, &WRITE, &ANSWER, &EXCHANGE, &READ, &SHUTDOWN, &EXCHANGE])),
         ("loss", run(TCP, 0, &[&EXCHANGE, &WRITE, &DROP, &DELIVER, &EXCHANGE, &PAUSE, &READ, &WRITE])),
         ("reorder", run(TCP, 0, &[&EXCHANGE, &WRITE, &REORDER, &DELIVER, &READ, &EXCHANGE, &WRITE, &PAUSE])),

@@ -9,11 +9,15 @@
 use brisk_tcp::config::StackConfig;
 use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::{Event, Stack};
-use brisk_wire::{ChecksumCheck, ChecksumFill, Duration, Instant, Packet, Segment, parse, split};
+use brisk_wire::{
+    ChecksumCheck, ChecksumFill, Duration, Instant, Packet, Segment, parse, split, split_headers,
+};
 use bytes::Bytes;
 
 /// Packets of at least so many bytes may be kept.
 const LONG: usize = 16 << 10;
+/// The longest packet of which an IP header can say how long it is.
+const SAYABLE: usize = 65_535;
 /// What a connection may hold beyond the memory of the stack: the next segment, and the storage that goes
 /// with it.
 const NEXT_SEGMENT: usize = 64 << 10;
@@ -158,6 +162,9 @@ fn examine(
     wire: &mut dyn FnMut(&[u8], &Segment<'_>),
 ) {
     assert_eq!(transmit.len, packet.len());
+    if packet.len() > SAYABLE {
+        return examine_long(packet, transmit, config, wire);
+    }
     let check = if transmit.partial_checksum { ChecksumCheck::Trust } else { ChecksumCheck::Verify };
     let Ok(Packet::Tcp(whole)) = parse(packet, check) else { panic!("sent {packet:02x?}") };
     assert!(whole.payload.len() <= config.max_super_segment.max(u32::from(config.mtu)) as usize);
@@ -171,5 +178,28 @@ fn examine(
         };
         assert!(piece.len() <= usize::from(config.mtu), "{} bytes over {}", piece.len(), config.mtu);
         wire(piece, &segment);
+    });
+}
+
+/// A super-packet of which no length field can say how long it is: in pieces of 64 kB, as a device hands it to a kernel that
+/// does not take it whole.
+fn examine_long(
+    packet: &[u8],
+    transmit: &Transmit,
+    config: &StackConfig,
+    wire: &mut dyn FnMut(&[u8], &Segment<'_>),
+) {
+    let is_v4 = packet[0] >> 4 == 4;
+    let (ip_len, length) = if is_v4 { (20, &packet[2..4]) } else { (40, &packet[4..6]) };
+    assert_eq!((length, transmit.partial_checksum), (&[0, 0][..], true));
+    let (headers, payload) = packet.split_at(ip_len + usize::from(packet[ip_len + 12] >> 4) * 4);
+    assert!(payload.len() <= config.max_super_segment as usize, "{} bytes of payload", payload.len());
+    let size = transmit.segment_size.expect("no segment is that long");
+    let most = (SAYABLE - headers.len()) / usize::from(size) * usize::from(size);
+    split_headers(headers, payload.len(), size, most, &mut |headers, range| {
+        let piece = [headers, &payload[range]].concat();
+        let mut of_piece = *transmit;
+        of_piece.len = piece.len();
+        examine(&piece, &of_piece, config, wire);
     });
 }
