@@ -96,13 +96,14 @@ impl Cut {
     }
 }
 
-/// The kernel never hands over more than a 64 kB payload behind its headers.
-const READ_BUFFER: usize = VnetHeader::LEN + 65_536 + 128;
 /// A device whose previous owner just ended may be busy for a moment.
 const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 impl TunDevice {
+    /// The most that is read for one packet: the kernel never hands over more than a 64 kB payload behind its headers.
+    pub const READ_BUFFER: usize = VnetHeader::LEN + 65_536 + 128;
+
     /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a
     /// previous owner lets go of it.
     pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
@@ -166,7 +167,7 @@ impl TunDevice {
             mtu,
             vnet,
             big: None,
-            buffers: Buffers::of(READ_BUFFER),
+            buffers: Buffers::of(TunDevice::READ_BUFFER),
             cut: Cut::default(),
             counters: Counters::default(),
         }
@@ -201,20 +202,21 @@ impl TunDevice {
     }
 
     /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. On a device with
-    /// offload it may be a super-packet with an unfinished checksum: see [`TunDevice::recv_with_meta`].
+    /// offload it may be a super-packet with an unfinished checksum: see [`TunDevice::recv_in_place`].
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.recv_with_meta(buffer).map(|(len, _)| len)
-    }
-
-    /// [`recv`](TunDevice::recv) with what the kernel says about the packet.
-    pub fn recv_with_meta(&self, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
+        if !self.vnet {
+            return Ok(rustix::io::read(&self.fd, buffer)?);
+        }
         // The buffer is the packet's alone; the header needs one of its own.
         let mut header = [0; VnetHeader::LEN];
-        if !self.vnet {
-            return read_packet(self.fd.as_fd(), false, buffer).map(|(packet, meta)| (packet.len(), meta));
-        }
         let len = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?;
-        Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
+        Ok(len.saturating_sub(VnetHeader::LEN))
+    }
+
+    /// Reads one packet in one piece with what the kernel says about it, as [`receive`](Device::receive) does, and
+    /// returns where in `buffer` the packet is. A buffer of [`TunDevice::READ_BUFFER`] bytes holds any.
+    pub fn recv_in_place(&self, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
+        read_packet(self.fd.as_fd(), self.vnet, buffer)
     }
 
     /// Writes one finished packet of at most one MTU.
@@ -879,7 +881,7 @@ mod tests {
                 queue.send(&packet, tx).unwrap();
                 assert_eq!(queue.cut.left.len(), 1);
                 assert_eq!(queue.send(&packet, tx).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-                let (mut collected, mut buffer) = (Vec::new(), vec![0; READ_BUFFER]);
+                let (mut collected, mut buffer) = (Vec::new(), vec![0; TunDevice::READ_BUFFER]);
                 for _ in 0..4 {
                     let (at, meta) = read_packet(far.as_fd(), true, &mut buffer).unwrap();
                     let trusted = RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1_300) };
@@ -918,7 +920,7 @@ mod tests {
             let mut queue = TunDevice::over(near, "queue", 1400, true);
             queue.send(&packet, tx).unwrap();
             assert_eq!((queue.counters().sent, queue.counters().send_refused), (0, 1));
-            let mut buffer = vec![0; READ_BUFFER];
+            let mut buffer = vec![0; TunDevice::READ_BUFFER];
             let (at, _) = read_packet(far.as_fd(), true, &mut buffer).unwrap();
             assert!(Tcp::parse(&buffer[at]).payload == pattern(250_000)[195_000..]);
             assert_eq!(

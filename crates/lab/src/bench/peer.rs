@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use brisk_packet_io::device::MAX_SUPER;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
@@ -83,7 +84,7 @@ impl Carrier {
         if !tun.offload() {
             return Err(io::Error::other(format!("{name}: the kernel grants no packets of up to 64 kB")));
         }
-        Ok(Carrier { tun, arrived: vec![0; MAX_SUPER], leaving: Vec::new(), failed: None })
+        Ok(Carrier { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
     }
 
     /// Sleeps until there is something to read, at most for `delay`.
@@ -98,15 +99,15 @@ impl Carrier {
         }
     }
 
-    /// The next packet that may be believed.
-    fn read(&mut self) -> Option<usize> {
+    /// Where the next packet is that may be believed. It is read as ours are, in one piece with what the kernel says of it.
+    fn read(&mut self) -> Option<Range<usize>> {
         loop {
-            match self.tun.recv_with_meta(&mut self.arrived) {
-                Ok((len, meta)) => {
+            match self.tun.recv_in_place(&mut self.arrived) {
+                Ok((at, meta)) => {
                     let vouched = meta.checksum == ChecksumState::Trusted;
-                    let packet = self.arrived.get(..len)?;
+                    let packet = self.arrived.get(at.clone())?;
                     if vouched || brisk_wire::parse(packet, ChecksumCheck::Verify).is_ok() {
-                        return Some(len);
+                        return Some(at);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -124,10 +125,10 @@ impl Device for Carrier {
     type TxToken<'a> = Leaving<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
-        let len = self.read()?;
+        let at = self.read()?;
         let Carrier { tun, arrived, leaving, failed } = self;
         let leaving = Leaving { tun, bytes: leaving, failed, meta: PacketMeta::default() };
-        Some((Arrived(arrived.get(..len)?), leaving))
+        Some((Arrived(arrived.get(at)?), leaving))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Leaving<'_>> {
