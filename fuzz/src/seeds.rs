@@ -294,6 +294,9 @@ fn script() -> Vec<(String, Vec<u8>)> {
 /// Decisions that all are the first choice.
 const STACK: [u8; 13] = [0; 13];
 const TCP: [u8; 13] = [0; 13];
+/// Super-segments of 256 kB, and an initial window and buffers that let them get longer than 64.
+const LONG_STACK: [u8; 13] = [0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const LARGE_TCP: [u8; 13] = [0, 0, 2, 0, 4, 4, 0, 0, 0, 0, 0, 0, 0];
 
 /// Steps of the target `connection`, as it numbers them.
 mod step {
@@ -309,6 +312,8 @@ mod step {
     pub(super) const ACCEPT: [u8; 1] = [2];
     /// 4000 bytes.
     pub(super) const WRITE: [u8; 5] = [3, 0, 0x0f, 0xa0, 0];
+    /// 65,535 bytes.
+    pub(super) const FILL: [u8; 5] = [3, 0, 0xff, 0xff, 0];
     /// Up to 4096 bytes.
     pub(super) const READ: [u8; 6] = [4, 0, 0, 0x10, 0, 0];
     /// For writing.
@@ -320,16 +325,16 @@ mod step {
     /// Of 61 s.
     pub(super) const LONG_PAUSE: [u8; 2] = [8, 2];
     /// The attacker thinks of a flow to port 80.
-    pub(super) const FLOW: [u8; 4] = [10, 0, 0, 0];
+    pub(super) const FLOW: [u8; 5] = [10, 0, 0, 0, 0];
     /// And of another.
-    pub(super) const FLOW_AGAIN: [u8; 4] = [10, 0, 0, 1];
+    pub(super) const FLOW_AGAIN: [u8; 5] = [10, 0, 0, 1, 0];
     /// A SYN (0) or SYN-ACK (1).
-    pub(super) const fn handshake(flags: u8) -> [u8; 14] {
-        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    pub(super) const fn handshake(flags: u8) -> [u8; 15] {
+        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     }
     /// The same with a Fast Open option and data: a request (3), or the cookie that was given (0).
-    pub(super) const fn fast_open(flags: u8, option: u8) -> [u8; 15] {
-        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 1, option, 0, 3, 0]
+    pub(super) const fn fast_open(flags: u8, option: u8) -> [u8; 16] {
+        [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 1, option, 0, 3, 0, 0]
     }
     /// The acknowledgement of everything, without data.
     pub(super) const ACK: [u8; 10] = [11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -342,14 +347,17 @@ mod step {
 }
 
 fn connection() -> Vec<(&'static str, Vec<u8>)> {
-    use step::{ACCEPT, ACK, DATA, FIN, FLOW, LONG_PAUSE, PAUSE, READ, RELEASE, SACK, SHUTDOWN, WRITE};
-    let run = |steps: &[&[u8]]| [&STACK[..], &steps.concat()].concat();
+    use step::{ACCEPT, ACK, DATA, FILL, FIN, FLOW, LONG_PAUSE, PAUSE, READ, RELEASE, SACK, SHUTDOWN, WRITE};
+    // A stack, the clock.
+    let run_on = |stack: [u8; 13], steps: &[&[u8]]| [&stack[..], &[0], &steps.concat()].concat();
+    let run = |steps: &[&[u8]]| run_on(STACK, steps);
     let bare = {
         let mut tcp = TCP;
         tcp[0] = 0x4f;
         tcp
     };
     let opened = [step::connect(TCP, 0), step::handshake(1).to_vec()].concat();
+    let long_opened = [step::connect(LARGE_TCP, 0), step::handshake(1).to_vec()].concat();
     let bare_opened = [step::connect(bare, 0), step::handshake(1).to_vec()].concat();
     let accepted = [&step::listen(TCP, 0)[..], &FLOW, &step::handshake(0), &ACK, &ACCEPT].concat();
     let fast_accepted = [
@@ -376,6 +384,7 @@ fn connection() -> Vec<(&'static str, Vec<u8>)> {
         ("bare", run(&[&bare_opened, &WRITE, &PAUSE, &ACK, &DATA, &READ, &FIN, &SHUTDOWN, &ACK])),
         ("passive", run(&[&accepted, &DATA, &READ, &WRITE, &ACK, &FIN, &RELEASE, &ACK])),
         ("losses", run(&[&opened, &WRITE, &WRITE, &SACK, &PAUSE, &SACK, &LONG_PAUSE, &ACK, &ACK])),
+        ("beyond-64k", run_on(LONG_STACK, &[&long_opened, &FILL, &FILL, &FILL, &ACK])),
         ("silence", run(&[&opened, &WRITE, &SHUTDOWN, &LONG_PAUSE, &LONG_PAUSE])),
         ("half-open", run(&[&accepted, &FLOW, &step::handshake(0), &LONG_PAUSE])),
         ("simultaneous", run(&[&step::connect(TCP, 0), &step::handshake(0), &ACK, &DATA])),
@@ -402,20 +411,14 @@ fn pair() -> Vec<(&'static str, Vec<u8>)> {
             .concat()
     };
     let run = |tcp, fast_open, steps: &[&[u8]]| run_on(STACK, tcp, fast_open, steps);
+    let long = |steps: &[&[u8]]| run_on(LONG_STACK, LARGE_TCP, 0, steps);
     let mut bare = TCP;
     bare[0] = 0x0f;
     let mut paced = TCP;
     (paced[0], paced[1], paced[10]) = (0x70, 1, 2);
-    // Super-segments of 256 kB, and an initial window and buffers that let them get longer than 64.
-    let (mut long, mut large) = (STACK, TCP);
-    long[1] = 4;
-    (large[2], large[4], large[5]) = (2, 4, 4);
     let fill = WRITE.repeat(14);
     vec![
-        (
-            "beyond-64k",
-            run_on(long, large, 0, &[&EXCHANGE, &fill, &EXCHANGE, &READ, &fill, &EXCHANGE, &READ]),
-        ),
+        ("beyond-64k", long(&[&EXCHANGE, &fill, &EXCHANGE, &READ, &fill, &EXCHANGE, &READ])),
         ("transfer", run(TCP, 0, &[&EXCHANGE, &WRITE, &ANSWER, &EXCHANGE, &READ, &SHUTDOWN, &EXCHANGE])),
         ("loss", run(TCP, 0, &[&EXCHANGE, &WRITE, &DROP, &DELIVER, &EXCHANGE, &PAUSE, &READ, &WRITE])),
         ("reorder", run(TCP, 0, &[&EXCHANGE, &WRITE, &REORDER, &DELIVER, &READ, &EXCHANGE, &WRITE, &PAUSE])),
