@@ -9,6 +9,7 @@ use brisk_tcp::config::{CorrectiveConfig, KeepaliveConfig, ProactiveConfig};
 use brisk_tcp::time::Duration;
 
 use crate::pair::Pair;
+use crate::{one_side, parts};
 
 /// Something to count.
 pub(crate) struct Case {
@@ -20,13 +21,18 @@ pub(crate) struct Case {
     pub(crate) run: fn(u64),
 }
 
-const SEGMENT: usize = 1448;
+pub(crate) const SEGMENT: usize = 1448;
 
 /// Connections that lie beside the one that is asked, and those that have timers.
 const MANY: u64 = 20_000;
 const WITH_TIMERS: u64 = 1_000;
 
-pub(crate) const CASES: [Case; 11] = [
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().chain(&one_side::CASES).chain(&parts::CASES)
+}
+
+const CASES: [Case; 11] = [
     Case { name: "stack", times: 200, of: 1, run: |times| (0..times).for_each(|_| drop(plain())) },
     Case { name: "connection of 64 bytes", times: 500, of: 1, run: |times| transactions(plain(), 64, times) },
     Case { name: "connection of 5 kB", times: 500, of: 1, run: |times| transactions(plain(), 5_000, times) },

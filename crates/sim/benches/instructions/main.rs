@@ -10,13 +10,15 @@
 //! Instructions are not time: a cache miss counts as little as an addition.
 
 mod cases;
+mod one_side;
 mod pair;
+mod parts;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use cases::{CASES, Case};
+use cases::Case;
 
 /// How far a count may exceed its record, as a share of it.
 const TOLERANCE: f64 = 0.03;
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
     if let [flag, name, times] = args.as_slice()
         && flag == "--run"
     {
-        let case = CASES.iter().find(|case| case.name == name).expect("the name of a case");
+        let case = cases::all().find(|case| case.name == name).expect("the name of a case");
         (case.run)(times.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
@@ -48,7 +50,7 @@ fn measure(args: &[String]) -> ExitCode {
     let mut recorded = read_recorded();
     let mut exceeded = false;
     println!("{:<36} {:>12} {:>12} {:>8}", "instructions for", "now", "recorded", "change");
-    for case in CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| *name == case.name)) {
+    for case in cases::all().filter(|case| names.is_empty() || names.iter().any(|name| *name == case.name)) {
         let now = cost(case);
         let before = recorded.insert(case.name.to_owned(), now);
         let change = before.map(|before| now as f64 / before as f64 - 1.0);

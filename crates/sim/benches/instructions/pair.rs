@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 
 use brisk_tcp::error::ReadError;
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_tcp::outcome::Origin;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, ListenerId, Stack, StackConfig, TcpConfig};
+
+use crate::cases::SEGMENT;
 
 /// The listener's address.
 const SERVER: &str = "10.0.0.2:80";
@@ -39,25 +42,31 @@ fn stack(address: &str, seed: u64, keys: Option<KeySource>) -> Stack {
 impl Pair {
     /// Both ends with `tcp`, and with Fast Open if so asked.
     pub(crate) fn new(tcp: &TcpConfig, fast_open: bool) -> Pair {
+        Pair::of(tcp, tcp, fast_open)
+    }
+
+    /// A client and a server with settings of their own.
+    pub(crate) fn of(client: &TcpConfig, server: &TcpConfig, fast_open: bool) -> Pair {
         let keys = fast_open.then(|| KeySource::Fixed { primary: CookieKey::new([7; 16]), backup: None });
-        let mut server = stack("10.0.0.2", 2, keys);
         let listen = ListenConfig {
-            tcp: tcp.clone(),
+            tcp: server.clone(),
             backlog: 1024,
             fast_open: fast_open.then(FastOpenListen::default),
             ..ListenConfig::default()
         };
+        let connect = ConnectConfig {
+            tcp: client.clone(),
+            fast_open: fast_open.then(FastOpenConnect::default),
+            ..ConnectConfig::default()
+        };
+        let mut server = stack("10.0.0.2", 2, keys);
         let remote: SocketAddr = SERVER.parse().expect("an address");
         Pair {
             client: stack("10.0.0.1", 1, None),
             listener: server.listen(remote, listen).expect("the port is free"),
             server,
             now: Instant::ZERO,
-            connect: ConnectConfig {
-                tcp: tcp.clone(),
-                fast_open: fast_open.then(FastOpenConnect::default),
-                ..ConnectConfig::default()
-            },
+            connect,
             loses_each: None,
             sent: 0,
             packet: Vec::new(),
@@ -93,6 +102,60 @@ impl Pair {
         }
     }
 
+    /// The server sends what it has to send, which nobody gets: how many packets that is.
+    pub(crate) fn send(&mut self) -> usize {
+        self.send_to(&mut |_, _| ())
+    }
+
+    /// Takes out what the server sends, and why it sends it.
+    pub(crate) fn sent(&mut self) -> Vec<(Origin, Vec<u8>)> {
+        let mut sent = Vec::new();
+        self.send_to(&mut |origin, packet| sent.push((origin, packet.to_vec())));
+        sent
+    }
+
+    fn send_to(&mut self, wire: &mut dyn FnMut(Origin, &[u8])) -> usize {
+        let mut count = 0;
+        while let Some(transmit) = self.server.poll_transmit(self.now, &mut self.packet) {
+            wire(transmit.origin, &self.packet);
+            count += 1;
+        }
+        while self.server.poll_event().is_some() {}
+        count
+    }
+
+    /// What the server sends of so many segments that its program writes.
+    pub(crate) fn flight(&mut self, server: ConnId, segments: usize) -> Vec<(Origin, Vec<u8>)> {
+        let data = vec![3; segments * SEGMENT];
+        assert_eq!(self.server.write(server, &data, self.now), Ok(data.len()));
+        self.sent()
+    }
+
+    /// The client takes a packet in and answers, which nobody gets: in how many packets.
+    pub(crate) fn arrive(&mut self, packet: &[u8]) -> usize {
+        self.arrive_and_answer(packet, &mut |_| ())
+    }
+
+    /// What the client answers to these packets.
+    pub(crate) fn answers<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+        let mut answers = Vec::new();
+        for packet in packets {
+            self.arrive_and_answer(packet, &mut |answer| answers.push(answer.to_vec()));
+        }
+        answers
+    }
+
+    fn arrive_and_answer(&mut self, packet: &[u8], wire: &mut dyn FnMut(&[u8])) -> usize {
+        self.client.on_packet(packet, Rx::default(), self.now);
+        let mut count = 0;
+        while self.client.poll_transmit(self.now, &mut self.packet).is_some() {
+            wire(&self.packet);
+            count += 1;
+        }
+        while self.client.poll_event().is_some() {}
+        count
+    }
+
     /// Lets time pass, with every timer that falls due.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now + time;
@@ -115,6 +178,23 @@ impl Pair {
         let remote: SocketAddr = SERVER.parse().expect("an address");
         let opened = self.client.connect_with_data(remote, request, &self.connect, self.now);
         let (client, _) = opened.expect("a port is free");
+        self.exchange();
+        let (server, _) = self.server.accept(self.listener).expect("the handshake completed");
+        (client, server)
+    }
+
+    /// Opens a connection whose handshake takes `round_trip`.
+    pub(crate) fn open_over(&mut self, round_trip: Duration) -> (ConnId, ConnId) {
+        let remote: SocketAddr = SERVER.parse().expect("an address");
+        let client = self.client.connect(remote, &self.connect, self.now).expect("a port is free");
+        while self.client.poll_transmit(self.now, &mut self.packet).is_some() {
+            self.server.on_packet(&self.packet, Rx::default(), self.now);
+        }
+        let answers = self.sent();
+        self.now += round_trip;
+        for (_, answer) in answers {
+            self.client.on_packet(&answer, Rx::default(), self.now);
+        }
         self.exchange();
         let (server, _) = self.server.accept(self.listener).expect("the handshake completed");
         (client, server)

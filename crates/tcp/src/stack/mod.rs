@@ -27,6 +27,7 @@
 //! | `share` | the part of one stack among several of the same host |
 //! | `chunked` | where half-open connections and TIME-WAITs are kept |
 //! | `conn_id`, `keys` | handles; secrets and chance |
+//! | `counted` | parts by themselves, for the bench that counts instructions |
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -58,6 +59,8 @@ mod arrive;
 mod challenge;
 mod chunked;
 mod conn_id;
+#[doc(hidden)]
+pub mod counted;
 mod deadlines;
 mod demux;
 mod drive;
