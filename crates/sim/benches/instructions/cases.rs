@@ -32,7 +32,22 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&one_side::CASES).chain(&parts::CASES)
 }
 
-const CASES: [Case; 11] = [
+/// What one case may cost as a share of another.
+pub(crate) struct Limit {
+    pub(crate) name: &'static str,
+    pub(crate) of: &'static str,
+    pub(crate) most: f64,
+}
+
+/// A mechanism that a connection does not have costs it nothing.
+pub(crate) const LIMITS: [Limit; 2] = [
+    Limit { name: "segment in bulk, nothing offered", of: PLAIN_BULK, most: 1.01 },
+    Limit { name: "segment in bulk, offer declined", of: PLAIN_BULK, most: 1.01 },
+];
+
+const PLAIN_BULK: &str = "segment in bulk, both ends";
+
+const CASES: [Case; 14] = [
     Case { name: "stack", times: 200, of: 1, run: |times| (0..times).for_each(|_| drop(plain())) },
     Case { name: "connection of 64 bytes", times: 500, of: 1, run: |times| transactions(plain(), 64, times) },
     Case { name: "connection of 5 kB", times: 500, of: 1, run: |times| transactions(plain(), 5_000, times) },
@@ -42,7 +57,25 @@ const CASES: [Case; 11] = [
         of: 1,
         run: |times| transactions(Pair::new(&TcpConfig::default(), true), 5_000, times),
     },
-    Case { name: "segment in bulk, both ends", times: 3_000, of: 1, run: |times| bulk(plain(), times) },
+    Case { name: PLAIN_BULK, times: 3_000, of: 1, run: |times| bulk(plain(), times) },
+    Case {
+        name: "segment in bulk, nothing offered",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(Pair::of(&TcpConfig::default(), &with_both(), false), times),
+    },
+    Case {
+        name: "segment in bulk, offer declined",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(Pair::of(&with_both(), &TcpConfig::default(), false), times),
+    },
+    Case {
+        name: "segment in bulk, planner alone",
+        times: 3_000,
+        of: 1,
+        run: |times| bulk(Pair::of(&TcpConfig::default(), &TcpConfig::planned(20), false), times),
+    },
     Case {
         name: "segment in bulk, one in 50 lost",
         times: 3_000,
@@ -74,6 +107,14 @@ fn with(set: fn(&mut TcpConfig)) -> Pair {
     let mut tcp = TcpConfig::default();
     set(&mut tcp);
     Pair::new(&tcp, false)
+}
+
+/// Corrective and Proactive: a connection has them if the other end has them, too.
+fn with_both() -> TcpConfig {
+    let mut tcp = TcpConfig::default();
+    tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
+    tcp.mechanisms.proactive = Some(ProactiveConfig::default());
+    tcp
 }
 
 fn transactions(mut pair: Pair, response: usize, times: u64) {

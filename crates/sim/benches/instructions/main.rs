@@ -5,7 +5,8 @@
 //! are those of the program and the C library on valgrind's processor, so they do not depend on what
 //! else the machine does, and move by less than a percent from one machine to the next. `recorded.txt`
 //! holds the counts of the last change that moved them; a case that exceeds its record by more than
-//! [`TOLERANCE`] fails the bench, and CI with it. `-- --record` writes the file anew.
+//! [`TOLERANCE`] fails the bench, and CI with it. `-- --record` writes the file anew. What must not cost more than
+//! something else ([`LIMITS`]) fails it whatever is recorded.
 //!
 //! Instructions are not time: a cache miss counts as little as an addition.
 
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use cases::Case;
+use cases::{Case, LIMITS, Limit};
 
 /// How far a count may exceed its record, as a share of it.
 const TOLERANCE: f64 = 0.03;
@@ -49,9 +50,11 @@ fn measure(args: &[String]) -> ExitCode {
     let names: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
     let mut recorded = read_recorded();
     let mut exceeded = false;
+    let mut counts = BTreeMap::new();
     println!("{:<36} {:>12} {:>12} {:>8}", "instructions for", "now", "recorded", "change");
     for case in cases::all().filter(|case| names.is_empty() || names.iter().any(|name| *name == case.name)) {
         let now = cost(case);
+        counts.insert(case.name, now);
         let before = recorded.insert(case.name.to_owned(), now);
         let change = before.map(|before| now as f64 / before as f64 - 1.0);
         let is_worse = change.is_none_or(|change| change > TOLERANCE);
@@ -70,11 +73,26 @@ fn measure(args: &[String]) -> ExitCode {
         std::fs::write(record_path(), lines.collect::<String>()).expect("the record can be written");
         return ExitCode::SUCCESS;
     }
+    let beyond = beyond_limits(&counts);
     if exceeded {
         println!("a count exceeds its record by more than {} %: make it", 100.0 * TOLERANCE);
         println!("cheaper, or say in the commit what it buys and record it with `-- --record`");
     }
-    ExitCode::from(u8::from(exceeded))
+    ExitCode::from(u8::from(exceeded || beyond))
+}
+
+/// Whether a case costs more of another than it may, of those that were counted.
+fn beyond_limits(counts: &BTreeMap<&str, u64>) -> bool {
+    let mut is_beyond = false;
+    for Limit { name, of, most } in LIMITS {
+        if let (Some(&cost), Some(&base)) = (counts.get(name), counts.get(of)) {
+            let ratio = cost as f64 / base as f64;
+            let note = if ratio > most { "  exceeds" } else { "" };
+            println!("{name}: {ratio:.4} of {of}, {most} at most{note}");
+            is_beyond |= ratio > most;
+        }
+    }
+    is_beyond
 }
 
 fn record_path() -> PathBuf {
