@@ -116,6 +116,9 @@ pub struct Capabilities {
     /// The longest super-packet in bytes, IP header included; where it is more than [`MAX_SUPER`], a longer one has 0 in the
     /// length field of its IP header.
     pub max_super: usize,
+    /// Packets come from a descriptor of the system: who waits for them may wait for one of its timers beside them. Without
+    /// it, time may be a test's.
+    pub descriptor: bool,
 }
 
 impl Capabilities {
@@ -126,6 +129,7 @@ impl Capabilities {
         gather: false,
         twice: false,
         max_super: MAX_SUPER,
+        descriptor: false,
     };
 }
 

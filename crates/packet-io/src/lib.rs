@@ -47,6 +47,7 @@ pub mod spec;
 pub mod steering;
 #[cfg(test)]
 mod testing;
+mod timer;
 pub mod tun;
 pub mod udp;
 mod vnet;
@@ -55,3 +56,4 @@ pub mod xdp;
 pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta, WayBack};
 pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};
+pub use timer::SystemTimer;

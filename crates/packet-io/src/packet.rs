@@ -264,7 +264,7 @@ impl Device for PacketDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::NONE
+        Capabilities { descriptor: true, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {

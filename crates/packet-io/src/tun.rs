@@ -431,7 +431,14 @@ impl Device for TunDevice {
     fn capabilities(&self) -> Capabilities {
         let vnet = self.vnet;
         let max_super = if self.big.is_some() { MAX_SUPER_LEN } else { MAX_SUPER };
-        Capabilities { tso: vnet, checksum_offload: vnet, gather: vnet, max_super, ..Capabilities::NONE }
+        Capabilities {
+            tso: vnet,
+            checksum_offload: vnet,
+            gather: vnet,
+            max_super,
+            descriptor: true,
+            ..Capabilities::NONE
+        }
     }
 
     fn counters(&self) -> Counters {

@@ -277,7 +277,14 @@ impl Device for UdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { tso: true, checksum_offload: true, gather: true, twice: true, max_super: MAX_SUPER }
+        Capabilities {
+            tso: true,
+            checksum_offload: true,
+            gather: true,
+            twice: true,
+            max_super: MAX_SUPER,
+            descriptor: true,
+        }
     }
 
     fn counters(&self) -> Counters {

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use brisk_packet_io::device::Counters;
-use brisk_packet_io::{ChecksumState, Device, RxMeta, TxMeta};
+use brisk_packet_io::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
 use brisk_tcp::Stack;
 use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::ChecksumCheck;
-use tokio::time::Sleep;
 
 use crate::clock::GRANULARITY;
 use crate::shared::{Ended, Shared};
+use crate::timer::Timer;
 
 /// Packets taken from the device in one round, and so under one hold of the lock.
 const RECEIVE_BUDGET: usize = 64;
@@ -47,9 +47,7 @@ const READERS_TURN: Duration = Duration::from_millis(1);
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Box<dyn Device>,
-    timer: Pin<Box<Sleep>>,
-    /// When the timer fires; `None`: it is not armed.
-    armed: Option<Instant>,
+    timer: Timer,
     /// When the stack has a timer that is due, as it said at the end of the last round.
     due: Option<Instant>,
     outgoing: Outgoing,
@@ -197,19 +195,19 @@ struct Round {
     /// Much was received: whoever reads it should do so before there is more.
     much: bool,
     next_timeout: Option<Instant>,
+    now: Instant,
     /// Nobody needs this stack any more.
     done: bool,
 }
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>) -> Driver {
-        let gathers = device.capabilities().gather;
+        let Capabilities { gather: gathers, descriptor, .. } = device.capabilities();
         Driver {
             gathers,
+            timer: Timer::new(shared.clock, descriptor),
             shared,
             device,
-            timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
-            armed: None,
             due: None,
             outgoing: Outgoing::default(),
             readers: Readers::default(),
@@ -223,7 +221,8 @@ impl Driver {
     /// only after the runtime has come round, so that they were asked whatever else there was to do.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
-        let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer_fired(Some(until), cx);
+        let now = self.shared.clock.now();
+        let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer.has_fired(Some(until), now, cx);
         if !is_theirs {
             self.readers = Readers::default();
         }
@@ -249,7 +248,7 @@ impl Driver {
             if round.more && !blocked {
                 continue;
             }
-            if !self.timer_fired(round.next_timeout, cx) {
+            if !self.timer.has_fired(round.next_timeout, round.now, cx) {
                 return Ok(Poll::Pending);
             }
             if self.readers.turn.is_some_and(|until| round.next_timeout == Some(until)) {
@@ -315,6 +314,7 @@ impl Driver {
             more: readable || stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
             next_timeout: due.into_iter().chain(self.readers.turn).chain(self.counting.due()).min(),
+            now,
             done: idle && !inner.has_handles() && !stack_has_more && self.readers.turn.is_none(),
         };
         drop(inner);
@@ -337,27 +337,6 @@ impl Driver {
             }
         }
         Ok(false)
-    }
-
-    /// Arms the timer for `deadline`; true if it has fired already.
-    fn timer_fired(&mut self, deadline: Option<Instant>, cx: &mut Context<'_>) -> bool {
-        let Some(deadline) = deadline else {
-            self.armed = None;
-            return false;
-        };
-        loop {
-            // A timer that fires too early costs less than moving it to and fro.
-            if self.armed.is_none_or(|armed| armed > deadline) {
-                self.timer.as_mut().reset(self.shared.clock.wake_at(deadline));
-                self.armed = Some(deadline);
-            }
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return false;
-            }
-            if self.armed.take() == Some(deadline) {
-                return true;
-            }
-        }
     }
 }
 

@@ -37,6 +37,7 @@ mod shared;
 pub mod socket;
 pub mod split;
 pub mod stream;
+mod timer;
 mod waiters;
 
 pub use brisk_packet_io::inherited::inherited_listener;

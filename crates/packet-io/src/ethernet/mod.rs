@@ -254,7 +254,7 @@ impl Device for EthernetDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::NONE
+        Capabilities { descriptor: true, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {

@@ -1,0 +1,67 @@
+//! A timer of the system, for who waits for a device.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use crate::reactor::Reactor;
+
+/// A timer of the system, of its monotonic clock. Once set it costs nothing until it fires, however often the thread waits for
+/// other things meanwhile.
+pub struct SystemTimer {
+    fd: OwnedFd,
+    reactor: Reactor,
+}
+
+impl SystemTimer {
+    /// A timer that is not set.
+    ///
+    /// # Errors
+    /// There is no descriptor left for it.
+    pub fn new() -> io::Result<SystemTimer> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        Ok(SystemTimer { fd, reactor: Reactor::default() })
+    }
+
+    /// Lets it fire after this time, a nanosecond at least, and at no other.
+    pub fn set(&mut self, after: Duration) {
+        // Zero would end it.
+        let after = after.max(Duration::from_nanos(1));
+        let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
+        let it_value = Timespec { tv_sec: seconds, tv_nsec: after.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval, it_value };
+        // It refuses only what is no time and what is no timer.
+        let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec);
+    }
+
+    /// Ready once each time that it has fired. To be asked in a tokio runtime with I/O.
+    ///
+    /// # Errors
+    /// The runtime is gone, or the descriptor cannot be waited for.
+    pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.reactor.poll_readable(self.fd.as_fd(), cx))?;
+            let read = || Ok((rustix::io::read(&self.fd, &mut [0; 8])?, true));
+            match self.reactor.read_out(read) {
+                Ok(_) => return Poll::Ready(Ok(())),
+                // It has been set anew since.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SystemTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemTimer").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}

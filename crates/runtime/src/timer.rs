@@ -1,0 +1,145 @@
+//! The one timer of a driver.
+//!
+//! Of tokio's timers the system hears when a thread begins to wait, as the longest time that it may, and a deadline a millisecond
+//! ahead, which a connection on a short path nearly always has, makes it set its clock twice for each wait. Where packets come
+//! from a descriptor of the system, the timer is one of the system's too: it is set once and lies there until it fires, however
+//! often the thread waits meanwhile. Devices in memory have tokio's, which a test may stop.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use brisk_packet_io::SystemTimer;
+use brisk_tcp::time::Instant;
+use tokio::time::Sleep;
+
+use crate::clock::Clock;
+
+/// Fires at or after a deadline, never before it.
+pub(crate) struct Timer {
+    clock: Clock,
+    source: Source,
+    /// When it fires; `None`: it is not armed.
+    armed: Option<Instant>,
+    /// The task has asked since it was armed, and will be woken.
+    is_awaited: bool,
+}
+
+enum Source {
+    Tokio(Pin<Box<Sleep>>),
+    System(SystemTimer),
+}
+
+impl Timer {
+    /// A timer that is not armed, the system's if `of_system` and there is one to be had.
+    pub(crate) fn new(clock: Clock, of_system: bool) -> Timer {
+        let system = of_system.then(SystemTimer::new).and_then(Result::ok);
+        let tokio = || Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)));
+        Timer { clock, source: system.map_or_else(tokio, Source::System), armed: None, is_awaited: false }
+    }
+
+    /// Arms it for `deadline`; true if it has fired already. To be asked by one task alone, with a time `now` that has come.
+    pub(crate) fn has_fired(
+        &mut self,
+        deadline: Option<Instant>,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let Some(deadline) = deadline else {
+            self.armed = None;
+            return false;
+        };
+        loop {
+            // One that fires too early costs less than moving it to and fro.
+            match self.armed.filter(|armed| *armed <= deadline) {
+                Some(armed) if self.is_awaited && now < armed => return false,
+                Some(_) => {}
+                None => {
+                    self.source.set(deadline, self.clock);
+                    (self.armed, self.is_awaited) = (Some(deadline), false);
+                }
+            }
+            self.is_awaited = self.source.poll(cx).is_pending();
+            if self.is_awaited {
+                return false;
+            }
+            if self.armed.take() == Some(deadline) {
+                return true;
+            }
+        }
+    }
+}
+
+impl Source {
+    fn set(&mut self, deadline: Instant, clock: Clock) {
+        match self {
+            Source::Tokio(sleep) => sleep.as_mut().reset(clock.wake_at(deadline)),
+            Source::System(timer) => timer.set(deadline.saturating_since(clock.now())),
+        }
+    }
+
+    /// Ready when it has fired; tokio has come round to its events by then, and so to all tasks that were ready.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Source::Tokio(sleep) => sleep.as_mut().poll(cx),
+            // Where nobody tells of descriptors any more, the driver learns that from its device.
+            Source::System(timer) => timer.poll_fired(cx).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    async fn fired(timer: &mut Timer, deadline: Instant) {
+        let clock = timer.clock;
+        poll_fn(|cx| {
+            let now = clock.now();
+            if timer.has_fired(Some(deadline), now, cx) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn it_fires_after_its_deadline_and_again() {
+        for of_system in [false, true] {
+            let clock = Clock::start();
+            let mut timer = Timer::new(clock, of_system);
+            assert_eq!(matches!(timer.source, Source::System(_)), of_system);
+            for millis in [2, 3, 10] {
+                let deadline = Instant::from_millis(millis);
+                fired(&mut timer, deadline).await;
+                assert!(clock.now() >= deadline);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn it_moves_both_ways() {
+        for of_system in [false, true] {
+            let clock = Clock::start();
+            let mut timer = Timer::new(clock, of_system);
+            let (soon, later) = (Instant::from_millis(5), Instant::from_millis(20));
+            // To later: it fires when it was to fire first, and is set again.
+            assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(soon), Instant::ZERO, cx))).await);
+            fired(&mut timer, later).await;
+            assert!(clock.now() >= later);
+            // To earlier: it does not wait for what was first.
+            let far = Instant::from_millis(60_000);
+            assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(far), Instant::ZERO, cx))).await);
+            fired(&mut timer, Instant::from_millis(30)).await;
+            assert!(clock.now() < Instant::from_millis(30_000));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_deadline_that_has_passed_and_one_beyond_all_time_are_no_panic() {
+        let mut timer = Timer::new(Clock::start(), true);
+        fired(&mut timer, Instant::ZERO).await;
+        let never = Instant::from_micros(u64::MAX);
+        assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(never), Instant::ZERO, cx))).await);
+        fired(&mut timer, Instant::from_millis(1)).await;
+    }
+}
