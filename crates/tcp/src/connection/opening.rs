@@ -70,7 +70,7 @@ impl Connection {
     pub(crate) fn may_have_gentle_news(&self) -> bool {
         let told = &self.gentle.told;
         let answered = self.established.is_some() || self.closed.is_some();
-        self.is_active && (!told.opened && answered || !told.spoilt && self.gentle.offered)
+        self.is_active && (!told.opened && answered || !told.spoilt && self.gentle.answered)
     }
 
     /// As [`Connection::opened`], once.
