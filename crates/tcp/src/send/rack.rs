@@ -210,7 +210,8 @@ impl Rack {
     /// look again. The caller marks the ranges on the scoreboard.
     pub(crate) fn detect(&mut self, board: &Scoreboard, now: Instant) -> RackVerdict {
         let mut verdict = RackVerdict::default();
-        let Some(newest) = self.newest else {
+        // Mostly everything has arrived.
+        let Some(newest) = self.newest.filter(|_| !board.is_empty()) else {
             self.deadline = None;
             return verdict;
         };

@@ -20,6 +20,14 @@ pub struct ListenerId {
     pub(crate) generation: u32,
 }
 
+impl ConnId {
+    /// Which place it has in its stack: below the most connections that there were at a time. Whoever comes after it has the
+    /// same, and another name.
+    pub fn place(self) -> usize {
+        self.index as usize
+    }
+}
+
 impl core::fmt::Display for ConnId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "c{}.{}", self.index, self.generation)
