@@ -307,8 +307,13 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        inner.stack.note_deadlines();
-        self.due = inner.stack.next_timeout();
+        // Who has a turn is about to touch what was touched now; the end of the turn is early enough to look at timers.
+        if self.readers.turn.is_some() {
+            self.due = self.due.filter(|due| *due > now);
+        } else {
+            inner.stack.note_deadlines();
+            self.due = inner.stack.next_timeout();
+        }
         let due = self.due.map(|due| due.max(now + GRANULARITY));
         let round = Round {
             more: readable || stack_has_more,

@@ -32,7 +32,8 @@ pub(crate) struct Inner {
     pub(crate) stack: Stack,
     /// What the device counted when the driver last looked.
     pub(crate) device: Counters,
-    connections: HashMap<ConnId, Waiting>,
+    /// Each at the place of its connection in the stack.
+    connections: Vec<Option<(ConnId, Waiting)>>,
     listeners: HashMap<ListenerId, Wakers>,
     idle: Wakers,
     driver: Option<Waker>,
@@ -69,7 +70,7 @@ impl Shared {
         let inner = Inner {
             stack,
             device: Counters::default(),
-            connections: HashMap::new(),
+            connections: Vec::new(),
             listeners: HashMap::new(),
             idle: Wakers::default(),
             driver: None,
@@ -118,7 +119,7 @@ impl Shared {
         let mut woken = Vec::new();
         let mut inner = self.lock();
         inner.ended.get_or_insert(ended);
-        for waiting in inner.connections.values_mut() {
+        for (_, waiting) in inner.connections.iter_mut().flatten() {
             waiting.readers.take_into(&mut woken);
             waiting.writers.take_into(&mut woken);
         }
@@ -153,11 +154,21 @@ impl Inner {
     }
 
     pub(crate) fn waiting(&mut self, id: ConnId) -> &mut Waiting {
-        self.connections.entry(id).or_default()
+        if self.connections.len() <= id.place() {
+            self.connections.resize_with(id.place() + 1, || None);
+        }
+        let at = &mut self.connections[id.place()];
+        if at.as_ref().is_none_or(|(known, _)| *known != id) {
+            *at = None;
+        }
+        let (_, waiting) = at.get_or_insert_with(|| (id, Waiting::default()));
+        waiting
     }
 
     pub(crate) fn forget(&mut self, id: ConnId) {
-        self.connections.remove(&id);
+        if let Some(at) = self.connections.get_mut(id.place()) {
+            at.take_if(|(known, _)| *known == id);
+        }
     }
 
     /// A future that waited for this connection is gone.
@@ -255,7 +266,9 @@ impl Inner {
     }
 
     fn tell(&mut self, id: ConnId, what: impl FnOnce(&mut Waiting)) {
-        if let Some(waiting) = self.connections.get_mut(&id) {
+        if let Some(Some((known, waiting))) = self.connections.get_mut(id.place())
+            && *known == id
+        {
             what(waiting);
         }
     }
