@@ -130,62 +130,67 @@ impl Memory {
 
 /// Tells the connections over a backend what they cannot see: that nobody will ever answer them.
 #[derive(Debug, Default)]
-pub(crate) struct Fates {
-    process: watch::Sender<()>,
-    usual: watch::Sender<()>,
-    packet: watch::Sender<()>,
+pub(crate) struct Fates(watch::Sender<Told>);
+
+/// How often that was told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    process: u64,
+    usual: u64,
+    packet: u64,
 }
 
 /// What a connection will be told.
 #[derive(Debug)]
 pub(crate) struct Fate {
-    process: watch::Receiver<()>,
-    usual: watch::Receiver<()>,
-    packet: watch::Receiver<()>,
+    told: watch::Receiver<Told>,
+    /// What had been told when it began.
+    before: Told,
 }
 
 impl Fates {
     /// For a connection that begins.
     pub(crate) fn begin(&self) -> Fate {
-        Fate {
-            process: self.process.subscribe(),
-            usual: self.usual.subscribe(),
-            packet: self.packet.subscribe(),
-        }
+        let told = self.0.subscribe();
+        let before = *told.borrow();
+        Fate { told, before }
     }
 
     /// Nobody listens on the backend's port any more, and its host lives.
     pub(crate) fn process_gone(&self) {
-        self.process.send_replace(());
+        self.0.send_modify(|told| told.process += 1);
     }
 
     /// The path carries another way and not this one, and that for a while.
     pub(crate) fn lost(&self, way: Way) {
-        match way {
-            Way::Usual => self.usual.send_replace(()),
-            Way::Packet => self.packet.send_replace(()),
+        self.0.send_modify(|told| match way {
+            Way::Usual => told.usual += 1,
+            Way::Packet => told.packet += 1,
             Way::Kernel => {}
-        };
+        });
     }
 }
 
 impl Fate {
     /// Resolves when a connection on `way` has no future, with the reason.
     pub(crate) async fn sealed(mut self, way: Way) -> &'static str {
-        let path = match way {
-            Way::Usual | Way::Kernel => &mut self.usual,
-            Way::Packet => &mut self.packet,
-        };
-        tokio::select! {
-            told = self.process.changed() => if told.is_ok() { return "the backend's process has gone" },
-            told = path.changed(), if way != Way::Kernel => {
-                if told.is_ok() {
-                    return "the path does not carry our TCP any more";
-                }
-            }
+        let before = self.before;
+        let is_over = |told: &Told| told.process > before.process || is_lost(way, &before, told);
+        match self.told.wait_for(is_over).await.map(|told| told.process > before.process) {
+            Ok(true) => "the backend's process has gone",
+            Ok(false) => "the path does not carry our TCP any more",
+            // Nobody knows this backend any more: the connection sees for itself what becomes of it.
+            Err(_) => std::future::pending().await,
         }
-        // Nobody knows this backend any more: the connection sees for itself what becomes of it.
-        std::future::pending().await
+    }
+}
+
+/// The path has ceased to carry `way` between `before` and `now`.
+fn is_lost(way: Way, before: &Told, now: &Told) -> bool {
+    match way {
+        Way::Usual => now.usual > before.usual,
+        Way::Packet => now.packet > before.packet,
+        Way::Kernel => false,
     }
 }
 

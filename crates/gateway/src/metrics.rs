@@ -173,6 +173,10 @@ impl Series {
 
     /// Counts `by` more of `name`.
     fn add(&self, name: &'static str, by: u64) {
+        // Counters are shared by all cores: what does not count is not worth taking one's cache line to this one.
+        if by == 0 && self.known.iter().any(|(known, _)| *known == name) {
+            return;
+        }
         match self.known.iter().find(|(known, _)| *known == name) {
             Some((_, counter)) => drop(counter.inc_by(by)),
             None => drop(self.family.get_or_create(&vec![label(self.key, name)]).inc_by(by)),
