@@ -1,5 +1,6 @@
 //! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to the origin.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,7 +29,7 @@ use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, reset, within};
 use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
-    hop_tcp, on_each, prepare, reached, serve_until,
+    hop_tcp, on_each, reached, serve_until,
 };
 use crate::timeouts::Timeout;
 
@@ -290,7 +291,7 @@ async fn serve(
     shared: Arc<Shared>,
     line: Line,
     peer: SocketAddr,
-    signal: watch::Receiver<Phase>,
+    mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
@@ -309,10 +310,10 @@ async fn serve(
     access.end = match asked.opening.purpose {
         Purpose::Watch => {
             // A frontend that has gone asks no more; that is all there is to say about it.
-            let _ = answer_watch(&shared, asked, &signal).await;
+            let _ = answer_watch(&shared, asked, &mut signal).await;
             return None;
         }
-        Purpose::Carry => carry_on(&config, &shared.run, asked, &signal, &mut access).await,
+        Purpose::Carry => carry_on(&config, &shared.run, asked, &mut signal, &mut access).await,
     };
     access.duration = access.began.elapsed();
     Some(access)
@@ -338,11 +339,12 @@ impl Shared {
     }
 }
 
-/// Tells the origin who the client is, if it wants to hear it, and what the client has said so far.
-async fn greet(origin: &mut TcpStream, config: &BackendConfig, asked: &Asked) -> io::Result<()> {
-    let mut first = config.send_proxy.map_or_else(Vec::new, |version| header(version, asked.opening.client));
-    first.extend_from_slice(&asked.first);
-    origin.write_all(&first).await
+/// What the origin hears first: who the client is, if it wants to know, and what the client has said so far.
+fn greeting<'a>(config: &BackendConfig, asked: &'a Asked) -> Cow<'a, [u8]> {
+    match config.send_proxy {
+        None => Cow::Borrowed(&asked.first),
+        Some(version) => Cow::Owned([&header(version, asked.opening.client)[..], &asked.first].concat()),
+    }
 }
 
 /// The origin of a connection for which a frontend has `asked` for one, or for none; an error says why it has none.
@@ -362,7 +364,7 @@ async fn carry_on(
     config: &BackendConfig,
     run: &Run,
     asked: Asked,
-    signal: &watch::Receiver<Phase>,
+    signal: &mut watch::Receiver<Phase>,
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
@@ -370,8 +372,8 @@ async fn carry_on(
         Ok(origin) => open_origin(config, origin, &asked, signal).await,
         Err(why) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
-    let mut origin = match opened {
-        Ok(origin) => origin,
+    let (mut origin, unsaid) = match opened {
+        Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
             // Who does not hear it sees the connection end.
@@ -383,7 +385,7 @@ async fn carry_on(
         }
     };
     let origin_failed = |error: io::Error| End::OriginFailed(error.to_string());
-    if let Err(error) = greet(&mut origin, config, &asked).await {
+    if let Err(error) = origin.write_all(&unsaid).await {
         asked.line().reset();
         return origin_failed(error);
     }
@@ -400,8 +402,14 @@ async fn carry_on(
     match asked.tell(Verdict::Go, run).await {
         Ok(hop) => {
             let timeouts = &config.service.timeouts;
-            let with =
-                Carry { first: answer, lost: std::future::pending(), heard: &|_| (), timeouts, signal };
+            let with = Carry {
+                first: answer,
+                lost: std::future::pending(),
+                heard: &|_| (),
+                timeouts,
+                signal,
+                unprepared: true,
+            };
             carry(origin, hop, with, access).await
         }
         Err(error) => {
@@ -412,7 +420,7 @@ async fn carry_on(
 }
 
 /// Answers a frontend that asks whether this side lives, for as long as it asks.
-async fn answer_watch(shared: &Shared, asked: Asked, signal: &watch::Receiver<Phase>) -> io::Result<()> {
+async fn answer_watch(shared: &Shared, asked: Asked, signal: &mut watch::Receiver<Phase>) -> io::Result<()> {
     let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
     let (mut read, mut write) = hop.split();
     write.flush().await?;
@@ -431,16 +439,19 @@ async fn answer_watch(shared: &Shared, asked: Asked, signal: &watch::Receiver<Ph
     }
 }
 
-async fn open_origin(
+/// Connects to the origin, and greets it; what could not be said at once is still to be said.
+async fn open_origin<'a>(
     config: &BackendConfig,
     origin: &str,
-    asked: &Asked,
-    signal: &watch::Receiver<Phase>,
-) -> Result<TcpStream, (Verdict, End)> {
+    asked: &'a Asked,
+    signal: &mut watch::Receiver<Phase>,
+) -> Result<(TcpStream, Cow<'a, [u8]>), (Verdict, End)> {
     let client = asked.opening.client.filter(|_| config.as_client).map(|client| client.source);
     let line = asked.line();
-    let connecting = outgoing::connect_as(client, origin);
+    let greeting = greeting(config, asked);
+    let connecting = outgoing::connect_as(client, origin, &greeting);
     let opened = tokio::select! {
+        biased;
         opened = within(config.service.connect_timeout, signal, connecting) => match opened {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(End::OriginUnreachable(error.to_string())),
@@ -449,7 +460,10 @@ async fn open_origin(
         },
         error = line.failed() => Err(End::HopFailed(error.to_string())),
     };
-    let origin = opened.map_err(|end| (Verdict::OriginUnreachable, end))?;
-    prepare(&origin);
-    Ok(origin)
+    let (origin, said) = opened.map_err(|end| (Verdict::OriginUnreachable, end))?;
+    let unsaid = match greeting {
+        Cow::Borrowed(greeting) => Cow::Borrowed(&greeting[said..]),
+        Cow::Owned(greeting) => Cow::Owned(greeting[said..].to_vec()),
+    };
+    Ok((origin, unsaid))
 }

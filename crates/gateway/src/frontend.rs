@@ -321,10 +321,10 @@ async fn serve(
     shared: Arc<Current>,
     mut client: TcpStream,
     peer: SocketAddr,
-    signal: watch::Receiver<Phase>,
+    mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
-    let (admitted, guess) = match shared.admit(&mut client, peer, &signal, &mut access).await {
+    let (admitted, guess) = match shared.admit(&mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
             // Who connects and says nothing (a health check, a scanner) is closed as it closed.
@@ -335,7 +335,7 @@ async fn serve(
     };
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     // What is needed to open the hop is not held while the connection lives.
-    let routed = Box::pin(shared.route(&admitted, &client, &signal, &mut access)).await;
+    let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;
     let first = admitted.first.len();
     drop(admitted);
     access.end = match routed {
@@ -354,7 +354,14 @@ async fn serve(
                 }
             };
             let timeouts = &shared.config.service.timeouts;
-            let with = Carry { first: Vec::new(), lost, heard: &heard, timeouts, signal: &signal };
+            let with = Carry {
+                first: Vec::new(),
+                lost,
+                heard: &heard,
+                timeouts,
+                signal: &mut signal,
+                unprepared: false,
+            };
             carry(client, hop, with, &mut access).await
         }
         Err(end) => {
@@ -372,7 +379,7 @@ impl Current {
         &self,
         client: &mut TcpStream,
         peer: SocketAddr,
-        signal: &watch::Receiver<Phase>,
+        signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Result<(Admitted, Guess), End> {
         let FrontendConfig { entrance, first_bytes_wait, first_bytes_limit, .. } = &self.config;
@@ -384,6 +391,7 @@ impl Current {
         if admitted.first.is_empty() {
             let waiting = Instant::now();
             admitted.first = tokio::select! {
+                biased;
                 first = first_bytes(client, guess.wait) => {
                     first.map_err(|error| End::ClientFailed(error.to_string()))?
                 }
@@ -406,7 +414,7 @@ impl Current {
         &self,
         admitted: &Admitted,
         client: &TcpStream,
-        signal: &watch::Receiver<Phase>,
+        signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Result<(HopStream, Option<(Fate, Way)>), End> {
         let mut end = End::HopUnreachable("there is no backend".to_owned());
@@ -417,6 +425,7 @@ impl Current {
                 let fate = upstream.fate();
                 let attempt = self.attempt(upstream, admitted);
                 let opened = tokio::select! {
+                    biased;
                     opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
                     error = failed(client) => return Err(End::ClientFailed(error.to_string())),
                 };
@@ -451,6 +460,7 @@ impl Current {
         // Whether it was down already: then it is asked because there is no other, and being down says nothing new.
         let was_down = upstream.health() == Health::Down;
         let opened = tokio::select! {
+            biased;
             opened = upstream.open(&self.dialling, &opening, &admitted.first) => opened,
             () = upstream.dead(), if !was_down => return Err(Attempt::lost("the backend has died meanwhile".to_owned())),
         };
@@ -466,7 +476,7 @@ impl Current {
         &self,
         direct: &Direct,
         admitted: &Admitted,
-        signal: &watch::Receiver<Phase>,
+        signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Result<HopStream, End> {
         let origin = admitted.origin.as_ref().unwrap_or(&direct.origin);

@@ -4,6 +4,10 @@
 //! wait, the kernel asks one after the other: at 300 connections a second to one address that was two thirds of what the
 //! whole machine did. So each connection is offered a few ports only, those that have rested for longest: one round through
 //! the range takes longer than a TIME-WAIT as long as there is a free port at all.
+//!
+//! What is to be said first takes the acknowledgement of the handshake along (RFC 9293, 3.10.7.3, lets a SYN-ACK be answered
+//! so), which saves a packet; and it leaves before anybody waits for the handshake if that is through at once, as it is within
+//! a host.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +17,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use brisk_packet_io::sockopt;
-use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 
 /// Ports that one attempt may take: some of them belong to connections that live for long.
 const WINDOW: u32 = 32;
@@ -69,30 +76,37 @@ impl Ports {
 /// # Errors
 /// Those of the last address. If all ports wait, the text says what helps.
 pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    connect_saying(target, b"").await.map(|(stream, _)| stream)
+}
+
+/// As [`connect`], with what is to be said `first`; answers how much of it was.
+async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for address in lookup_host(target).await? {
-        match connect_to(address).await {
-            Ok(stream) => return Ok(stream),
+        match connect_to(address, first).await {
+            Ok(connected) => return Ok(connected),
             Err(error) => failed = error,
         }
     }
     Err(failed)
 }
 
-/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken.
+/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken; with what is to be
+/// said `first`, of which it answers how much was.
 ///
 /// # Errors
 /// Those of the last address; without CAP_NET_RAW or CAP_NET_ADMIN, and where the client's family is not that of the origin.
 pub(crate) async fn connect_as(
     client: Option<SocketAddr>,
     target: impl ToSocketAddrs,
-) -> io::Result<TcpStream> {
-    let Some(client) = client else { return connect(target).await };
+    first: &[u8],
+) -> io::Result<(TcpStream, usize)> {
+    let Some(client) = client else { return connect_saying(target, first).await };
     let other = || format!("the origin has no address of the family of the client's, {}", client.ip());
     let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, other());
     for address in lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4()) {
-        match foreign(address, client)?.connect(address).await {
-            Ok(stream) => return Ok(stream),
+        match open(foreign(address, client)?, address, first).await {
+            Ok(connected) => return Ok(connected),
             Err(error) => failed = error,
         }
     }
@@ -100,34 +114,34 @@ pub(crate) async fn connect_as(
 }
 
 /// A socket towards `address` with an address that is not ours.
-fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<TcpSocket> {
+fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
     let socket = socket(address)?;
     sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
         let text = format!("the client's address cannot be taken: {error}; it needs CAP_NET_RAW");
         io::Error::new(error.kind(), text)
     })?;
-    socket.set_reuseaddr(true)?;
-    match socket.bind(client) {
+    socket.set_reuse_address(true)?;
+    match socket.bind(&client.into()) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            socket.bind(SocketAddr::new(client.ip(), 0)).map(|()| socket)
+            socket.bind(&SocketAddr::new(client.ip(), 0).into()).map(|()| socket)
         }
         other => other.map(|()| socket),
     }
 }
 
-async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     for _ in 0..ATTEMPTS {
         let socket = socket(address)?;
         if sockopt::use_local_ports(socket.as_fd(), PORTS.window()).is_err() {
             // A kernel before 6.3.
             break;
         }
-        match socket.connect(address).await {
+        match open(socket, address, first).await {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => PORTS.skip(),
             other => return other,
         }
     }
-    socket(address)?.connect(address).await.map_err(|error| match error.kind() {
+    open(socket(address)?, address, first).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrNotAvailable => io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             format!(
@@ -139,12 +153,38 @@ async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     })
 }
 
-fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
-    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+/// Connects `socket`, and says what is to be said `first` if the handshake is through at once; answers how much of it.
+async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {
+    if !first.is_empty() {
+        // A socket that refuses acknowledges in a packet of its own.
+        let _ = socket.set_tcp_quickack(false);
+    }
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => return Err(error),
+        _ => {}
+    }
+    let sent = match first {
+        [] => Err(Errno::AGAIN),
+        _ => rustix::net::send(&socket, first, SendFlags::NOSIGNAL),
+    };
+    let stream = TcpStream::from_std(socket.into())?;
+    match sent {
+        Ok(sent) => return Ok((stream, sent)),
+        Err(Errno::AGAIN) => {}
+        Err(error) => return Err(error.into()),
+    }
+    stream.writable().await?;
+    stream.take_error()?.map_or(Ok((stream, 0)), Err)
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -185,7 +225,29 @@ mod tests {
         assert_eq!(stream.local_addr().unwrap(), peer);
         assert!(PORTS.range.contains(&peer.port()));
         drop((stream, accepted, listener));
+        let refused = connect_saying(address, b"to nobody").await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(connect("no name").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_said_first_arrives_once_however_much_of_it_was_said_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        for size in [1, 5000, 8 << 20] {
+            let first: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
+            let saying = async {
+                let (mut stream, sent) = connect_as(None, address, &first).await.unwrap();
+                stream.write_all(&first[sent..]).await.unwrap();
+            };
+            let hearing = async {
+                let mut heard = Vec::new();
+                listener.accept().await.unwrap().0.read_to_end(&mut heard).await.unwrap();
+                heard
+            };
+            let ((), heard) = tokio::join!(saying, hearing);
+            assert!(heard == first, "{size}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::first_bytes::Speaker;
 use crate::hop::stream::HopStream;
-use crate::service::{Phase, reached};
+use crate::service::{Phase, prepare, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
 /// Bytes read at once in each direction.
@@ -148,7 +149,9 @@ pub(crate) struct Carry<'a, L> {
     /// How long it may do nothing.
     pub(crate) timeouts: &'a Timeouts,
     /// The order to end now.
-    pub(crate) signal: &'a watch::Receiver<Phase>,
+    pub(crate) signal: &'a mut watch::Receiver<Phase>,
+    /// The kernel's socket still has to be prepared.
+    pub(crate) unprepared: bool,
 }
 
 /// Copies both ways, and closes both connections as they ended. What was copied is added to the record.
@@ -158,11 +161,12 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal } = with;
+    let Carry { first, lost, heard, timeouts, signal, unprepared } = with;
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
-    let doings = Doings { first: OnceLock::new(), told: &told_first, activity: Activity::begin() };
+    let doings = Doings::new(&told_first);
+    let preparation = Preparation(AtomicBool::new(unprepared));
     if access.spoke_first.is_some() {
         let _ = doings.first.set(Side::Kernel);
         doings.activity.moved();
@@ -178,7 +182,7 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(kernel.split(), first, hop.split(), ends, &doings).await
+        relay(preparation.of(kernel.split()), first, hop.split(), ends, &doings).await
     };
     let spoke = doings.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
@@ -217,15 +221,56 @@ pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
 }
 
+/// Preparing a kernel socket that we have opened takes five system calls. Most connections to an origin are one request and
+/// one answer, both on their way at once, and end before any of it matters: so it is done when there is to be waited for
+/// something, or when there is more to say.
+#[derive(Debug)]
+struct Preparation(AtomicBool);
+
+impl Preparation {
+    fn of<'a>(
+        &'a self,
+        (read, write): (tcp::ReadHalf<'a>, tcp::WriteHalf<'a>),
+    ) -> (KernelRead<'a>, KernelWrite<'a>) {
+        (KernelRead(read, self), KernelWrite(write, self))
+    }
+
+    fn is_due(&self, socket: &TcpStream) {
+        if self.0.swap(false, Ordering::Relaxed) {
+            prepare(socket);
+        }
+    }
+}
+
 /// The reading half of a connection that can be watched while nobody reads.
 pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
+
+    /// Nothing is there to be read: it is going to be waited for.
+    fn waits(&self) {}
 }
 
-impl Source for tcp::ReadHalf<'_> {
+/// That of a kernel socket.
+struct KernelRead<'a>(tcp::ReadHalf<'a>, &'a Preparation);
+
+impl AsyncRead for KernelRead<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl Source for KernelRead<'_> {
     async fn failed(&self) -> io::Error {
-        failed(self.as_ref()).await
+        failed(self.0.as_ref()).await
+    }
+
+    fn waits(&self) {
+        self.1.is_due(self.0.as_ref());
     }
 }
 
@@ -235,12 +280,35 @@ pub(crate) trait Sink: AsyncWrite + Unpin {
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, last)
     }
+
+    /// Where everything was read, dropping the connection says the end as a shutdown does.
+    fn ends_when_dropped(&self) -> bool {
+        false
+    }
 }
 
-impl Sink for tcp::WriteHalf<'_> {
+/// That of a kernel socket.
+struct KernelWrite<'a>(tcp::WriteHalf<'a>, &'a Preparation);
+
+impl AsyncWrite for KernelWrite<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.1.is_due(self.0.as_ref());
+        Pin::new(&mut self.0).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Sink for KernelWrite<'_> {
     /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
-        let socket: &TcpStream = (*self).as_ref();
+        let socket: &TcpStream = self.0.as_ref();
         let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
         loop {
             ready!(socket.poll_write_ready(cx))?;
@@ -249,6 +317,10 @@ impl Sink for tcp::WriteHalf<'_> {
                 sent => return Poll::Ready(sent),
             }
         }
+    }
+
+    fn ends_when_dropped(&self) -> bool {
+        true
     }
 }
 
@@ -266,6 +338,7 @@ async fn relay(
     let down = pump((hop_read, Side::Hop), Vec::new(), (kernel_write, Side::Kernel), doings, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
+        biased;
         ended = both => match ended {
             Ok(((), ())) => Stopped::Ended,
             Err((side, error)) => Stopped::Failed(side, error),
@@ -289,9 +362,20 @@ struct Doings<'a> {
     first: OnceLock<Side>,
     told: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
+    /// One direction has ended, and the end was passed on.
+    half_done: AtomicBool,
 }
 
-impl Doings<'_> {
+impl<'a> Doings<'a> {
+    fn new(told: &'a (dyn Fn(Side) + Sync)) -> Doings<'a> {
+        Doings {
+            first: OnceLock::new(),
+            told,
+            activity: Activity::begin(),
+            half_done: AtomicBool::new(false),
+        }
+    }
+
     fn read(&self, side: Side) {
         self.activity.moved();
         if self.first.get().is_none() && self.first.set(side).is_ok() {
@@ -333,14 +417,27 @@ async fn pump(
         // Nothing is held while nothing comes.
         rest = Vec::new();
         let sides = (from_side, to_side);
-        (taken, behind) = poll_fn(|cx| copy(cx, sides, &mut from, &mut to, &mut rest)).await?;
+        (taken, behind) = poll_fn(|cx| {
+            let copied = copy(cx, sides, &mut from, &mut to, &mut rest);
+            if copied.is_pending() {
+                from.waits();
+            }
+            copied
+        })
+        .await?;
     }
     doings.activity.ended();
+    if to.ends_when_dropped() && doings.half_done.load(Ordering::Relaxed) {
+        // This was all, and whoever called drops it.
+        return Ok(());
+    }
     match to.shutdown().await {
         // It reset the connection after it had said all: the other direction tells what there is to tell.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-        other => other.map_err(|error| (to_side, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+        other => other.map_err(|error| (to_side, error))?,
     }
+    doings.half_done.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 thread_local! {
@@ -428,14 +525,15 @@ pub(crate) enum Stop {
 /// Runs `attempt` for at most `limit`, and until connections have to end.
 pub(crate) async fn within<T>(
     limit: Duration,
-    signal: &watch::Receiver<Phase>,
+    signal: &mut watch::Receiver<Phase>,
     attempt: impl Future<Output = T>,
 ) -> Result<T, Stop> {
     tokio::select! {
-        () = reached(Phase::Cut, signal) => Err(Stop::Drained),
+        biased;
         result = tokio::time::timeout(limit, attempt) => {
             result.map_err(|_| Stop::Late(format!("no answer within {}", humantime::format_duration(limit))))
         }
+        () = reached(Phase::Cut, signal) => Err(Stop::Drained),
     }
 }
 
@@ -471,7 +569,7 @@ mod tests {
     }
 
     fn doings() -> Doings<'static> {
-        Doings { first: OnceLock::new(), told: &|_| (), activity: Activity::begin() }
+        Doings::new(&|_| ())
     }
 
     fn halves(stream: DuplexStream) -> (Half, WriteHalf<DuplexStream>) {
@@ -504,16 +602,13 @@ mod tests {
     #[tokio::test]
     async fn all_bytes_and_the_end_arrive_where_the_end_leaves_with_the_last_of_them() {
         for size in [1, 5000, 3 << 20] {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let connecting = TcpStream::connect(listener.local_addr().unwrap());
-            let (client, accepted) = tokio::join!(connecting, listener.accept());
-            let (mut client, mut kernel) = (client.unwrap(), accepted.unwrap().0);
-            let (hop, mut origin) = duplex(size);
+            let ((mut client, mut kernel), (hop, mut origin)) = (sockets().await, duplex(size));
             let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
             origin.write_all(&said).await.unwrap();
             drop(origin);
-            let doings = doings();
-            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
+            let (doings, prepared) = (doings(), Preparation(AtomicBool::new(false)));
+            let halves = (prepared.of(kernel.split()), halves(hop));
+            let relaying = relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings);
             let reading = async {
                 let mut heard = Vec::new();
                 client.read_to_end(&mut heard).await.unwrap();
@@ -524,6 +619,58 @@ mod tests {
             assert!(heard == said, "{size}");
             assert_eq!(relayed.from_hop.bytes, size as u64);
             assert!(matches!(relayed.stopped, Stopped::Ended), "{:?}", relayed.stopped);
+        }
+    }
+
+    /// A kernel socket as it is after connecting, and its other end.
+    async fn sockets() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (ours, theirs) = tokio::join!(connecting, listener.accept());
+        (ours.unwrap(), theirs.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_has_ended_hears_the_end_when_the_connection_is_dropped() {
+        let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
+        let relaying = tokio::spawn(async move {
+            let preparation = Preparation(AtomicBool::new(true));
+            let halves = (preparation.of(kernel.split()), halves(hop));
+            relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings()).await
+        });
+        origin.write_all(b"all there is").await.unwrap();
+        origin.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"all there is");
+        client.write_all(b"thanks").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        origin.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"thanks");
+        assert!(matches!(relaying.await.unwrap().stopped, Stopped::Ended));
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_prepared_only_when_it_is_waited_for_or_written_to() {
+        // What the origin and the client have said, and whether the origin has ended.
+        for (answer, more, has_ended) in [("all", "", true), ("all", "more", true), ("", "", false)] {
+            let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
+            origin.write_all(answer.as_bytes()).await.unwrap();
+            if has_ended {
+                origin.shutdown().await.unwrap();
+                while !kernel.ready(Interest::READABLE).await.unwrap().is_read_closed() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            client.write_all(more.as_bytes()).await.unwrap();
+            let (preparation, doings) = (Preparation(AtomicBool::new(true)), doings());
+            let halves = (preparation.of(kernel.split()), halves(hop));
+            let relaying = relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings);
+            assert!(tokio::time::timeout(Duration::from_millis(50), relaying).await.is_err());
+            let is_prepared = kernel.nodelay().unwrap();
+            assert_eq!(is_prepared, socket2::SockRef::from(&kernel).keepalive().unwrap());
+            assert_eq!(is_prepared, !has_ended || !more.is_empty(), "{answer} {more}");
         }
     }
 
@@ -614,9 +761,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_without_answer_ends_at_its_limit() {
-        let (_cut, signal) = watch::channel(Phase::Serving);
+        let (_cut, mut signal) = watch::channel(Phase::Serving);
         let limit = Duration::from_secs(10);
-        let stop = within::<()>(limit, &signal, std::future::pending()).await;
+        let stop = within::<()>(limit, &mut signal, std::future::pending()).await;
         assert_eq!(stop, Err(Stop::Late("no answer within 10s".into())));
     }
 }

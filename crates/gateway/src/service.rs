@@ -138,9 +138,9 @@ pub(crate) enum Phase {
 }
 
 /// Resolves when the side has come as far as `phase`.
-pub(crate) async fn reached(phase: Phase, signal: &watch::Receiver<Phase>) {
+pub(crate) async fn reached(phase: Phase, signal: &mut watch::Receiver<Phase>) {
     // A dropped sender never tells: the owner of the connections ends them by other means.
-    if signal.clone().wait_for(|now| *now >= phase).await.is_err() {
+    if signal.wait_for(|now| *now >= phase).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
@@ -270,8 +270,8 @@ struct Side {
 /// many that were.
 async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let (mut tasks, mut accepted) = (JoinSet::new(), 0);
-    let phase = side.phase.subscribe();
-    let mut closed = pin!(reached(Phase::Closed, &phase));
+    let mut phase = side.phase.subscribe();
+    let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
         // Who has come in waits for a slot, not the door: an idle one would hold what another needs.
