@@ -19,7 +19,7 @@ use crate::access::{Access, Role};
 use crate::allow::Allow;
 use crate::first_bytes::Speaker;
 use crate::frontend::{accept, listen_at};
-use crate::hop::answer::{Asked, Rejected, Run, receive};
+use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
 use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
@@ -31,7 +31,7 @@ use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
 };
-use crate::timeouts::Timeout;
+use crate::timeouts::{Timeout, Timeouts};
 
 /// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one client.
 const PENDING: u16 = 4096;
@@ -295,16 +295,15 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
-    let receiving = receive(line, &config.hop, &shared.run);
-    // It comes with the opening of the connection.
-    let asked = match tokio::time::timeout(config.service.timeouts.header, receiving).await {
-        Ok(Ok(asked)) => asked,
+    let asked = match hear(line, &config, &shared.run).await {
+        Ok(asked) => asked,
         // A frontend keeps connections ready and does not need all; health checks do so too.
-        Ok(Err(Rejected::Silent)) => return None,
-        Ok(Err(rejected)) => return shared.reject(peer, &rejected),
-        Err(_) => {
-            config.service.metrics.timed_out(Timeout::Header);
-            return shared.reject(peer, &Rejected::Late);
+        Err(Rejected::Silent) => return None,
+        Err(rejected) => {
+            if matches!(rejected, Rejected::Late) {
+                config.service.metrics.timed_out(Timeout::Header);
+            }
+            return shared.reject(peer, &rejected);
         }
     };
     access.end = match asked.opening.purpose {
@@ -317,6 +316,16 @@ async fn serve(
     };
     access.duration = access.began.elapsed();
     Some(access)
+}
+
+/// The first message. It comes with the opening of the connection, unless it is lost on its way: then the frontend says it
+/// again for as long as it waits for an answer, and giving up earlier would reset a client that a little patience serves.
+async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
+    let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
+    let silence = header.max(connect_timeout);
+    let late = |_| Rejected::Late;
+    let arrived = tokio::time::timeout(silence, beginning(&mut line)).await.map_err(late)??;
+    tokio::time::timeout(header, receive(line, arrived, &config.hop, run)).await.map_err(late)?
 }
 
 impl Shared {

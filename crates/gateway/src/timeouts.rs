@@ -40,8 +40,9 @@ impl Timeout {
 /// The limits. Zero: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// For what precedes the payload, from accept on: PROXY, SOCKS5 or CONNECT at the frontend, the first message at the
-    /// backend. Zero is not allowed here. Default 5 s.
+    /// For what precedes the payload: PROXY, SOCKS5 or CONNECT at the frontend, from accept on; the first message at the
+    /// backend, from its first byte on, for which a frontend has as long as it may take to connect, if that is longer. Zero is
+    /// not allowed here. Default 5 s.
     pub header: Duration,
     /// Until the first byte in either direction. Default 1 min.
     pub first_byte: Duration,

@@ -13,7 +13,8 @@ use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 /// Connections that wait.
 pub(crate) const KEPT: usize = 4;
-/// How long one is good: a backend closes who is silent for five seconds.
+/// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an earlier release, after
+/// five seconds.
 const GOOD: Duration = Duration::from_secs(3);
 /// Connections in a row that have not opened with Fast Open until we do without: the first one has no cookie yet.
 const ENOUGH: u32 = 3;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
     Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Metrics, Role,
     ServiceConfig, Summary, Timeout, Timeouts,
@@ -329,6 +330,47 @@ async fn a_frontend_that_says_its_first_message_byte_by_byte_is_refused_in_time(
     let text = metrics.text(None);
     assert!(text.contains("brisk_timeouts_total{kind=\"header\"} 20"), "{text}");
     assert_eq!(metrics.open(), 0, "no place is held");
+    stop.send(()).unwrap();
+    backend.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
+    let (a, b) = memory::network(&LinkSpec::parse("--rtt 4ms").unwrap(), SEED).unwrap();
+    let timeouts = Timeouts { header: Duration::from_millis(200), ..Timeouts::default() };
+    let metrics = Arc::<Metrics>::default();
+    let service = ServiceConfig {
+        log: Log::silent(),
+        connect_timeout: Duration::from_millis(1200),
+        timeouts,
+        metrics: metrics.clone(),
+        ..ServiceConfig::default()
+    };
+    let hop: SocketAddr = "10.0.0.2:7443".parse().unwrap();
+    let origin = origin(|request| request).await;
+    let config = BackendConfig { service, ..BackendConfig::new(hop, origin.to_string(), Hop::Plain) };
+    let backend = Backend::bind(config, &b).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
+    // As if its first message had been lost a few times: for longer than a message may take that has begun.
+    let mut late = a.connect(hop).await.unwrap();
+    let mut silent = a.connect(hop).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let opening = Opening::new(Purpose::Carry);
+    let mut message = Vec::new();
+    opening.encode(&mut message);
+    message.extend_from_slice(b"after all");
+    late.write_all(&u16::try_from(message.len()).unwrap().to_be_bytes()).await.unwrap();
+    late.write_all(&message).await.unwrap();
+    late.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    late.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.ends_with(b"after all"), "{answer:?}");
+    assert_eq!(metrics.open(), 1, "who says nothing is not waited for for ever");
+    let ended = tokio::time::timeout(Duration::from_secs(2), silent.read_u8()).await;
+    assert!(ended.expect("it is closed").is_err());
+    let text = metrics.text(None);
+    assert!(text.contains("brisk_timeouts_total{kind=\"header\"} 1"), "{text}");
     stop.send(()).unwrap();
     backend.await.unwrap();
 }

@@ -14,7 +14,7 @@ use super::line::Line;
 use super::opening::{Opening, OpeningError};
 use super::replay::{Freshness, MessageId, ReplayWindow};
 use super::stamp::Stamp;
-use super::stream::{HopStream, Message, framed, next_message};
+use super::stream::{HopStream, Message, arrival, framed, next_message};
 
 /// Why a connection of the hop is not served.
 #[derive(Debug, thiserror::Error)]
@@ -96,13 +96,22 @@ enum Reply {
     Record(HopStream),
 }
 
-/// Reads the first message and judges it. Who has to confirm has done so when this returns.
-pub(crate) async fn receive(mut line: Line, hop: &Hop, run: &Run) -> Result<Asked, Rejected> {
-    let mut arrived = Vec::new();
-    let Message { bytes: message, is_lasting } = match next_message(&mut line, &mut arrived).await {
-        Err(_) if arrived.is_empty() => return Err(Rejected::Silent),
-        message => message?,
-    };
+/// Waits until the first message begins to come, and answers what has.
+pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
+    match arrival(line).await {
+        Ok(arrived) if !arrived.is_empty() => Ok(arrived),
+        Ok(_) | Err(_) => Err(Rejected::Silent),
+    }
+}
+
+/// Reads the first message, of which `arrived` is there, and judges it. Who has to confirm has done so when this returns.
+pub(crate) async fn receive(
+    mut line: Line,
+    mut arrived: Vec<u8>,
+    hop: &Hop,
+    run: &Run,
+) -> Result<Asked, Rejected> {
+    let Message { bytes: message, is_lasting } = next_message(&mut line, &mut arrived).await?;
     let first = match hop {
         Hop::Plain => return plain(line, &message, arrived),
         Hop::Sealed(keys) if is_lasting => Responder::accept_lasting(keys, &run.own, &message)?,
@@ -227,7 +236,7 @@ mod tests {
     async fn received(bytes: &[u8], hop: &Hop, run: &Run) -> Option<Result<Asked, Rejected>> {
         let (mut a, b) = lines().await;
         a.split().1.write_all(bytes).await.unwrap();
-        tokio::time::timeout(Duration::from_millis(200), receive(b, hop, run)).await.ok()
+        tokio::time::timeout(Duration::from_millis(200), receive(b, Vec::new(), hop, run)).await.ok()
     }
 
     #[tokio::test]
@@ -253,7 +262,7 @@ mod tests {
         let (a, b) = lines().await;
         let clock = BackendClock::default();
         let backend = async {
-            let asked = receive(b, &key, &run).await.unwrap();
+            let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
             assert_eq!(asked.first[..], b"transfer 100"[..]);
             let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
             let (mut read, mut write) = hop.split();
@@ -299,7 +308,7 @@ mod tests {
                 assert_eq!(is_lasting(&message), lasts);
                 let (a, b) = lines().await;
                 let backend = async {
-                    let asked = receive(b, &key, &run).await.unwrap();
+                    let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
                     assert_eq!(asked.first[..], b"request"[..]);
                     let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
                     hop.split().1.shutdown().await.unwrap();
@@ -333,7 +342,8 @@ mod tests {
         for _ in 0..3 {
             let (mut a, b) = lines().await;
             a.split().1.write_all(&message).await.unwrap();
-            let confirming = tokio::time::timeout(Duration::from_millis(100), receive(b, &key, &run));
+            let confirming =
+                tokio::time::timeout(Duration::from_millis(100), receive(b, Vec::new(), &key, &run));
             let mut arrived = Vec::new();
             let (answer, confirmed) = tokio::join!(next_message(&mut a, &mut arrived), confirming);
             assert!(confirmed.is_err(), "it is not acted upon");
@@ -371,7 +381,7 @@ mod tests {
                 let (a, b) = lines().await;
                 let (dialled, message) = dial(&front, &opening(run.stamp()), b"x").unwrap();
                 let backend = async {
-                    let asked = receive(b, &back, &run).await.unwrap();
+                    let asked = receive(b, Vec::new(), &back, &run).await.unwrap();
                     asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
                 };
                 let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
@@ -386,7 +396,7 @@ mod tests {
         let (a, b) = lines().await;
         let (dialled, message) = dial(&key, &opening(run.stamp()), b"x").unwrap();
         let backend = async {
-            let asked = receive(b, &key, &run).await.unwrap();
+            let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
             let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
@@ -426,7 +436,7 @@ mod tests {
                 assert!(got == data);
             };
             let backend = async {
-                let asked = receive(b, &key, &run).await.unwrap();
+                let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
                 exchange(asked.tell(Verdict::Go, &run).await.unwrap()).await;
             };
             let frontend = async { exchange(answered(dialled, a, &message, &clock).await.unwrap()).await };

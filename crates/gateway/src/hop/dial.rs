@@ -29,7 +29,7 @@ pub(crate) enum Refused {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The connection ended before the answer: the backend resets who does not hold its key.
-    #[error("{0} before the backend had answered; is the key the same on both sides?")]
+    #[error("{0} before the backend had answered, whose log says why; is the key the same on both sides?")]
     Line(#[from] io::Error),
 }
 

@@ -103,6 +103,13 @@ pub(super) struct Message {
     pub(super) is_lasting: bool,
 }
 
+/// Waits until something has come, and answers it; nothing if the line has ended.
+pub(super) async fn arrival(line: &mut Line) -> io::Result<Vec<u8>> {
+    let (mut arrived, (mut read, _)) = (Vec::new(), line.split());
+    poll_fn(|cx| poll_arrive(&mut read, &mut arrived, cx)).await?;
+    Ok(arrived)
+}
+
 /// Reads the next message with its length in front; what is behind it stays in `arrived`.
 pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Message> {
     let (mut read, _) = line.split();
@@ -120,7 +127,8 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
             }
         }
         if poll_fn(|cx| poll_arrive(&mut read, arrived, cx)).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed in the middle of a message"));
+            let how = if arrived.is_empty() { "closed" } else { "closed in the middle of a message" };
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, how));
         }
     }
 }
