@@ -265,7 +265,10 @@ impl Demo {
             verdict: validity.to_string(),
             lateness_p99_us: late.p99,
             lost: up.dropped() + down.dropped(),
-            last_failure: tally.last_failure,
+            last_failure: tally.last_failure.map(|seen| match hop.gave_up() {
+                Some(why) => format!("{seen} ({why})"),
+                None => seen,
+            }),
         })
     }
 }

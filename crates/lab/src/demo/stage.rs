@@ -4,11 +4,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use brisk_gateway::{
-    Access, Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, ServiceConfig,
+    Access, Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Role, ServiceConfig,
 };
 use brisk_link::{Counters, LinkSpec};
 use brisk_runtime::DeviceSpec;
@@ -44,10 +44,15 @@ pub(super) struct HopTotals {
     pub(super) repaired_by_probe: AtomicU64,
     pub(super) repaired_by_parity: AtomicU64,
     pub(super) repaired_by_copy: AtomicU64,
+    /// Why the frontend last gave up a client, which sees a reset and no more.
+    gave_up: Mutex<Option<String>>,
 }
 
 impl HopTotals {
     fn add(&self, access: &Access) {
+        if access.role == Role::Frontend && access.end.is_failure() {
+            *self.lock_gave_up() = Some(access.end.to_string());
+        }
         let Some(stats) = &access.hop else { return };
         let counters = &stats.counters;
         for (total, more) in [
@@ -59,6 +64,16 @@ impl HopTotals {
         ] {
             total.fetch_add(more, Ordering::Relaxed);
         }
+    }
+
+    /// Why the frontend last gave up a client.
+    pub(super) fn gave_up(&self) -> Option<String> {
+        self.lock_gave_up().clone()
+    }
+
+    /// The value is replaced whole.
+    fn lock_gave_up(&self) -> MutexGuard<'_, Option<String>> {
+        self.gave_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,8 +152,7 @@ fn relay(
         emulation.prioritise();
         emulation.run(None, &stop, &mut |progress| {
             // Readers only copy: the value is whole even if one panicked.
-            *counters.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                (*progress.up, *progress.down);
+            *counters.lock().unwrap_or_else(PoisonError::into_inner) = (*progress.up, *progress.down);
         })
     })
 }
