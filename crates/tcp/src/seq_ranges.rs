@@ -103,6 +103,10 @@ impl SeqRanges {
 
     /// The range that `seq` is in.
     pub fn range_at(&self, seq: SeqNum) -> Option<SeqRange> {
+        // Mostly there is nothing out of order.
+        if self.is_empty() {
+            return None;
+        }
         let index = self.ranges.partition_point(|range| range.end.le(seq));
         self.ranges.get(index).copied().filter(|range| range.contains(seq))
     }
@@ -202,6 +206,9 @@ impl SeqRanges {
 
     /// Takes out everything below `seq`; returns how many sequence numbers that were.
     pub fn remove_before(&mut self, seq: SeqNum) -> u32 {
+        if self.ranges.capacity() == 0 {
+            return 0;
+        }
         let mut removed = 0;
         while let Some(first) = self.ranges.front_mut().filter(|first| first.start.lt(seq)) {
             if seq.lt(first.end) {

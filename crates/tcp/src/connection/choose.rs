@@ -159,6 +159,9 @@ impl Connection {
 
     /// The first range that is declared lost.
     fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
+        if !self.tx.scoreboard.has_lost() {
+            return None;
+        }
         let lost = self.tx.scoreboard.next_lost(self.payload_limit())?;
         let range = self.tx.queue.within_record(lost);
         let room = self.tx.room(now);
@@ -265,11 +268,13 @@ impl Connection {
         }
         self.restart_after_idle(now);
         let room = self.tx.room(now);
-        if let Some(probe) = self.choose_mtu_probe(&room, now) {
+        let limit = self.payload_limit();
+        if let Some(probe) = self.choose_mtu_probe(&room, limit, now) {
             return Some(probe);
         }
         self.plan_flight(&room);
-        let mss = self.payload_limit();
+        // A plan may have shorter segments.
+        let mss = if self.planner.is_some() { self.payload_limit() } else { limit };
         let (most, twice) = self.longest_run(mss, &room, env, now);
         match self.extent(&room, mss, most, now) {
             Extent::Send { len, fin } => {
@@ -373,8 +378,8 @@ impl Connection {
 
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
     /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
-    fn choose_mtu_probe(&mut self, room: &Room, now: Instant) -> Option<Choice> {
-        if self.payload_limit() + self.tx.reserved < self.tx.mss() {
+    fn choose_mtu_probe(&mut self, room: &Room, payload_limit: u32, now: Instant) -> Option<Choice> {
+        if payload_limit + self.tx.reserved < self.tx.mss() {
             return None;
         }
         let size = self.tx.next_mtu_probe(now)?;

@@ -320,10 +320,15 @@ impl Sender {
         Room {
             cwnd: self.congestion.cwnd(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
-            peer: self.window.usable(self.scoreboard.una(), self.scoreboard.nxt()),
+            peer: self.usable_window(),
             paced: self.pacer.budget(now),
             redundancy: self.redundancy(),
         }
+    }
+
+    /// Bytes beyond what was sent that the peer's window takes.
+    pub(crate) fn usable_window(&self) -> u32 {
+        self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
 
     /// Copies and parity may take this much until further notice.

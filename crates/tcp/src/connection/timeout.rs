@@ -295,9 +295,8 @@ impl Connection {
         }
         self.tx.rto.disarm();
         let wants = self.tx.unsent() + u32::from(self.tx.fin_unsent());
-        let room = self.tx.room(now);
-        let window_is_the_limit = room.peer < wants.min(self.tx.mss());
-        if self.state.sends() && wants > 0 && window_is_the_limit {
+        let window_is_the_limit = || self.tx.usable_window() < wants.min(self.tx.mss());
+        if wants > 0 && self.state.sends() && window_is_the_limit() {
             self.tx.waiting_since.get_or_insert(now);
             self.tx.window.arm_persist(now, self.tx.rtt.rto_base());
         } else {

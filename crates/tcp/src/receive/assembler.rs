@@ -104,7 +104,7 @@ impl Assembler {
         let segment = self.admit(payload, fin);
         let duplicate = self.first_duplicate(&segment);
         let kind = self.take(segment);
-        let block = if segment.is_empty() { None } else { self.above.range_at(segment.start) };
+        let block = self.above.range_at(segment.start).filter(|_| !segment.is_empty());
         let stored = match kind {
             ArrivalKind::InOrder | ArrivalKind::FillsHole => true,
             ArrivalKind::OutOfOrder => block.is_some(),
@@ -143,6 +143,8 @@ impl Assembler {
             None
         } else if segment.start.lt(self.rcv_nxt) {
             Some(SeqRange::new(segment.start, segment.end.min(self.rcv_nxt)))
+        } else if self.above.is_empty() {
+            None
         } else {
             self.first_overlap(segment)
         }
