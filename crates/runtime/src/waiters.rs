@@ -7,6 +7,8 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
+
 /// Whose place it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter(u64);
@@ -25,7 +27,7 @@ impl Waiter {
 
 /// Tasks that wait for the same thing. Usually one; never more than there are futures that wait, and one.
 #[derive(Default)]
-pub(crate) struct Wakers(Vec<(Waiter, Waker)>);
+pub(crate) struct Wakers(SmallVec<[(Waiter, Waker); 1]>);
 
 impl Wakers {
     pub(crate) fn add(&mut self, waiter: Waiter, cx: &Context<'_>) {
