@@ -92,10 +92,11 @@ enum Stage {
 }
 
 /// What a plain SYN from a stranger does not have.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Rare {
     /// Those of the SYN, if they are not usual.
     options: Option<Options>,
+    /// What was known of the path; as long as there is the connection, it says so.
     known: PathFacts,
     verdict: Option<Verdict>,
 }
@@ -108,7 +109,6 @@ pub(super) struct Beginning<'a> {
     pub(super) wire_len: usize,
     pub(super) secrets: Secrets,
     pub(super) host: Host,
-    pub(super) known: PathFacts,
     pub(super) verdict: Option<Verdict>,
     pub(super) opened: Instant,
 }
@@ -116,7 +116,7 @@ pub(super) struct Beginning<'a> {
 impl HalfOpen {
     /// What is kept of a connection that begins so; `None` if something of it does not fit.
     pub(super) fn new(beginning: Beginning<'_>) -> Option<Box<HalfOpen>> {
-        let Beginning { tuple, listener, syn, wire_len, secrets, host, known, verdict, opened } = beginning;
+        let Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened } = beginning;
         let Arrived { seq, ack: _, flags, window, urgent, options, payload, ecn, segment_size } = *syn;
         if urgent != 0 || segment_size != payload.len() {
             return None;
@@ -151,8 +151,8 @@ impl HalfOpen {
             ecn,
         };
         let options = (!is_usual(options)).then(|| options.clone());
-        if options.is_some() || verdict.is_some() || known != PathFacts::default() {
-            half_open.rare = Some(Box::new(Rare { options, known, verdict }));
+        if options.is_some() || verdict.is_some() {
+            half_open.rare = Some(Box::new(Rare { options, verdict, ..Rare::default() }));
         }
         Some(Box::new(half_open))
     }
@@ -328,10 +328,14 @@ impl Stack {
         }) else {
             return;
         };
-        let deadline = connection.next_timeout();
-        let Some(half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered) else {
+        let (deadline, known) = (connection.next_timeout(), *connection.known_path());
+        let Some(mut half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered)
+        else {
             return;
         };
+        if known != PathFacts::default() {
+            half_open.rare.get_or_insert_default().known = known;
+        }
         debug_assert!(self.is_made_again(id, &half_open), "{half_open:?}");
         let tuple = FourTuple::from(&half_open.tuple);
         self.deadlines.set(id.index, None);

@@ -280,7 +280,6 @@ impl Stack {
         let host = self.host();
         let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
-        let known = *connection.known_path();
         let ticket = verdict
             .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
         match ticket {
@@ -289,7 +288,7 @@ impl Stack {
                 let id = self.admit(listener, connection, &tcp, now);
                 let verdict = verdict.filter(|verdict| !self.says_nothing(listener, verdict));
                 let beginning =
-                    Beginning { tuple, listener, syn, wire_len, secrets, host, known, verdict, opened: now };
+                    Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened: now };
                 if let Some(slot) = self.slots.at_mut(id).filter(|_| !self.config.observe) {
                     slot.half_open = HalfOpen::new(beginning);
                 }
