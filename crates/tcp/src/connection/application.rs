@@ -1,5 +1,6 @@
 //! What the program calls: write, read, close, abort, options.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -162,14 +163,24 @@ impl Connection {
         self.rx.queue.lend(storage);
     }
 
-    /// True if its receive buffer has storage with nothing in it.
-    pub(crate) fn has_drained_storage(&self) -> bool {
-        self.rx.queue.is_drained()
+    /// Bytes of storage that its send buffer would like to be lent for a write of `len` bytes; 0 if it has some.
+    pub(crate) fn wanted_to_send(&self, len: usize) -> usize {
+        self.tx.queue.wanted(len)
     }
 
-    /// Gives that away.
-    pub(crate) fn take_drained_storage(&mut self) -> Vec<u8> {
-        self.rx.queue.take_storage()
+    /// Lends it some.
+    pub(crate) fn lend_to_send(&mut self, storage: VecDeque<u8>) {
+        self.tx.queue.lend(storage);
+    }
+
+    /// True if one of its buffers has storage with nothing in it.
+    pub(crate) fn has_drained_storage(&self) -> bool {
+        self.rx.queue.is_drained() || self.tx.queue.is_drained()
+    }
+
+    /// Gives that away, of the receive buffer and of the send buffer.
+    pub(crate) fn take_drained_storage(&mut self) -> (Vec<u8>, VecDeque<u8>) {
+        (self.rx.queue.take_storage(), self.tx.queue.take_storage())
     }
 
     /// Takes the urgent byte, if one has arrived out of band.

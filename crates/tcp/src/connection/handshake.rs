@@ -11,7 +11,7 @@ use crate::connection::control::Events;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
-use crate::connection::{Connection, Env, Host, Secrets};
+use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::error::CloseReason;
 use crate::mechanism::{Keep, Offer};
 use crate::outcome::Arrived;
@@ -64,13 +64,14 @@ impl Connection {
 
     /// An active open: the SYN is due at once.
     pub(crate) fn connect(
+        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
         host: Host,
         now: Instant,
     ) -> Box<Self> {
-        let mut connection = Connection::new(tuple, config, secrets, host, now);
+        let mut connection = Connection::new(place, tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
         connection.is_active = true;
         connection.tx.handshake.due = true;
@@ -79,6 +80,7 @@ impl Connection {
 
     /// A passive open: `syn` arrived at a listener; the SYN-ACK is due at once.
     pub(crate) fn accept(
+        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
@@ -86,7 +88,7 @@ impl Connection {
         syn: &Arrived<'_>,
         now: Instant,
     ) -> Box<Self> {
-        let mut connection = Connection::new(tuple, config, secrets, host, now);
+        let mut connection = Connection::new(place, tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         connection.ecn.on_syn(syn.flags);
         connection.learn_peer(syn, now);
@@ -106,7 +108,7 @@ impl Connection {
         now: Instant,
         env: &mut Env<'_>,
     ) -> Box<Self> {
-        let mut connection = Connection::new(tuple, config, secrets, host, now);
+        let mut connection = Connection::new(Place::default(), tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         let syn_options = Options {
             mss: Some(cookie.mss),

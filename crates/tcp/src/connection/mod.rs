@@ -46,6 +46,7 @@ mod parity;
 mod park;
 mod path;
 mod path_mtu;
+mod place;
 mod plain_copy;
 mod planner;
 mod proactive;
@@ -68,6 +69,7 @@ pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use handshake::CookieParams;
 pub(crate) use park::Parked;
+pub(crate) use place::Place;
 pub(crate) use proactive::is_marked;
 
 use control::{ChallengeLimit, Outbox};
@@ -184,6 +186,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     fn new(
+        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
@@ -192,7 +195,7 @@ impl Connection {
     ) -> Box<Self> {
         let tx = Sender::new(config, secrets.iss, host, tuple.remote.is_ipv6(), now);
         let rx = Receiver::new(config, secrets.ts_offset, u32::from(tx.advertised_mss()));
-        Box::new(Connection {
+        place.take(Connection {
             tuple,
             config: Arc::clone(config),
             secrets,

@@ -380,7 +380,7 @@ mod tests {
 
     use super::*;
     use crate::config::TcpConfig;
-    use crate::connection::{Host, Secrets};
+    use crate::connection::{Host, Place, Secrets};
     use crate::outcome::Origin;
     use crate::send::scoreboard::AckInfo;
     use crate::stack::FourTuple;
@@ -394,7 +394,7 @@ mod tests {
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
         let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
         let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
-        let mut client = Connection::connect(tuple, &config, secrets, host, Instant::ZERO);
+        let mut client = Connection::connect(Place::default(), tuple, &config, secrets, host, Instant::ZERO);
         let seq = |at: u32| SeqNum(1000 + 100 * at);
         let delivered = |at: u32| Delivered {
             range: SeqRange::with_len(seq(at), 100),

@@ -8,7 +8,7 @@ use std::vec;
 
 use brisk_wire::{ChecksumCheck, Flags, OptionProfile, Packet, SeqNum};
 
-use super::{Connection, Env, Events, Host, Secrets, State, park};
+use super::{Connection, Env, Events, Host, Place, Secrets, State, park};
 use crate::config::{CongestionAlgorithm, TcpConfig};
 use crate::error::{CloseReason, ReadError};
 use crate::outcome::Arrived;
@@ -54,7 +54,7 @@ impl World {
         let tuple =
             FourTuple { local: "10.0.0.1:1000".parse().unwrap(), remote: "10.0.0.2:80".parse().unwrap() };
         let secrets = Secrets { iss: SeqNum(u32::MAX - 5000), ts_offset: 77 };
-        let client = *Connection::connect(tuple, &config, secrets, HOST, Instant::ZERO);
+        let client = *Connection::connect(Place::default(), tuple, &config, secrets, HOST, Instant::ZERO);
         World {
             now: Instant::ZERO,
             ends: [Some(client), None],
@@ -156,8 +156,15 @@ impl World {
                     remote: "10.0.0.1:1000".parse().unwrap(),
                 };
                 let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
-                self.ends[to] =
-                    Some(*Connection::accept(tuple, &self.config[to], secrets, HOST, &arrived, self.now));
+                self.ends[to] = Some(*Connection::accept(
+                    Place::default(),
+                    tuple,
+                    &self.config[to],
+                    secrets,
+                    HOST,
+                    &arrived,
+                    self.now,
+                ));
             }
         }
     }
@@ -408,7 +415,8 @@ fn two_ends_that_open_at_once_meet() {
     let mut world = World::new(TcpConfig::default());
     let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
     let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
-    world.ends[S] = Some(*Connection::connect(tuple, &world.config[S], secrets, HOST, Instant::ZERO));
+    world.ends[S] =
+        Some(*Connection::connect(Place::default(), tuple, &world.config[S], secrets, HOST, Instant::ZERO));
     world.run_for(400);
     assert_eq!(world.end(C).state(), State::Established);
     assert_eq!(world.end(S).state(), State::Established);

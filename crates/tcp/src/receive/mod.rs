@@ -19,7 +19,7 @@ pub(crate) mod window;
 
 pub(crate) use ack::{AckPolicy, Owed, Received};
 pub(crate) use assembler::{Arrival, ArrivalKind, Assembler};
-pub(crate) use queue::RecvQueue;
+pub(crate) use queue::{FIRST_STORAGE, RecvQueue};
 pub(crate) use sack::SackReporter;
 pub(crate) use timestamps::{Paws, Timestamps, older};
 pub(crate) use window::RecvWindow;

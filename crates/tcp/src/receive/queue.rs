@@ -25,7 +25,7 @@ use bytes::Bytes;
 use super::packets::Packets;
 
 /// Least storage that is allocated, bytes.
-const FIRST_STORAGE: usize = 2048;
+pub(crate) const FIRST_STORAGE: usize = 2048;
 
 /// Largest storage that is allocated on the strength of past needs alone, bytes.
 const EXPECTED_MAX: usize = 256 << 10;

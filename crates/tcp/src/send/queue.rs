@@ -2,7 +2,8 @@
 //! application pushed (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
 //!
 //! It knows bytes, not segments: what was sent and what became of it is on the scoreboard. Memory is
-//! taken with the first write and given back when everything is acknowledged.
+//! taken with the first write, or lent for it, and given away when everything is acknowledged
+//! ([`SendQueue::take_storage`]).
 
 use alloc::collections::VecDeque;
 
@@ -11,8 +12,10 @@ use brisk_wire::SeqNum;
 use crate::config::BufferConfig;
 use crate::seq_ranges::SeqRange;
 
-/// An empty queue keeps at most this much memory, bytes.
-const IDLE_BYTES: usize = 4096;
+/// An empty queue keeps at most this much memory, bytes: allocators have such at hand.
+const IDLE_BYTES: usize = 1024;
+/// An empty queue keeps room for so many push marks.
+const SHORT_LIST: usize = 16;
 /// Push marks that are kept; beyond it the oldest are forgotten.
 const MAX_PUSH_MARKS: usize = 128;
 
@@ -209,9 +212,55 @@ impl SendQueue {
         while self.records.front().is_some_and(|end| end.le(to)) {
             self.records.pop_front();
         }
-        if self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES {
-            self.bytes = VecDeque::new();
+    }
+
+    /// True if there is more storage than an empty queue keeps, with nothing in it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES
+    }
+
+    /// Gives away the storage if nothing is in it; else, and if there is little, an empty one.
+    pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
+        if !self.is_drained() {
+            return VecDeque::new();
+        }
+        if self.pushes.capacity() > SHORT_LIST {
             self.pushes = VecDeque::new();
+        }
+        core::mem::take(&mut self.bytes)
+    }
+
+    /// Nothing is asked of it any more: it gives up all memory but a short list.
+    pub(crate) fn give_up(&mut self) {
+        self.bytes = VecDeque::new();
+        self.records = VecDeque::new();
+        self.pushes.clear();
+        if self.pushes.capacity() > SHORT_LIST {
+            self.pushes = VecDeque::new();
+        }
+    }
+
+    /// Takes its list for another one, after [`SendQueue::give_up`].
+    pub(crate) fn take_list(&mut self) -> VecDeque<SeqNum> {
+        core::mem::take(&mut self.pushes)
+    }
+
+    /// A new one uses this.
+    pub(crate) fn lend_list(&mut self, list: VecDeque<SeqNum>) {
+        debug_assert!(self.pushes.is_empty() && list.is_empty());
+        self.pushes = list;
+    }
+
+    /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some, or needs little.
+    pub(crate) fn wanted(&self, len: usize) -> usize {
+        let needed = len.min(self.free());
+        if self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES) { needed } else { 0 }
+    }
+
+    /// Uses `storage`, which is empty, from now on. For a queue with nothing in it; another keeps its own.
+    pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = storage;
         }
     }
 
@@ -299,6 +348,7 @@ mod tests {
         queue.write(&[1; 9000]);
         assert!((9000..=10_000).contains(&queue.allocated()));
         queue.advance(START + 9000);
+        assert!(queue.is_drained() && queue.take_storage().capacity() >= 9000);
         assert_eq!(queue.allocated(), 0);
         assert_eq!(queue.end(), START + 9000);
     }

@@ -100,6 +100,12 @@ pub(crate) struct Scoreboard {
     buffer: Vec<Delivered>,
 }
 
+/// Lists that are longer are not worth keeping for another connection, entries.
+const SHORT_LIST: usize = 16;
+
+/// The lists of a scoreboard that every connection fills, empty.
+pub(crate) type Lists = (VecDeque<Record>, Vec<Delivered>);
+
 /// What stands in for SACK on a connection without it: each duplicate acknowledgement says that one
 /// segment arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
@@ -132,6 +138,27 @@ struct Sample {
 }
 
 impl Scoreboard {
+    /// Nothing is asked of it any more: it gives up all memory but a few short lists.
+    pub(crate) fn give_up(&mut self) {
+        let (mut records, buffer) = self.take_lists();
+        records.clear();
+        *self = Scoreboard::new(SeqNum(0), false);
+        if records.capacity() <= SHORT_LIST && buffer.capacity() <= SHORT_LIST {
+            self.lend_lists((records, buffer));
+        }
+    }
+
+    /// Takes its lists for another one, after [`Scoreboard::give_up`].
+    pub(crate) fn take_lists(&mut self) -> Lists {
+        (mem::take(&mut self.records), mem::take(&mut self.buffer))
+    }
+
+    /// A new one uses these.
+    pub(crate) fn lend_lists(&mut self, lists: Lists) {
+        debug_assert!(self.records.is_empty() && lists.0.is_empty());
+        (self.records, self.buffer) = lists;
+    }
+
     /// An empty scoreboard: SND.UNA = SND.NXT = `iss`.
     pub(crate) fn new(iss: SeqNum, sack: bool) -> Self {
         Scoreboard {

@@ -21,7 +21,7 @@ use super::conn_id::{ConnId, ListenerId};
 use super::deadlines::Deadlines;
 use super::demux::{CompactTuple, FourTuple, Target};
 use super::settle::{Phase, Slot};
-use crate::connection::{Connection, Env, Host, Secrets};
+use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::fast_open::server::Verdict;
 use crate::outcome::Arrived;
 use crate::path::PathFacts;
@@ -413,7 +413,8 @@ impl Stack {
         let host = Host { repairs: half_open.has.contains(Has::REPAIRS), ..self.host() };
         let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
         let tuple = FourTuple::from(&half_open.tuple);
-        let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
+        let mut connection =
+            Connection::accept(Place::default(), tuple, tcp, secrets, host, &syn, half_open.opened);
         let (known, verdict) =
             half_open.rare.as_ref().map_or_else(Default::default, |rare| (rare.known, rare.verdict));
         connection.start_from(known, half_open.opened);

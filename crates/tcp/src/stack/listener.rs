@@ -20,7 +20,7 @@ use super::settle::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{ListenConfig, MechanismConfig, SynCookies, TcpConfig};
-use crate::connection::{Connection, CookieParams, Secrets};
+use crate::connection::{Connection, CookieParams, Place, Secrets};
 use crate::error::ListenError;
 use crate::event::Event;
 use crate::fast_open::server::{Ticket, Verdict};
@@ -278,7 +278,8 @@ impl Stack {
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let host = self.host();
-        let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
+        let place = self.spares.take_place();
+        let mut connection = Connection::accept(place, tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
         let ticket = verdict
             .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
@@ -356,7 +357,7 @@ impl Stack {
         };
         let flags = if params.ecn { syn.flags } else { syn.flags.without(Flags::ECE | Flags::CWR) };
         let kept = Arrived { options: &options, flags, payload: &[], ..*syn };
-        let mut passing = Connection::accept(tuple, &tcp, secrets, host, &kept, now);
+        let mut passing = Connection::accept(Place::default(), tuple, &tcp, secrets, host, &kept, now);
         let mut packet = self.answers.buffer();
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             passing.poll_transmit(now, env, &mut packet)

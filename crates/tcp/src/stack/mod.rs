@@ -14,7 +14,7 @@
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
-//! | `spares` | storage of emptied receive buffers, used again |
+//! | `spares` | storage of emptied buffers and places of connections that are over, used again |
 //! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
 //! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
@@ -226,7 +226,9 @@ impl Stack {
             to_transmit,
             hurried,
             events,
+            mut spares,
         } = lists;
+        spares.renew(config.max_buffer_bytes);
         let hash = KeyedHash::new(seed);
         let challenge_limit = config.challenge_acks_per_second;
         Stack {
@@ -250,7 +252,7 @@ impl Stack {
             paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
             memory: 0,
-            spares: Spares::new(config.max_buffer_bytes),
+            spares,
             lent: None,
             repair_memory: FecMemory::new(config.fec_mem_total),
             repair_memory_swept: None,
@@ -349,12 +351,18 @@ impl Stack {
         write: impl FnOnce(&mut Slot, &[u8]) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
         let left = self.memory_left_to_writes();
-        let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
+        let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
+        let slot = owned.ok_or(WriteError::NoConnection)?;
         if left == 0 && !data.is_empty() && slot.connection.wake().writable() > 0 {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);
         }
-        let written = write(slot, data.get(..left).unwrap_or(data));
+        let data = data.get(..left).unwrap_or(data);
+        let connection = slot.connection.wake();
+        if let Some(storage) = self.spares.take_to_send(connection.wanted_to_send(data.len())) {
+            connection.lend_to_send(storage);
+        }
+        let written = write(slot, data);
         self.settle(id, now);
         written
     }

@@ -17,6 +17,7 @@ use super::events::EventQueue;
 use super::half_open::HalfOpenTable;
 use super::listener::Listener;
 use super::settle::Slot;
+use super::spares::Spares;
 use super::time_wait::TimeWaitEntry;
 use crate::config::StackConfig;
 use crate::error::ConfigError;
@@ -33,12 +34,14 @@ pub(super) struct Lists {
     pub(super) to_transmit: VecDeque<ConnId>,
     pub(super) hurried: VecDeque<ConnId>,
     pub(super) events: EventQueue,
+    pub(super) spares: Spares,
 }
 
 impl Lists {
     /// The lists of a stack that is over, emptied.
     fn of(stack: &mut Stack) -> Lists {
-        let Stack { slots, listeners, half_open, deadlines, to_transmit, hurried, events, .. } = stack;
+        let Stack { slots, listeners, half_open, deadlines, to_transmit, hurried, events, spares, .. } =
+            stack;
         slots.clear();
         listeners.clear();
         half_open.clear();
@@ -56,6 +59,7 @@ impl Lists {
             to_transmit: take(to_transmit),
             hurried: take(hurried),
             events: take(events),
+            spares: take(spares),
         }
     }
 }

@@ -327,10 +327,12 @@ impl Stack {
         }
     }
 
-    /// What a connection has read empty is kept for the next one that reads in bulk.
+    /// What a connection has read empty, and what was acknowledged, is kept for the next one.
     fn take_storage(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id) {
-            self.spares.put(slot.connection.wake().take_drained_storage());
+            let (received, sent) = slot.connection.wake().take_drained_storage();
+            self.spares.put(received);
+            self.spares.put_sent(sent);
         }
     }
 
@@ -551,7 +553,10 @@ impl Stack {
     /// Takes a connection out of its slot.
     pub(super) fn free(&mut self, id: ConnId) {
         let gone: Option<Slot> = self.slots.remove(id);
-        let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
+        let (memory, repair_memory) = gone.map_or((0, 0), |gone| {
+            self.spares.put_place(gone.connection);
+            (gone.memory, gone.repair_memory)
+        });
         self.memory = self.memory.saturating_sub(memory);
         self.release_repair_memory(repair_memory);
         self.wake_memory_waiters();

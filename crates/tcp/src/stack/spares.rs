@@ -1,45 +1,155 @@
-//! Storage of receive buffers that were emptied, for those that fill next.
+//! Storage of buffers that were emptied, for those that fill next.
+//!
+//! Short connections need the same few pieces of storage one after another, which are too large for the fast lists of most
+//! allocators; what the last one has left is in the cache besides. Large storage of receive buffers, which the allocator would
+//! give back to the system and ask for again, is kept for those that receive in bulk.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::fmt;
 
-/// Smaller storage is not kept: the allocator hands it out again without asking the system, bytes.
+use super::parking::Seat;
+use crate::connection::Place;
+use crate::receive::FIRST_STORAGE;
+
+/// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer is, bytes.
 const LEAST: usize = 32 << 10;
-/// What may be kept, as a part of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]).
-const PART: usize = 128;
+/// Longer storage of send buffers is not kept, bytes.
+const SEND_MOST: usize = 64 << 10;
+/// What may be kept for bulk, as a part of the memory that all buffers may hold
+/// ([`crate::config::StackConfig::max_buffer_bytes`]).
+const BULK_PART: usize = 128;
+/// The same of what is kept for short connections, for each direction.
+const SHORT_PART: usize = 4096;
+/// Most places of connections that are kept: some 200 kB.
+const PLACES: usize = 64;
 
-/// Storage that nobody uses.
-#[derive(Debug)]
+/// Storage that nobody uses. None and nothing is kept, until [`Spares::renew`] is told how much may be.
+#[derive(Default)]
 pub(super) struct Spares {
-    kept: Vec<Vec<u8>>,
+    bulk: Pile<Vec<u8>>,
+    /// All of [`FIRST_STORAGE`].
+    first: Pile<Vec<u8>>,
+    send: Pile<VecDeque<u8>>,
+    places: Vec<Place>,
+}
+
+/// Storage that is used again in the reverse of the order in which it was put here.
+struct Pile<T> {
+    kept: Vec<T>,
     /// Bytes in `kept`, and the most that there may be.
     bytes: usize,
     most: usize,
 }
 
-impl Spares {
-    /// None yet; later as many as buffers of `max_buffer_bytes` in all permit.
-    pub(super) fn new(max_buffer_bytes: usize) -> Spares {
-        Spares { kept: Vec::new(), bytes: 0, most: max_buffer_bytes / PART }
+impl<T> Default for Pile<T> {
+    fn default() -> Self {
+        Pile { kept: Vec::new(), bytes: 0, most: 0 }
+    }
+}
+
+impl<T: Storage> Pile<T> {
+    /// Nothing is left, and no more than `most` bytes will be kept.
+    fn renew(&mut self, most: usize) {
+        self.kept.clear();
+        (self.bytes, self.most) = (0, most);
     }
 
-    /// Keeps storage that was emptied, or frees it.
-    pub(super) fn put(&mut self, storage: Vec<u8>) {
-        if storage.len() >= LEAST && self.bytes + storage.len() <= self.most {
-            self.bytes += storage.len();
+    fn put(&mut self, storage: T) {
+        if self.bytes + storage.size() <= self.most {
+            self.bytes += storage.size();
             self.kept.push(storage);
         }
     }
 
-    /// The storage that was used last, for one who needs `wanted` bytes if it is no more than four times that.
-    pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
-        let fits = |storage: &Vec<u8>| storage.len() <= wanted.saturating_mul(4);
-        let storage = if wanted >= LEAST && self.kept.last().is_some_and(fits) {
-            self.kept.pop()?
-        } else {
-            return None;
-        };
-        self.bytes -= storage.len();
+    /// What was put here last, if it fits.
+    fn take_if(&mut self, fits: impl FnOnce(usize) -> bool) -> Option<T> {
+        let storage = self.kept.pop_if(|storage| fits(storage.size()))?;
+        self.bytes -= storage.size();
         Some(storage)
+    }
+}
+
+/// How much it can hold.
+trait Storage {
+    fn size(&self) -> usize;
+}
+
+impl Storage for Vec<u8> {
+    fn size(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Storage for VecDeque<u8> {
+    fn size(&self) -> usize {
+        self.capacity()
+    }
+}
+
+impl fmt::Debug for Spares {
+    /// What is in them makes no difference to anything.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spares").finish_non_exhaustive()
+    }
+}
+
+impl Spares {
+    /// For another stack, in which connections are to be what they would be without any spares: only places stay, and storage
+    /// that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
+    pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
+        self.bulk.renew(max_buffer_bytes / BULK_PART);
+        self.send.renew(max_buffer_bytes / SHORT_PART);
+        if self.first.most != max_buffer_bytes / SHORT_PART {
+            self.first.renew(max_buffer_bytes / SHORT_PART);
+        }
+    }
+
+    /// Keeps the place of a connection that is over, or frees it.
+    pub(super) fn put_place(&mut self, seat: Seat) {
+        if let Seat::Awake(connection) = seat
+            && self.places.len() < PLACES
+        {
+            self.places.push(Place::of(connection));
+        }
+    }
+
+    /// The place of the connection that was over last, or a new one.
+    pub(super) fn take_place(&mut self) -> Place {
+        self.places.pop().unwrap_or_default()
+    }
+
+    /// Keeps storage of a receive buffer that was emptied, or frees it.
+    pub(super) fn put(&mut self, storage: Vec<u8>) {
+        match storage.len() {
+            FIRST_STORAGE => self.first.put(storage),
+            LEAST.. => self.bulk.put(storage),
+            _ => {}
+        }
+    }
+
+    /// The storage that was used last, for a receive buffer that needs `wanted` bytes, if it is no more than four times that.
+    pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
+        match wanted {
+            FIRST_STORAGE => self.first.take_if(|_| true),
+            LEAST.. => self.bulk.take_if(|size| size <= wanted.saturating_mul(4)),
+            _ => None,
+        }
+    }
+
+    /// As [`Spares::put`], of a send buffer.
+    pub(super) fn put_sent(&mut self, storage: VecDeque<u8>) {
+        if (1..=SEND_MOST).contains(&storage.capacity()) {
+            self.send.put(storage);
+        }
+    }
+
+    /// As [`Spares::take`], for a send buffer that is about to hold `wanted` bytes, if there is any.
+    pub(super) fn take_to_send(&mut self, wanted: usize) -> Option<VecDeque<u8>> {
+        if wanted == 0 {
+            return None;
+        }
+        self.send.take_if(|size| size >= wanted && size <= wanted.saturating_mul(4))
     }
 }
 
@@ -48,26 +158,58 @@ mod tests {
     use super::*;
     use alloc::vec;
 
+    fn spares(max_buffer_bytes: usize) -> Spares {
+        let mut spares = Spares::default();
+        spares.renew(max_buffer_bytes);
+        spares
+    }
+
     #[test]
     fn what_was_used_last_serves_first_and_no_more_is_kept_than_may_be() {
-        let mut spares = Spares::new(128 * (100 << 10));
+        let mut spares = spares(128 * (100 << 10));
         spares.put(vec![1; 64 << 10]);
         spares.put(vec![2; LEAST]);
         spares.put(vec![3; LEAST]);
-        assert_eq!(spares.bytes, (64 << 10) + LEAST, "the third does not fit");
+        assert_eq!(spares.bulk.bytes, (64 << 10) + LEAST, "the third does not fit");
         assert_eq!(spares.take(LEAST).map(|storage| storage[0]), Some(2));
         assert_eq!(spares.take(LEAST - 1), None, "the allocator has such");
         assert_eq!(spares.take(1 << 20).map(|storage| storage[0]), Some(1));
-        assert_eq!((spares.take(1 << 20), spares.bytes), (None, 0));
+        assert_eq!((spares.take(1 << 20), spares.bulk.bytes), (None, 0));
     }
 
     #[test]
     fn small_storage_is_not_kept_and_large_storage_does_not_serve_small_needs() {
-        let mut spares = Spares::new(1 << 30);
+        let mut spares = spares(1 << 30);
         spares.put(vec![0; LEAST - 1]);
         assert_eq!(spares.take(1 << 20), None);
         spares.put(vec![0; 5 * LEAST]);
         assert_eq!(spares.take(LEAST), None);
         assert!(spares.take(2 * LEAST).is_some());
+    }
+
+    #[test]
+    fn the_first_storage_of_a_receive_buffer_serves_the_next_one() {
+        let mut spares = spares(3 * FIRST_STORAGE * SHORT_PART);
+        for byte in 0..4 {
+            spares.put(vec![byte; FIRST_STORAGE]);
+        }
+        assert_eq!(spares.first.bytes, 3 * FIRST_STORAGE, "the fourth does not fit");
+        assert_eq!(spares.take(FIRST_STORAGE).map(|storage| storage[0]), Some(2));
+        assert_eq!(spares.take(FIRST_STORAGE + 1), None);
+    }
+
+    #[test]
+    fn a_send_buffer_is_served_with_what_is_long_enough_and_not_much_too_long() {
+        let mut spares = spares(1 << 30);
+        for none in [0, SEND_MOST + 1] {
+            spares.put_sent(VecDeque::with_capacity(none));
+        }
+        assert_eq!(spares.send.bytes, 0);
+        spares.put_sent(VecDeque::with_capacity(5000));
+        for unfit in [0, 1249, 5001] {
+            assert_eq!(spares.take_to_send(unfit), None, "{unfit}");
+        }
+        assert_eq!(spares.take_to_send(1250).map(|storage| storage.capacity()), Some(5000));
+        assert_eq!(spares.send.bytes, 0);
     }
 }
