@@ -18,8 +18,13 @@ impl Stack {
         if let Look::Copy(mut copy) = slot.connection.look() {
             return copy.read(buffer, now);
         }
-        let read = slot.connection.wake().read(buffer, now);
-        self.settle(id, now);
+        let connection = slot.connection.wake();
+        let has_some = connection.readable() > 0;
+        let read = connection.read(buffer, now);
+        // A vain look changes nothing.
+        if has_some {
+            self.settle(id, now);
+        }
         read
     }
 
@@ -39,8 +44,12 @@ impl Stack {
         if let Look::Copy(mut copy) = slot.connection.look() {
             return copy.read_bytes(most, now);
         }
-        let read = slot.connection.wake().read_bytes(most, now);
-        self.settle(id, now);
+        let connection = slot.connection.wake();
+        let has_some = connection.readable() > 0;
+        let read = connection.read_bytes(most, now);
+        if has_some {
+            self.settle(id, now);
+        }
         read
     }
 
