@@ -40,7 +40,8 @@ const ROUNDS: usize = 8;
 /// How long those have who were told that there is something to read, to write or to accept: meanwhile nothing is sent that
 /// can wait, and no more taken in than a round may. They wake the driver as soon as they act. So an acknowledgement leaves
 /// with the answer, or with the window that reading opens; and a runtime with one thread, which would run the driver many
-/// times before its main task, does not fill the whole window first.
+/// times before its main task, does not fill the whole window first. Where packets never cease to come, one turn follows the
+/// other: for those that begin so long after the first of them nothing waits.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be delivered.
@@ -179,9 +180,27 @@ struct Readers {
     turn: Option<Instant>,
     /// Bytes of packets received since somebody acted.
     untouched: usize,
+    /// When the first of the turns began that have followed one another since all was sent.
+    first: Option<Instant>,
+    /// What can wait does so until the turn is over.
+    all_wait: bool,
 }
 
 impl Readers {
+    /// Some more were told: it is their turn, too. All wait for them unless they have waited for others long enough.
+    fn begin(&mut self, now: Instant) {
+        if self.turn.is_none() {
+            let first = *self.first.get_or_insert(now);
+            self.turn = Some(now + READERS_TURN);
+            self.all_wait = now.saturating_since(first) < READERS_TURN;
+        }
+    }
+
+    /// One of them has acted, or time has passed.
+    fn end(&mut self) {
+        (self.turn, self.untouched, self.all_wait) = (None, 0, false);
+    }
+
     /// It is their turn, and they have as much to read as a round receives.
     fn have_enough(&self) -> bool {
         self.turn.is_some() && self.untouched >= ROUND_BYTES
@@ -224,7 +243,7 @@ impl Driver {
         let now = self.shared.clock.now();
         let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer.has_fired(Some(until), now, cx);
         if !is_theirs {
-            self.readers = Readers::default();
+            self.readers.end();
         }
         is_theirs
     }
@@ -252,7 +271,7 @@ impl Driver {
                 return Ok(Poll::Pending);
             }
             if self.readers.turn.is_some_and(|until| round.next_timeout == Some(until)) {
-                self.readers = Readers::default();
+                self.readers.end();
             }
         }
         cx.waker().wake_by_ref();
@@ -268,7 +287,7 @@ impl Driver {
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
         if inner.is_driver_roused() {
-            self.readers = Readers::default();
+            self.readers.end();
             // What applications themselves have brought about gives nobody else a turn.
             inner.take_events(&mut self.woken);
         }
@@ -282,12 +301,11 @@ impl Driver {
             inner.stack.on_timeout(now);
         }
         inner.take_events(&mut self.woken);
-        if self.woken.len() > known && self.readers.turn.is_none() {
-            self.readers.turn = Some(now + READERS_TURN);
+        if self.woken.len() > known {
+            self.readers.begin(now);
         }
-        let is_their_turn = self.readers.turn.is_some();
-        if !is_their_turn || inner.stack.is_hurried() {
-            if is_their_turn {
+        if !self.readers.all_wait || inner.stack.is_hurried() {
+            if self.readers.all_wait {
                 self.outgoing.fill_hurried(&mut inner.stack, now);
             } else if self.gathers {
                 self.flushed = false;
@@ -307,12 +325,13 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        // Who has a turn is about to touch what was touched now; the end of the turn is early enough to look at timers.
-        if self.readers.turn.is_some() {
+        // Who is waited for is about to touch what was touched now; the end of the turn is early enough to look at timers.
+        if self.readers.all_wait {
             self.due = self.due.filter(|due| *due > now);
         } else {
             inner.stack.note_deadlines();
             self.due = inner.stack.next_timeout();
+            self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }
         let due = self.due.map(|due| due.max(now + GRANULARITY));
         let round = Round {

@@ -92,3 +92,32 @@ async fn counters_do_not_stay_behind_when_nothing_more_moves() {
     assert_eq!((counted.sent, counted.received), (sent.lock().unwrap().len() as u64, 2), "SYN-ACK; SYN, ACK");
     assert!(counted.sent > 0);
 }
+
+#[tokio::test]
+async fn who_has_something_to_send_waits_no_longer_where_others_always_have_something_to_read() {
+    let (near, far) = MemoryDevice::pair();
+    let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let open = || async {
+        let (asking, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+        (asking.unwrap(), accepted.unwrap().0)
+    };
+    let (mut asking, mut answering) = open().await;
+    for _ in 0..64 {
+        let (mut asking, mut reading) = open().await;
+        asking.set_nodelay(true);
+        tokio::spawn(async move {
+            while asking.write_all(&[1; 100]).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+        tokio::spawn(async move { while reading.read(&mut [0; 1000]).await.is_ok() {} });
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for _ in 0..20 {
+        answering.write_all(b"event").await.unwrap();
+        let mut event = [0; 5];
+        let heard = tokio::time::timeout(Duration::from_secs(2), asking.read_exact(&mut event)).await;
+        heard.expect("it is sent").unwrap();
+    }
+}
