@@ -5,6 +5,7 @@
 //! from a descriptor of the system, the timer is one of the system's too: it is set once and lies there until it fires, however
 //! often the thread waits meanwhile. Devices in memory have tokio's, which a test may stop.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -33,8 +34,12 @@ impl Timer {
     /// A timer that is not armed, the system's if `of_system` and there is one to be had.
     pub(crate) fn new(clock: Clock, of_system: bool) -> Timer {
         let system = of_system.then(SystemTimer::new).and_then(Result::ok);
-        let tokio = || Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)));
-        Timer { clock, source: system.map_or_else(tokio, Source::System), armed: None, is_awaited: false }
+        Timer {
+            clock,
+            source: system.map_or_else(Source::tokio, Source::System),
+            armed: None,
+            is_awaited: false,
+        }
     }
 
     /// Arms it for `deadline`; true if it has fired already. To be asked by one task alone, with a time `now` that has come.
@@ -58,18 +63,25 @@ impl Timer {
                     (self.armed, self.is_awaited) = (Some(deadline), false);
                 }
             }
-            self.is_awaited = self.source.poll(cx).is_pending();
-            if self.is_awaited {
-                return false;
-            }
-            if self.armed.take() == Some(deadline) {
-                return true;
+            let polled = self.source.poll(cx);
+            self.is_awaited = polled.is_pending();
+            match polled {
+                Poll::Pending => return false,
+                // There is no descriptor left to wait for it with.
+                Poll::Ready(Err(_)) => (self.source, self.armed) = (Source::tokio(), None),
+                Poll::Ready(Ok(())) if self.armed.take() == Some(deadline) => return true,
+                Poll::Ready(Ok(())) => {}
             }
         }
     }
 }
 
 impl Source {
+    /// A timer of tokio's.
+    fn tokio() -> Source {
+        Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)))
+    }
+
     fn set(&mut self, deadline: Instant, clock: Clock) {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().reset(clock.wake_at(deadline)),
@@ -78,11 +90,10 @@ impl Source {
     }
 
     /// Ready when it has fired; tokio has come round to its events by then, and so to all tasks that were ready.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Source::Tokio(sleep) => sleep.as_mut().poll(cx),
-            // Where nobody tells of descriptors any more, the driver learns that from its device.
-            Source::System(timer) => timer.poll_fired(cx).map(drop),
+            Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),
+            Source::System(timer) => timer.poll_fired(cx),
         }
     }
 }
