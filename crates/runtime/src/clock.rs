@@ -1,7 +1,7 @@
 //! The one clock of a runtime: tokio's monotonic clock, in the microseconds that the core counts in.
 //!
 //! The core cannot name a clock (see `brisk_tcp::time`); this is where its `Instant`s come from. Built on tokio's clock so
-//! that a test with paused time drives the stacks too.
+//! that a test with paused time drives the stacks too, over devices in memory (see `timer`).
 
 use std::time::Duration;
 

@@ -30,6 +30,10 @@ use crate::waiters::wait;
 ///
 /// Clones are handles to the same host. When the last handle (endpoint, listener or stream) is dropped the driver
 /// finishes what is still to be delivered and then closes the device, without waiting for the end of TIME-WAITs.
+///
+/// Its timers are the system's where its device has a descriptor
+/// ([`Capabilities::descriptor`](brisk_packet_io::Capabilities::descriptor)): tokio's paused time drives endpoints over devices in
+/// memory only.
 #[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
