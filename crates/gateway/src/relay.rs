@@ -165,8 +165,7 @@ pub(crate) async fn carry(
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
-    let doings = Doings::new(&told_first);
-    let preparation = Preparation(AtomicBool::new(unprepared));
+    let doings = Doings { unprepared: AtomicBool::new(unprepared), ..Doings::new(&told_first) };
     if access.spoke_first.is_some() {
         let _ = doings.first.set(Side::Kernel);
         doings.activity.moved();
@@ -182,7 +181,7 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(preparation.of(kernel.split()), first, hop.split(), ends, &doings).await
+        relay(kernel.split(), first, hop.split(), ends, &doings).await
     };
     let spoke = doings.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
@@ -221,56 +220,24 @@ pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
 }
 
-/// Preparing a kernel socket that we have opened takes five system calls. Most connections to an origin are one request and
-/// one answer, both on their way at once, and end before any of it matters: so it is done when there is to be waited for
-/// something, or when there is more to say.
-#[derive(Debug)]
-struct Preparation(AtomicBool);
-
-impl Preparation {
-    fn of<'a>(
-        &'a self,
-        (read, write): (tcp::ReadHalf<'a>, tcp::WriteHalf<'a>),
-    ) -> (KernelRead<'a>, KernelWrite<'a>) {
-        (KernelRead(read, self), KernelWrite(write, self))
-    }
-
-    fn is_due(&self, socket: &TcpStream) {
-        if self.0.swap(false, Ordering::Relaxed) {
-            prepare(socket);
-        }
-    }
-}
-
 /// The reading half of a connection that can be watched while nobody reads.
 pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
 
-    /// Nothing is there to be read: it is going to be waited for.
-    fn waits(&self) {}
-}
-
-/// That of a kernel socket.
-struct KernelRead<'a>(tcp::ReadHalf<'a>, &'a Preparation);
-
-impl AsyncRead for KernelRead<'_> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
+    /// It, if it is one of the kernel's.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
     }
 }
 
-impl Source for KernelRead<'_> {
+impl Source for tcp::ReadHalf<'_> {
     async fn failed(&self) -> io::Error {
-        failed(self.0.as_ref()).await
+        failed(self.as_ref()).await
     }
 
-    fn waits(&self) {
-        self.1.is_due(self.0.as_ref());
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
     }
 }
 
@@ -281,34 +248,16 @@ pub(crate) trait Sink: AsyncWrite + Unpin {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// Where everything was read, dropping the connection says the end as a shutdown does.
-    fn ends_when_dropped(&self) -> bool {
-        false
+    /// It, if it is one of the kernel's. Where everything was read, dropping that says the end as a shutdown does.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
     }
 }
 
-/// That of a kernel socket.
-struct KernelWrite<'a>(tcp::WriteHalf<'a>, &'a Preparation);
-
-impl AsyncWrite for KernelWrite<'_> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.1.is_due(self.0.as_ref());
-        Pin::new(&mut self.0).poll_write(cx, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-impl Sink for KernelWrite<'_> {
+impl Sink for tcp::WriteHalf<'_> {
     /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
-        let socket: &TcpStream = self.0.as_ref();
+        let socket: &TcpStream = (*self).as_ref();
         let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
         loop {
             ready!(socket.poll_write_ready(cx))?;
@@ -319,8 +268,8 @@ impl Sink for KernelWrite<'_> {
         }
     }
 
-    fn ends_when_dropped(&self) -> bool {
-        true
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
     }
 }
 
@@ -364,6 +313,8 @@ struct Doings<'a> {
     activity: Activity,
     /// One direction has ended, and the end was passed on.
     half_done: AtomicBool,
+    /// The kernel's socket still has to be prepared.
+    unprepared: AtomicBool,
 }
 
 impl<'a> Doings<'a> {
@@ -373,6 +324,18 @@ impl<'a> Doings<'a> {
             told,
             activity: Activity::begin(),
             half_done: AtomicBool::new(false),
+            unprepared: AtomicBool::new(false),
+        }
+    }
+
+    /// Something is waited for, or more is to be said: prepares a socket of the kernel that we have opened, if it is that. It takes
+    /// five system calls, and most connections to an origin are one request and one answer, both on their way at once, and
+    /// end before any of it matters.
+    fn prepare(&self, socket: Option<&TcpStream>) {
+        if let Some(socket) = socket
+            && self.unprepared.swap(false, Ordering::Relaxed)
+        {
+            prepare(socket);
         }
     }
 
@@ -396,6 +359,9 @@ async fn pump(
         if taken > 0 {
             doings.read(from_side);
         }
+        if !rest.is_empty() {
+            doings.prepare(to.socket());
+        }
         tokio::select! {
             biased;
             written = pass(&mut to, &rest) => written.map_err(|error| (to_side, error))?,
@@ -418,16 +384,16 @@ async fn pump(
         rest = Vec::new();
         let sides = (from_side, to_side);
         (taken, behind) = poll_fn(|cx| {
-            let copied = copy(cx, sides, &mut from, &mut to, &mut rest);
+            let copied = copy(cx, sides, &mut from, &mut to, &mut rest, doings);
             if copied.is_pending() {
-                from.waits();
+                doings.prepare(from.socket());
             }
             copied
         })
         .await?;
     }
     doings.activity.ended();
-    if to.ends_when_dropped() && doings.half_done.load(Ordering::Relaxed) {
+    if to.socket().is_some() && doings.half_done.load(Ordering::Relaxed) {
         // This was all, and whoever called drops it.
         return Ok(());
     }
@@ -468,6 +434,7 @@ fn copy(
     from: &mut impl Source,
     to: &mut impl Sink,
     rest: &mut Vec<u8>,
+    doings: &Doings<'_>,
 ) -> Poll<Result<(usize, Behind), (Side, io::Error)>> {
     with_chunk(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
@@ -478,7 +445,10 @@ fn copy(
         while written < read.len() {
             let write = match behind {
                 Behind::End => to.poll_write_last(cx, &read[written..]),
-                Behind::Open | Behind::Failed(_) => Pin::new(&mut *to).poll_write(cx, &read[written..]),
+                Behind::Open | Behind::Failed(_) => {
+                    doings.prepare(to.socket());
+                    Pin::new(&mut *to).poll_write(cx, &read[written..])
+                }
             };
             match write {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err((to_side, io::ErrorKind::WriteZero.into()))),
@@ -606,9 +576,8 @@ mod tests {
             let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
             origin.write_all(&said).await.unwrap();
             drop(origin);
-            let (doings, prepared) = (doings(), Preparation(AtomicBool::new(false)));
-            let halves = (prepared.of(kernel.split()), halves(hop));
-            let relaying = relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings);
+            let doings = doings();
+            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
             let reading = async {
                 let mut heard = Vec::new();
                 client.read_to_end(&mut heard).await.unwrap();
@@ -634,9 +603,7 @@ mod tests {
     async fn an_origin_that_has_ended_hears_the_end_when_the_connection_is_dropped() {
         let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
         let relaying = tokio::spawn(async move {
-            let preparation = Preparation(AtomicBool::new(true));
-            let halves = (preparation.of(kernel.split()), halves(hop));
-            relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings()).await
+            relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings()).await
         });
         origin.write_all(b"all there is").await.unwrap();
         origin.shutdown().await.unwrap();
@@ -664,9 +631,8 @@ mod tests {
                 }
             }
             client.write_all(more.as_bytes()).await.unwrap();
-            let (preparation, doings) = (Preparation(AtomicBool::new(true)), doings());
-            let halves = (preparation.of(kernel.split()), halves(hop));
-            let relaying = relay(halves.0, Vec::new(), halves.1, std::future::pending(), &doings);
+            let doings = Doings { unprepared: AtomicBool::new(true), ..doings() };
+            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
             assert!(tokio::time::timeout(Duration::from_millis(50), relaying).await.is_err());
             let is_prepared = kernel.nodelay().unwrap();
             assert_eq!(is_prepared, socket2::SockRef::from(&kernel).keepalive().unwrap());

@@ -108,6 +108,9 @@ impl Outgoing {
 
     /// Takes from the stack what should not wait, as far as there is room.
     fn fill_hurried(&mut self, stack: &mut Stack, now: Instant) {
+        if !stack.is_hurried() {
+            return;
+        }
         self.fill_with(|buffer| stack.poll_hurried(now, buffer));
     }
 
@@ -278,12 +281,16 @@ impl Driver {
         Ok(Poll::Pending)
     }
 
+    fn is_readable(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        match self.device.poll_readable(cx) {
+            Poll::Ready(ready) => ready.map(|()| true),
+            Poll::Pending => Ok(false),
+        }
+    }
+
     /// One hold of the lock: packets in, timers, packets out (into `outgoing`), events.
     fn round(&mut self, cx: &mut Context<'_>) -> io::Result<Round> {
-        let readable = match self.device.poll_readable(cx) {
-            Poll::Ready(ready) => ready.map(|()| true)?,
-            Poll::Pending => false,
-        };
+        let readable = self.is_readable(cx)?;
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
         if inner.is_driver_roused() {
@@ -304,17 +311,15 @@ impl Driver {
         if self.woken.len() > known {
             self.readers.begin(now);
         }
-        if !self.readers.all_wait || inner.stack.is_hurried() {
-            if self.readers.all_wait {
-                self.outgoing.fill_hurried(&mut inner.stack, now);
-            } else if self.gathers {
+        match (self.readers.all_wait, self.gathers) {
+            (true, _) => self.outgoing.fill_hurried(&mut inner.stack, now),
+            (false, true) => {
                 self.flushed = false;
                 self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
-            } else {
-                self.outgoing.fill(&mut inner.stack, now);
             }
-            inner.take_events(&mut self.woken);
+            (false, false) => self.outgoing.fill(&mut inner.stack, now),
         }
+        inner.take_events(&mut self.woken);
         // What was received may have been handed over to another queue.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.look(&*self.device, moved, now) {
@@ -333,17 +338,22 @@ impl Driver {
             self.due = inner.stack.next_timeout();
             self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }
-        let due = self.due.map(|due| due.max(now + GRANULARITY));
         let round = Round {
             more: readable || stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
-            next_timeout: due.into_iter().chain(self.readers.turn).chain(self.counting.due()).min(),
+            next_timeout: self.next_timeout(now),
             now,
             done: idle && !inner.has_handles() && !stack_has_more && self.readers.turn.is_none(),
         };
         drop(inner);
         self.woken.drain(..).for_each(Waker::wake);
         Ok(round)
+    }
+
+    /// When to wake though nothing happens.
+    fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let due = self.due.map(|due| due.max(now + GRANULARITY));
+        due.into_iter().chain(self.readers.turn).chain(self.counting.due()).min()
     }
 
     /// Sends what is outgoing; true if the device takes no more for now (and will wake us).

@@ -158,9 +158,7 @@ impl Inner {
             self.connections.resize_with(id.place() + 1, || None);
         }
         let at = &mut self.connections[id.place()];
-        if at.as_ref().is_none_or(|(known, _)| *known != id) {
-            *at = None;
-        }
+        at.take_if(|(known, _)| *known != id);
         let (_, waiting) = at.get_or_insert_with(|| (id, Waiting::default()));
         waiting
     }

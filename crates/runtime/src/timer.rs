@@ -60,7 +60,7 @@ impl Timer {
                 Some(_) => {}
                 None => {
                     self.source.set(deadline, self.clock);
-                    (self.armed, self.is_awaited) = (Some(deadline), false);
+                    self.armed = Some(deadline);
                 }
             }
             let polled = self.source.poll(cx);
@@ -142,6 +142,21 @@ mod tests {
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(far), Instant::ZERO, cx))).await);
             fired(&mut timer, Instant::from_millis(30)).await;
             assert!(clock.now() < Instant::from_millis(30_000));
+        }
+    }
+
+    #[tokio::test]
+    async fn it_fires_also_after_it_fired_when_nobody_waited_for_it() {
+        for of_system in [false, true] {
+            let mut timer = Timer::new(Clock::start(), of_system);
+            let soon = Instant::from_millis(2);
+            assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(soon), Instant::ZERO, cx))).await);
+            assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(None, Instant::ZERO, cx))).await);
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            let deadline = Instant::from_millis(30);
+            let waiting = fired(&mut timer, deadline);
+            tokio::time::timeout(std::time::Duration::from_secs(5), waiting).await.expect("it fires");
+            assert!(timer.clock.now() >= deadline);
         }
     }
 

@@ -178,11 +178,8 @@ impl Stack {
         let is_lent = lent.is_some();
         if is_lent {
             connection.lend_packet(lent);
-        } else if takes_memory
-            && !no_memory
-            && let Some(storage) = self.spares.take(connection.wanted_storage())
-        {
-            connection.lend_storage(storage);
+        } else if takes_memory && !no_memory {
+            self.spares.lend(connection);
         }
         let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
         let taken = if no_memory { &bare } else { arrived };

@@ -281,10 +281,8 @@ impl Stack {
         let place = self.spares.take_place();
         let mut connection = Connection::accept(place, tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
-        if matches!(verdict, Some(Verdict::Accept { .. }))
-            && let Some(storage) = self.spares.take(connection.wanted_storage())
-        {
-            connection.lend_storage(storage);
+        if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
+            self.spares.lend(&mut connection);
         }
         let ticket = verdict
             .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::parking::Look;
 use super::{ConnId, Stack};
+use crate::connection::Connection;
 use crate::error::ReadError;
 use crate::time::Instant;
 
@@ -13,19 +14,7 @@ impl Stack {
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable) follows.
     pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
-        if let Look::Copy(mut copy) = slot.connection.look() {
-            return copy.read(buffer, now);
-        }
-        let connection = slot.connection.wake();
-        let has_some = connection.readable() > 0;
-        let read = connection.read(buffer, now);
-        // A vain look changes nothing.
-        if has_some {
-            self.settle(id, now);
-        }
-        read
+        self.take(id, now, |connection| connection.read(buffer, now))
     }
 
     /// Takes received bytes, at most `most`, without a copy where they lie in a packet that was
@@ -39,18 +28,28 @@ impl Stack {
     /// # Errors
     /// As [`Stack::read`].
     pub fn read_bytes(&mut self, id: ConnId, most: usize, now: Instant) -> Result<Bytes, ReadError> {
+        self.take(id, now, |connection| connection.read_bytes(most, now))
+    }
+
+    fn take<T>(
+        &mut self,
+        id: ConnId,
+        now: Instant,
+        read: impl FnOnce(&mut Connection) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        // As in `read`.
+        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
         if let Look::Copy(mut copy) = slot.connection.look() {
-            return copy.read_bytes(most, now);
+            return read(&mut copy);
         }
         let connection = slot.connection.wake();
         let has_some = connection.readable() > 0;
-        let read = connection.read_bytes(most, now);
+        let taken = read(connection);
+        // A vain look changes nothing.
         if has_some {
             self.settle(id, now);
         }
-        read
+        taken
     }
 
     /// Copies received bytes without taking them; 0 is the end of the stream.

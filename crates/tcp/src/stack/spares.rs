@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::parking::Seat;
-use crate::connection::Place;
+use crate::connection::{Connection, Place};
 use crate::receive::FIRST_STORAGE;
 
 /// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer is, bytes.
@@ -138,6 +138,13 @@ impl Spares {
             FIRST_STORAGE => self.first.take_if(|_| true),
             LEAST.. => self.bulk.take_if(|size| size <= wanted.saturating_mul(4)),
             _ => None,
+        }
+    }
+
+    /// Lends a connection storage for what it is about to receive, if there is any.
+    pub(super) fn lend(&mut self, connection: &mut Connection) {
+        if let Some(storage) = self.take(connection.wanted_storage()) {
+            connection.lend_storage(storage);
         }
     }
 
