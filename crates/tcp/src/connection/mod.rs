@@ -318,6 +318,16 @@ impl Connection {
         self.events != Events::default()
     }
 
+    /// True if nothing has happened that the stack around it would have to follow up but for memory and Fast Open.
+    pub(crate) fn is_quiet(&self, now: Instant) -> bool {
+        !self.has_events()
+            && self.closed.is_none()
+            && !self.has_drained_storage()
+            && !self.may_have_gentle_news()
+            && !self.owes_path_report(now)
+            && !self.wants_one_time_cookie()
+    }
+
     /// The events since the last call.
     pub(crate) fn take_events(&mut self) -> Events {
         core::mem::take(&mut self.events)

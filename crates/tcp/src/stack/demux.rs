@@ -5,6 +5,7 @@
 //! table grows without a look at the connections.
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,11 +23,21 @@ pub struct FourTuple {
     pub remote: SocketAddr,
 }
 
+/// An IPv4 four-tuple in two words: addresses and ports.
+type V4 = (u64, u32);
+
 impl FourTuple {
     /// The four-tuple of these ends, in the one form that compares equal however they were written:
     /// no flow label, no scope, IPv4 as IPv4.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         FourTuple { local: canonical(local), remote: canonical(remote) }
+    }
+
+    /// The addresses and the ports of both ends, ours first, if they are IPv4.
+    fn v4(&self) -> Option<V4> {
+        let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (self.local, self.remote) else { return None };
+        let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
+        Some((addresses, self.ports()))
     }
 
     /// Both ports in a word, ours first.
@@ -127,15 +138,11 @@ impl KeyedHash {
         KeyedHash(Chance::new(seed, Purpose::Demux).key())
     }
 
-    /// The hash of a four-tuple, by which every packet is looked up: for IPv4 of its twelve bytes at once.
-    fn of(&self, tuple: &FourTuple) -> u64 {
-        let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (tuple.local, tuple.remote) else {
-            return self.hash_one(tuple);
-        };
-        let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
+    /// The hash of the twelve bytes of an IPv4 four-tuple, at once.
+    fn of_v4(&self, (addresses, ports): V4) -> u64 {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&addresses.to_le_bytes());
-        bytes[8..].copy_from_slice(&tuple.ports().to_le_bytes());
+        bytes[8..].copy_from_slice(&ports.to_le_bytes());
         self.build_hasher().hash(&bytes)
     }
 }
@@ -199,6 +206,9 @@ impl From<&CompactTuple> for FourTuple {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
+    /// The IPv4 four-tuple that was asked for last, and its hash: a packet that opens or ends a connection has the table asked
+    /// and changed several times.
+    last: Cell<Option<(V4, u32)>>,
     entries: HashTable<Entry>,
 }
 
@@ -218,7 +228,7 @@ impl Entry {
 impl Demux {
     /// The table with this hash and these entries, of which there are none.
     pub(crate) fn new(hash: KeyedHash, entries: HashTable<Entry>) -> Self {
-        Demux { hash, entries }
+        Demux { hash, last: Cell::new(None), entries }
     }
 
     /// The entries of a table that is no longer needed, emptied.
@@ -234,12 +244,23 @@ impl Demux {
     }
 
     fn entry(&self, tuple: &FourTuple, target: Target) -> Entry {
-        Entry { hash: self.hash.of(tuple) as u32, target: target.pack() }
+        Entry { hash: self.hash_of(tuple), target: target.pack() }
+    }
+
+    /// The half of the hash of `tuple` that is kept.
+    fn hash_of(&self, tuple: &FourTuple) -> u32 {
+        let Some(v4) = tuple.v4() else { return self.hash.hash_one(tuple) as u32 };
+        if let Some((_, hash)) = self.last.get().filter(|(last, _)| *last == v4) {
+            return hash;
+        }
+        let hash = self.hash.of_v4(v4) as u32;
+        self.last.set(Some((v4, hash)));
+        hash
     }
 
     /// Where `tuple` leads to. `is_of`: the tuple of this target is the one that is looked for.
     pub(crate) fn get(&self, tuple: &FourTuple, is_of: impl Fn(Target) -> bool) -> Option<Target> {
-        let sought = Entry { hash: self.hash.of(tuple) as u32, target: 0 };
+        let sought = Entry { hash: self.hash_of(tuple), target: 0 };
         let found = self
             .entries
             .find(sought.spread(), |known| known.hash == sought.hash && is_of(Target::unpack(known.target)));
@@ -355,7 +376,8 @@ mod tests {
         let tuple =
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 81)));
         assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).hash_one(tuple));
-        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).of(&tuple));
+        let v4 = tuple.v4().expect("it is IPv4");
+        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).of_v4(v4));
         assert_ne!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(2).hash_one(tuple));
     }
 }

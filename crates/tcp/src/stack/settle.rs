@@ -88,7 +88,7 @@ pub(crate) struct Slot {
 }
 
 /// What there is to do about a connection that was touched; mostly nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct News {
     storage: bool,
     memory: bool,
@@ -97,13 +97,24 @@ struct News {
     fast_open: bool,
     gentle: bool,
     path: bool,
-    over: bool,
 }
 
 impl Slot {
     /// It is on the list of those that may have something to send.
     pub(super) fn is_listed(&self) -> bool {
         self.listing != Listing::Off
+    }
+
+    /// True if there is surely nothing to do about the connection that was touched, as mostly: every line of [`Slot::news`] is no.
+    #[inline]
+    fn is_quiet(&self, now: Instant) -> bool {
+        let Some(connection) = self.connection.awake() else { return true };
+        debug_assert!(
+            connection.close_reason().is_some() || !connection.is_done(),
+            "it is over and nobody says why"
+        );
+        let same = self.memory == connection.memory() && self.repair_memory == connection.repair_memory();
+        same && self.asker.is_none() && self.ticket.is_none() && connection.is_quiet(now)
     }
 
     fn news(&self, now: Instant) -> News {
@@ -117,7 +128,6 @@ impl Slot {
             fast_open: self.asker.is_some() || self.ticket.is_some() || connection.wants_one_time_cookie(),
             gentle: connection.may_have_gentle_news(),
             path: connection.owes_path_report(now),
-            over: connection.is_done(),
         }
     }
 }
@@ -290,13 +300,16 @@ impl Stack {
 
     fn follow_up(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
-        let Some(news) = self.slots.at(id).map(|slot| slot.news(now)) else { return };
-        if news != News::default() || !self.memory_waiters.is_empty() || self.config.observe {
-            self.pass_on(id, news, now);
+        let Some(slot) = self.slots.at(id) else { return };
+        if slot.is_quiet(now) && self.memory_waiters.is_empty() && !self.config.observe {
+            return;
         }
+        let news = slot.news(now);
+        self.pass_on(id, news, now);
     }
 
     /// Does what there is to do about a connection.
+    #[inline(never)]
     fn pass_on(&mut self, id: ConnId, news: News, now: Instant) {
         if news.storage {
             self.take_storage(id);
