@@ -300,6 +300,46 @@ impl Connection {
         })
     }
 
+    /// Waits for room, and writes what fits of `bytes`, off their front, from where they lie.
+    pub(crate) async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
+        self.wait(|cx, waiter| self.poll_give(waiter, cx, bytes)).await
+    }
+
+    pub(crate) fn poll_write_bytes(
+        &self,
+        cx: &mut Context<'_>,
+        bytes: &mut Bytes,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_give(Waiter::POLL, cx, bytes)
+    }
+
+    fn poll_give(&self, waiter: Waiter, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            inner.check_driver()?;
+            match inner.stack.write_bytes(self.id, bytes, now).map_err(error::write) {
+                Ok(count) => {
+                    turn.made_progress();
+                    Poll::Ready(Ok(count))
+                }
+                Err(Some(error)) => Poll::Ready(Err(error)),
+                Err(None) => {
+                    inner.waiting(self.id).writers.add(waiter, cx);
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) async fn write_all_bytes(&self, mut bytes: Bytes) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.write_bytes(&mut bytes).await?;
+        }
+        Ok(())
+    }
+
     /// A FIN follows what is queued. Like `shutdown(2)`, it does not wait for the peer.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         let now = self.shared.clock.now();

@@ -125,6 +125,22 @@ impl OwnedWriteHalf {
         self.shutdown_on_drop = false;
     }
 
+    /// As [`TcpStream::write_bytes`].
+    ///
+    /// # Errors
+    /// As writing.
+    pub async fn write_bytes(&mut self, bytes: &mut Bytes) -> io::Result<usize> {
+        self.connection.write_bytes(bytes).await
+    }
+
+    /// As [`TcpStream::write_all_bytes`].
+    ///
+    /// # Errors
+    /// As writing.
+    pub async fn write_all_bytes(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.connection.write_all_bytes(bytes).await
+    }
+
     /// As [`TcpStream::abort`].
     pub fn abort(&self) {
         self.connection.abort();

@@ -89,6 +89,33 @@ impl TcpStream {
         self.connection.poll_read_bytes(cx, most)
     }
 
+    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; answers how many. A run of 4 kB
+    /// and more is not copied: it leaves from where it lies, and is let go of when the peer has acknowledged it.
+    ///
+    /// It counts with its length in the send buffer and in [`max_buffer_bytes`](crate::Builder::max_buffer_bytes); but what is
+    /// a part of a longer buffer keeps that whole buffer for so long. When the future is dropped, what is gone from `bytes` is
+    /// on its way.
+    ///
+    /// # Errors
+    /// As writing.
+    pub async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
+        self.connection.write_bytes(bytes).await
+    }
+
+    /// As [`write_bytes`](TcpStream::write_bytes), for use in a `poll` function.
+    pub fn poll_write_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<usize>> {
+        self.connection.poll_write_bytes(cx, bytes)
+    }
+
+    /// Sends all of `bytes`, as [`write_bytes`](TcpStream::write_bytes) does. When the future is dropped before it is done, nobody
+    /// knows how many of them are on their way.
+    ///
+    /// # Errors
+    /// As writing.
+    pub async fn write_all_bytes(&self, bytes: Bytes) -> io::Result<()> {
+        self.connection.write_all_bytes(bytes).await
+    }
+
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&self, nodelay: bool) {
         self.connection.set_nodelay(nodelay);

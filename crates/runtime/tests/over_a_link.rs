@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, TcpListener, TcpStream, memory};
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SEED: u64 = 7;
@@ -103,6 +104,50 @@ async fn bytes_that_are_taken_as_they_lie_are_the_stream() {
     client.abort();
     let error = reading.read_bytes(9).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// Writes all in pieces of many lengths: some in one go, some by what fits, some that are copied.
+async fn write_in_bytes(stream: &TcpStream, mut data: Bytes) {
+    for len in [100_000, 7, 4_096, 1_500, 9_000].into_iter().cycle() {
+        let mut piece = data.split_to(len.min(data.len()));
+        match len {
+            _ if piece.is_empty() => return,
+            9_000 => stream.write_all_bytes(piece).await.unwrap(),
+            _ => {
+                while !piece.is_empty() {
+                    assert!(stream.write_bytes(&mut piece).await.unwrap() > 0);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_given_away_are_the_stream() {
+    let (a, b) = memory::network(&link("--rtt 20ms --loss 1% --reorder 1%,3ms"), SEED).unwrap();
+    let (client, server) = pair(&a, &b).await;
+    let data = Bytes::from(pattern(1_000_000, 7));
+    let writing = async {
+        write_in_bytes(&client, data.clone()).await;
+        client.handle().shutdown().unwrap();
+    };
+    let ((), received) = tokio::join!(writing, read_in_bytes(server));
+    assert!(received == data, "seed {SEED}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(data.is_unique(), "nobody holds it when all is acknowledged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_bytes_to_a_connection_that_was_reset_is_an_error() {
+    let (a, b) = memory::network(&link("--rtt 20ms"), SEED).unwrap();
+    let (client, server) = pair(&a, &b).await;
+    let (_reading, mut writing) = client.into_split();
+    server.abort();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut body = Bytes::from(pattern(10_000, 8));
+    assert_eq!(writing.write_bytes(&mut body).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(body.len(), 10_000, "nothing of it is gone");
+    assert!(writing.write_all_bytes(body).await.is_err());
 }
 
 /// A lost acknowledgement must not be the only one of its flight (RFC 5681 section 4.2).

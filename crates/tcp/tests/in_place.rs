@@ -1,11 +1,14 @@
-//! Super-packets whose payload stays in the send queue are, put together, the packets that leave whole.
+//! Super-packets whose payload stays in the send queue are, put together, the packets that leave whole; and it does not matter
+//! whether what they carry was copied or given away.
 
 use std::net::SocketAddr;
 
+use brisk_tcp::error::WriteError;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::time::{Duration, Instant};
-use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, Stack, StackConfig};
 use brisk_wire::ChecksumCheck;
+use bytes::Bytes;
 
 /// All that is to be transferred.
 const BYTES: usize = 300_000;
@@ -15,8 +18,44 @@ fn stack(address: &str, seed: u64) -> Stack {
     Stack::new(StackConfig { addresses, max_super_segment: 65_000, ..StackConfig::default() }, seed).unwrap()
 }
 
+/// How the server's program writes.
+#[derive(Clone, Copy, PartialEq)]
+enum Writing {
+    /// As much as fits, which is copied.
+    Copied,
+    /// The same in runs of many lengths.
+    InRuns,
+    /// The same, and those of 4 kB and more are given away.
+    Given,
+}
+
+impl Writing {
+    /// Writes what fits from byte `from` on.
+    fn write(self, server: &mut Stack, id: ConnId, content: &[u8], mut from: usize, now: Instant) -> usize {
+        for len in [90_000, 3, 5_000, 700, 30_000, 4_096, 4_095].into_iter().cycle() {
+            let run = content.get(from..content.len().min(from + len)).unwrap();
+            let taken = match self {
+                Writing::Copied => server.write(id, &content[from..], now),
+                Writing::InRuns => server.write(id, run, now),
+                Writing::Given => {
+                    let mut run = Bytes::copy_from_slice(run);
+                    let before = run.clone();
+                    let taken = server.write_bytes(id, &mut run, now);
+                    assert_eq!(run, before[taken.unwrap_or(0)..]);
+                    taken
+                }
+            };
+            match taken {
+                Ok(taken) if taken > 0 => from += taken,
+                Ok(_) | Err(_) => break,
+            }
+        }
+        from
+    }
+}
+
 /// What the server sends for a download, packet by packet, and how many of them lay in two places.
-fn download(in_place: bool) -> (Vec<Vec<u8>>, usize) {
+fn download(in_place: bool, writing: Writing) -> (Vec<Vec<u8>>, usize) {
     let (mut client, mut server) = (stack("192.0.2.1", 1), stack("192.0.2.2", 2));
     let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
     let listener = server.listen(remote, ListenConfig::default()).unwrap();
@@ -33,7 +72,7 @@ fn download(in_place: bool) -> (Vec<Vec<u8>>, usize) {
         }
         writer = writer.or_else(|| server.accept(listener).map(|(id, _)| id));
         if let Some(id) = writer {
-            written += server.write(id, &content[written..], now).unwrap_or(0);
+            written = writing.write(&mut server, id, &content, written, now);
         }
         loop {
             let transmit = match in_place {
@@ -62,8 +101,75 @@ fn download(in_place: bool) -> (Vec<Vec<u8>>, usize) {
 
 #[test]
 fn what_is_gathered_is_byte_for_byte_what_leaves_whole() {
-    let ((whole, none), (gathered, apart)) = (download(false), download(true));
+    let ((whole, none), (gathered, apart)) =
+        (download(false, Writing::Copied), download(true, Writing::Copied));
     assert_eq!(none, 0);
     assert!(apart > 3, "{apart} of {} packets lay in two places", gathered.len());
     assert_eq!(whole, gathered);
+}
+
+#[test]
+fn what_is_given_leaves_as_what_is_copied() {
+    let (copied, _) = download(false, Writing::InRuns);
+    let (given, _) = download(false, Writing::Given);
+    assert!(copied == given);
+    // That it is the same stream is said in there.
+    let (gathered, apart) = download(true, Writing::Given);
+    assert!(apart > 3, "{apart} of {} packets lay in two places", gathered.len());
+}
+
+#[test]
+fn what_is_given_lies_where_it_lay_until_it_is_acknowledged() {
+    let (mut client, mut server) = (stack("192.0.2.1", 1), stack("192.0.2.2", 2));
+    let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
+    let listener = server.listen(remote, ListenConfig::default()).unwrap();
+    let now = Instant::ZERO;
+    let (reader, _) = client.connect_with_data(remote, b"x", &ConnectConfig::default(), now).unwrap();
+    let mut packet = Vec::new();
+    let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: None };
+    let pass = |from: &mut Stack, to: &mut Stack, packet: &mut Vec<u8>| {
+        while from.poll_transmit(now, packet).is_some() {
+            to.on_packet(packet, rx, now);
+        }
+    };
+    for _ in 0..2 {
+        pass(&mut client, &mut server, &mut packet);
+        pass(&mut server, &mut client, &mut packet);
+    }
+    let (writer, _) = server.accept(listener).unwrap();
+    server.read(writer, &mut [0; 9], now).unwrap();
+    let before = server.memory();
+    let (body, few) = (Bytes::from(vec![7; 9_000]), Bytes::from_static(&[8; 4_095]));
+    assert_eq!(server.write_bytes(writer, &mut body.clone(), now), Ok(9_000));
+    assert_eq!(server.memory(), before + 9_000, "it counts");
+    assert!(!body.is_unique(), "the stack holds it, and no copy");
+    assert_eq!(server.write_bytes(writer, &mut few.clone(), now), Ok(4_095));
+    let transmit = server.poll_transmit_in_place(now, &mut packet).unwrap();
+    let [first, second] = server.payload(&transmit);
+    assert_eq!(first.as_ptr(), body.as_ptr());
+    assert!(second.iter().all(|byte| *byte == 8) && first.len() + second.len() == 9_000 + 4_095);
+    packet.extend([first, second].concat());
+    client.on_packet(&packet, Rx { segment_size: transmit.segment_size, ..rx }, now);
+    let mut read = vec![0; 20_000];
+    assert_eq!(client.read(reader, &mut read, now), Ok(9_000 + 4_095));
+    pass(&mut client, &mut server, &mut packet);
+    assert!(body.is_unique(), "it is let go of");
+    assert!(server.memory() < before + 9_000);
+}
+
+#[test]
+fn what_is_given_waits_for_memory_as_what_is_copied() {
+    let addresses = vec!["192.0.2.1".parse().unwrap()];
+    let config = StackConfig { addresses, max_buffer_bytes: 16_000, ..StackConfig::default() };
+    let mut stack = Stack::new(config, 1).unwrap();
+    let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
+    let id = stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap();
+    let mut body = Bytes::from(vec![7; 20_000]);
+    assert_eq!(stack.write_bytes(id, &mut body, Instant::ZERO), Ok(12_000), "a quarter is for what arrives");
+    assert_eq!(stack.write_bytes(id, &mut body, Instant::ZERO), Err(WriteError::WouldBlock));
+    assert_eq!((body.len(), stack.memory()), (8_000, 12_000));
+    stack.abort(id, Instant::ZERO);
+    let refused = stack.write_bytes(id, &mut body, Instant::ZERO);
+    assert!(matches!(refused, Err(WriteError::Closed(_) | WriteError::NoConnection)), "{refused:?}");
+    assert_eq!((body.len(), stack.memory()), (8_000, 0));
 }

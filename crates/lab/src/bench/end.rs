@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::Cores;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use bytes::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,6 +81,8 @@ pub enum Work {
     Delivery,
     /// One connection on which the server does. Unit: a byte.
     Download,
+    /// The same, and a server of ours gives the bytes away instead of having them copied. Unit: a byte.
+    Handover,
     /// Connect, request, response, close by the server; over and over. Unit: one of these.
     Transactions {
         /// Bytes of a request, 16 at least.
@@ -172,6 +175,7 @@ pub(super) enum Head {
     Upload,
     Delivery,
     Download,
+    Handover,
     Exchange { request: u32, response: u32 },
     PingPong,
 }
@@ -186,6 +190,7 @@ impl Head {
             Head::Exchange { request, response } => (2, request, response),
             Head::PingPong => (3, 0, 0),
             Head::Delivery => (4, 0, 0),
+            Head::Handover => (5, 0, 0),
         };
         let mut bytes = [0; Head::LEN];
         for (place, word) in bytes.chunks_exact_mut(4).zip([kind, request, response]) {
@@ -205,6 +210,7 @@ impl Head {
             }),
             3 => Ok(Head::PingPong),
             4 => Ok(Head::Delivery),
+            5 => Ok(Head::Handover),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -282,9 +288,7 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
             let received = (have - Head::LEN) as u64 + behind;
             stream.write_all(&received.to_be_bytes()).await
         }
-        Head::Download => loop {
-            stream.write_all(&PATTERN).await?;
-        },
+        Head::Download | Head::Handover => send(&mut stream, head == Head::Handover).await,
         Head::Exchange { request, response } => {
             while have < request as usize {
                 match stream.read(&mut first).await? {
@@ -328,6 +332,16 @@ async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     }
 }
 
+/// Sends for as long as the other end takes it, ours from where it lies if `in_place`.
+async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
+    loop {
+        match stream {
+            Stream::Ours(ours) if in_place => ours.write_all_bytes(Bytes::from_static(&PATTERN)).await?,
+            Stream::Ours(_) | Stream::Kernel(_) | Stream::Hedged(_) => stream.write_all(&PATTERN).await?,
+        }
+    }
+}
+
 async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
     say("ready")?;
     for line in io::stdin().lock().lines() {
@@ -337,7 +351,8 @@ async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
         let (units, failed) = match work {
             Work::Upload => (client.upload(Head::Upload).await?, 0),
             Work::Delivery => (client.upload(Head::Delivery).await?, 0),
-            Work::Download => (client.download().await?, 0),
+            Work::Download => (client.download(Head::Download).await?, 0),
+            Work::Handover => (client.download(Head::Handover).await?, 0),
             Work::PingPong => (client.ping_pong().await?, 0),
             Work::Transactions { request, response, parallel } => {
                 client.transactions(request, response, parallel).await
@@ -384,8 +399,9 @@ impl Client {
         stream.read_u64().await
     }
 
-    async fn download(&self) -> io::Result<u64> {
-        let mut stream = self.begin(Head::Download).await?;
+    /// `head` asks for a download, in one way or the other.
+    async fn download(&self, head: Head) -> io::Result<u64> {
+        let mut stream = self.begin(head).await?;
         let (mut buffer, mut received) = (vec![0; PIECE], 0);
         while !self.is_over() {
             match stream.read(&mut buffer).await? {
@@ -452,7 +468,8 @@ mod tests {
     #[test]
     fn a_head_survives_its_bytes() {
         let exchange = Head::Exchange { request: 100, response: 5000 };
-        for head in [Head::Upload, Head::Delivery, Head::Download, exchange, Head::PingPong] {
+        let bulk = [Head::Upload, Head::Delivery, Head::Download, Head::Handover];
+        for head in bulk.into_iter().chain([exchange, Head::PingPong]) {
             assert_eq!(Head::parse(&head.encode()).unwrap(), head);
         }
         assert!(Head::parse(&[9; Head::LEN]).is_err());
@@ -478,7 +495,9 @@ mod tests {
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.upload(Head::Delivery).await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
-                assert!(client.download().await.unwrap() > 0);
+                assert!(client.download(Head::Download).await.unwrap() > 0);
+                let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
+                assert!(client.download(Head::Handover).await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.ping_pong().await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };

@@ -277,7 +277,7 @@ impl Step {
     fn of(head: Head) -> Step {
         match head {
             Head::Upload | Head::Delivery => Step::Count(0),
-            Head::Download => Step::Pour,
+            Head::Download | Head::Handover => Step::Pour,
             Head::Exchange { request, response } => {
                 Step::Ask { left: (request as usize).saturating_sub(Head::LEN), answer: response as usize }
             }

@@ -116,7 +116,7 @@ impl RowReport {
             name: row.name,
             what: row.what,
             unit: match row.work {
-                Work::Upload | Work::Delivery | Work::Download => "byte",
+                Work::Upload | Work::Delivery | Work::Download | Work::Handover => "byte",
                 Work::Transactions { .. } => "transaction",
                 Work::PingPong => "round trip",
             },

@@ -114,7 +114,7 @@ impl Connection {
         if fresh {
             self.encode(data, copied, now);
         }
-        self.tell_mechanisms(&sent, data, now);
+        self.tell_mechanisms(&sent, now);
     }
 
     fn account_parity(&mut self, plan: &ParityPlan, now: Instant) {
@@ -151,14 +151,13 @@ impl Connection {
         }
     }
 
-    fn tell_mechanisms(&mut self, sent: &Sent, data: &Data, now: Instant) {
+    fn tell_mechanisms(&mut self, sent: &Sent, now: Instant) {
         if self.mechanisms.is_empty() {
             return;
         }
         let view = self.view();
-        let payload = self.tx.queue.slices(SeqRange::with_len(data.range.start, data.payload_len()));
         for mechanism in &mut self.mechanisms {
-            mechanism.on_sent(sent, payload, &view, now);
+            mechanism.on_sent(sent, &view, now);
         }
     }
 

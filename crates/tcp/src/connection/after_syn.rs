@@ -94,8 +94,7 @@ impl Connection {
             urgent: 0,
             options,
         };
-        let (first, second) = self.tx.queue.slices(range);
-        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
+        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(range), env, out);
     }
 
     pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {

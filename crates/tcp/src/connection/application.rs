@@ -14,28 +14,50 @@ use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::outcome::Arrived;
+use crate::send::bytes::Pieces;
+use crate::send::queue::SendQueue;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 impl Connection {
-    /// The bytes of `range` that the send queue holds, in two pieces.
-    pub(crate) fn queued(&self, range: SeqRange) -> (&[u8], &[u8]) {
-        self.tx.queue.slices(range)
+    /// The bytes of `range` that the send queue holds, in the pieces in which they lie.
+    pub(crate) fn queued(&self, range: SeqRange) -> Pieces<'_> {
+        self.tx.queue.pieces(range)
     }
 
     /// Queues as much of `data` as fits. Data written during the handshake waits for it.
     pub(crate) fn write(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        self.write_with(data.len(), now, |queue| queue.write(data))
+    }
+
+    /// As [`Connection::write`] of at most `most` bytes, which are taken off the front of `data` and stay where they lie.
+    pub(crate) fn write_bytes(
+        &mut self,
+        data: &mut Bytes,
+        most: usize,
+        now: Instant,
+    ) -> Result<usize, WriteError> {
+        self.write_with(data.len().min(most), now, |queue| queue.write_bytes(data, most))
+    }
+
+    /// Lets `write` queue as much as fits of `len` bytes.
+    fn write_with(
+        &mut self,
+        len: usize,
+        now: Instant,
+        write: impl FnOnce(&mut SendQueue) -> usize,
+    ) -> Result<usize, WriteError> {
         if let Some(reason) = self.closed {
             return Err(WriteError::Closed(reason));
         }
         if self.tx.queue.fin_queued() {
             return Err(WriteError::AfterClose);
         }
-        if data.is_empty() {
+        if len == 0 {
             return Ok(0);
         }
-        let taken = self.tx.queue.write(data);
-        if taken < data.len() {
+        let taken = write(&mut self.tx.queue);
+        if taken < len {
             self.tx.writer_waits = true;
         }
         if taken == 0 {

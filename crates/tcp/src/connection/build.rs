@@ -9,11 +9,14 @@ use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
-use crate::mechanism::corrective::code::{parity, placed};
+use crate::mechanism::corrective::code::{parity, placed_pieces};
 use crate::mechanism::{Offer, ParityPlan};
 use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
+
+/// Pieces of the send queue that may stay where they are, of one packet.
+pub(crate) const MOST_PIECES: usize = 2;
 
 /// What [`Connection::poll_transmit`] wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,8 +131,7 @@ impl Connection {
             urgent: 0,
             options,
         };
-        let (first, second) = self.tx.queue.slices(data);
-        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
+        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(data), env, out);
         Built::whole(Origin::New)
     }
 
@@ -158,8 +160,9 @@ impl Connection {
         self.gentle_sent(header.options.gentle, now);
         self.keep_header(&header);
         let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
+        let pieces = self.tx.queue.pieces(payload_range);
         // A single segment is copied faster than it is described.
-        if env.payload_in_place && segment_size.is_some() {
+        if env.payload_in_place && segment_size.is_some() && pieces.len() <= MOST_PIECES {
             self.emit_headers(&header, ecn, len, env, out);
             return Built {
                 segment_size,
@@ -168,8 +171,7 @@ impl Connection {
                 in_place: Some(payload_range),
             };
         }
-        let (first, second) = self.tx.queue.slices(payload_range);
-        self.emit(&header, ecn, &[first, second], env, out);
+        self.emit(&header, ecn, &pieces, env, out);
         Built { segment_size, twice: data.twice, ..Built::whole(data.origin) }
     }
 
@@ -178,10 +180,11 @@ impl Connection {
         let mut header = self.header(plan.seq, Flags::ACK, now);
         header.options.sack = SackBlocks::default();
         let range = plan.layout.range();
-        let bytes = placed(range.start, self.tx.queue.slices(range));
-        let mut payload = vec![0; plan.layout.payload_len()];
-        parity(&plan.layout, plan.row, bytes.into_iter(), &mut payload);
         let crc32c = self.parity_checksum(plan);
+        let pieces = self.tx.queue.pieces(range);
+        let bytes = placed_pieces(range.start, &pieces);
+        let mut payload = vec![0; plan.layout.payload_len()];
+        parity(&plan.layout, plan.row, bytes, &mut payload);
         header.options.gentle = Some(self.parity_option(plan, crc32c, header.options.gentle));
         self.emit(&header, Ecn::NotEct, &[&payload], env, out);
         Built::whole(Origin::Parity)

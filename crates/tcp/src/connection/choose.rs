@@ -9,7 +9,7 @@ use crate::connection::control::Control;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::proactive::CopiedRun;
 use crate::connection::state::State;
-use crate::connection::{Connection, Env};
+use crate::connection::{Connection, Env, MOST_PIECES};
 use crate::mechanism::ParityPlan;
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
@@ -329,11 +329,22 @@ impl Connection {
             return (mss, false);
         }
         let run = (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss);
+        let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
         match self.copied_run(mss, room, env, now) {
             CopiedRun::None => (run, false),
             CopiedRun::OneByOne => (mss, false),
             CopiedRun::Twice(bytes) => (run.min(bytes / mss * mss).max(mss), true),
         }
+    }
+
+    /// So much of a run that it may stay where it lies, if that is not much less.
+    fn run_in_place(&self, mss: u32, run: u32) -> u32 {
+        let pieces = self.queued(SeqRange::with_len(self.tx.scoreboard.nxt(), run));
+        if pieces.len() <= MOST_PIECES {
+            return run;
+        }
+        let in_place = pieces.iter().take(MOST_PIECES).map(|piece| piece.len() as u32).sum::<u32>();
+        if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
     fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {

@@ -65,6 +65,7 @@ pub use info::ConnInfo;
 pub use state::State;
 pub use stats::{ConnStats, Counters, ParityCounters};
 
+pub(crate) use build::MOST_PIECES;
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use handshake::CookieParams;

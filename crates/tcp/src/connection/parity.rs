@@ -10,7 +10,7 @@ use crate::connection::choose::{Choice, Data};
 use crate::connection::planner::is_queued;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
-use crate::mechanism::corrective::code::{Code, checksum, placed};
+use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
 use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::Ring;
@@ -237,8 +237,9 @@ impl Connection {
         if let Some((_, crc32c)) = known.filter(|(of, _)| *of == range) {
             return crc32c;
         }
-        let bytes = placed(range.start, self.tx.queue.slices(range));
-        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, bytes.into_iter());
+        let pieces = self.tx.queue.pieces(range);
+        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, placed_pieces(range.start, &pieces));
+        drop(pieces);
         if let Some(tx) = self.parity_tx() {
             tx.checksum = Some((range, crc32c));
         }

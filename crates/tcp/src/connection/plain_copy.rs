@@ -181,8 +181,7 @@ impl Connection {
             urgent: 0,
             options: Options { gentle, fast_open, ..self.syn_options(now) },
         };
-        let (first, second) = self.tx.queue.slices(data);
-        self.emit(&header, Ecn::NotEct, &[first, second], env, out);
+        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(data), env, out);
     }
 
     /// Bytes of data on the copy of the SYN that left.

@@ -126,8 +126,7 @@ impl Connection {
     pub(crate) fn build_copy(&mut self, env: &Env<'_>, out: &mut alloc::vec::Vec<u8>) -> Built {
         if let Some(copy) = self.proactive().and_then(|proactive| proactive.copies.front()) {
             let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
-            let (first, second) = self.tx.queue.slices(payload);
-            self.emit(&copy.header, Ecn::NotEct, &[first, second], env, out);
+            self.emit(&copy.header, Ecn::NotEct, &self.tx.queue.pieces(payload), env, out);
         }
         Built::whole(Origin::Duplicate)
     }

@@ -67,8 +67,8 @@ pub trait Mechanism: Debug + Send {
         Keep::Yes
     }
 
-    /// A transmission left. `payload` is at most two slices of the send buffer.
-    fn on_sent(&mut self, _sent: &Sent, _payload: (&[u8], &[u8]), _view: &View, _now: Instant) {}
+    /// A transmission left.
+    fn on_sent(&mut self, _sent: &Sent, _view: &View, _now: Instant) {}
 
     /// An acknowledgement was processed.
     fn on_acked(&mut self, _ack: &AckOutcome, _view: &View, _now: Instant) -> Option<CongestionSignal> {

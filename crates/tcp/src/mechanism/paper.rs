@@ -133,7 +133,7 @@ impl Mechanism for Paper {
         "reactive"
     }
 
-    fn on_sent(&mut self, sent: &Sent, _payload: (&[u8], &[u8]), view: &View, now: Instant) {
+    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
         if recovers(view) {
             (self.episode, self.npto, self.due) = (None, 0, false);
         }

@@ -125,7 +125,7 @@ impl Mechanism for Tlp {
 
     /// Every transmission of new data pushes the probe away; a retransmission means that recovery is
     /// under way and the probe is not needed.
-    fn on_sent(&mut self, sent: &Sent, _payload: (&[u8], &[u8]), view: &View, now: Instant) {
+    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
         if recovers(view) {
             return self.reset();
         }

@@ -8,8 +8,10 @@
 use alloc::collections::VecDeque;
 
 use brisk_wire::SeqNum;
+use bytes::{Buf as _, Bytes};
 
 use crate::config::BufferConfig;
+use crate::send::bytes::{LEAST_GIVEN, Pieces, SendBytes};
 use crate::seq_ranges::SeqRange;
 
 /// An empty queue keeps at most this much memory, bytes: allocators have such at hand.
@@ -22,7 +24,7 @@ const MAX_PUSH_MARKS: usize = 128;
 /// The send buffer of one connection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct SendQueue {
-    bytes: VecDeque<u8>,
+    bytes: SendBytes,
     start: SeqNum,
     limit: usize,
     max: usize,
@@ -44,7 +46,7 @@ impl SendQueue {
     /// An empty queue that starts at sequence number 0 until [`SendQueue::set_start`].
     pub(crate) fn new(config: BufferConfig) -> Self {
         SendQueue {
-            bytes: VecDeque::new(),
+            bytes: SendBytes::default(),
             start: SeqNum(0),
             limit: config.initial,
             max: config.max.max(config.initial),
@@ -99,7 +101,7 @@ impl SendQueue {
 
     /// Bytes of memory held.
     pub(crate) fn allocated(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.allocated()
     }
 
     /// Appends what fits and returns how much that was: 0 after [`SendQueue::queue_fin`].
@@ -108,13 +110,21 @@ impl SendQueue {
         let Some(data) = data.get(..taken).filter(|data| !data.is_empty()) else {
             return 0;
         };
-        let needed = self.bytes.len() + taken;
-        if needed > self.bytes.capacity() {
-            // Doubles, but never beyond what may be used.
-            let capacity = needed.max(self.bytes.capacity().saturating_mul(2)).min(self.limit.max(needed));
-            self.bytes.reserve_exact(capacity - self.bytes.len());
+        self.bytes.copy(data, self.limit);
+        self.force_push();
+        taken
+    }
+
+    /// As [`SendQueue::write`] of at most `most` bytes, which are taken off the front of `data` without a copy unless they are
+    /// few.
+    pub(crate) fn write_bytes(&mut self, data: &mut Bytes, most: usize) -> usize {
+        let taken = data.len().min(most).min(self.free());
+        if taken < LEAST_GIVEN {
+            let taken = self.write(data.get(..taken).unwrap_or_default());
+            data.advance(taken);
+            return taken;
         }
-        self.bytes.extend(data);
+        self.bytes.give(data.split_to(taken), self.limit);
         self.force_push();
         taken
     }
@@ -181,19 +191,13 @@ impl SendQueue {
         self.max_window = max_snd_wnd;
     }
 
-    /// The bytes of `range` that are kept, in two pieces because the buffer is a ring. The pieces are
-    /// shorter than `range` where that reaches beyond what is kept.
-    pub(crate) fn slices(&self, range: SeqRange) -> (&[u8], &[u8]) {
+    /// The bytes of `range` that are kept, in the pieces in which they lie. They are fewer than `range` where that reaches beyond
+    /// what is kept.
+    pub(crate) fn pieces(&self, range: SeqRange) -> Pieces<'_> {
         let Some(kept) = range.intersection(&SeqRange::new(self.start, self.end())) else {
-            return (&[], &[]);
+            return Pieces::new();
         };
-        let from = kept.start.since(self.start) as usize;
-        let to = kept.end.since(self.start) as usize;
-        let (first, second) = self.bytes.as_slices();
-        let split = first.len();
-        let head = first.get(from.min(split)..to.min(split)).unwrap_or(&[]);
-        let tail = second.get(from.saturating_sub(split)..to.saturating_sub(split)).unwrap_or(&[]);
-        if head.is_empty() { (tail, head) } else { (head, tail) }
+        self.bytes.pieces(kept.start.since(self.start) as usize..kept.end.since(self.start) as usize)
     }
 
     /// Frees the bytes before `to`, which were acknowledged; a SYN or FIN in `to` is understood.
@@ -202,7 +206,7 @@ impl SendQueue {
         if !to.gt(self.start) {
             return;
         }
-        self.bytes.drain(..to.since(self.start) as usize);
+        self.bytes.drain(to.since(self.start) as usize);
         self.start = to;
         self.sent = self.sent.max(to);
         self.pushed = self.pushed.max(to);
@@ -227,12 +231,12 @@ impl SendQueue {
         if self.pushes.capacity() > SHORT_LIST {
             self.pushes = VecDeque::new();
         }
-        core::mem::take(&mut self.bytes)
+        self.bytes.take_storage()
     }
 
     /// Nothing is asked of it any more: it gives up all memory but a short list.
     pub(crate) fn give_up(&mut self) {
-        self.bytes = VecDeque::new();
+        self.bytes = SendBytes::default();
         self.records = VecDeque::new();
         self.pushes.clear();
         if self.pushes.capacity() > SHORT_LIST {
@@ -257,11 +261,9 @@ impl SendQueue {
         if self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES) { needed } else { 0 }
     }
 
-    /// Uses `storage`, which is empty, from now on. For a queue with nothing in it; another keeps its own.
+    /// Uses `storage`, which is empty, from now on. For a queue with nothing copied into it; another keeps its own.
     pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
-        if self.bytes.is_empty() {
-            self.bytes = storage;
-        }
+        self.bytes.lend(storage);
     }
 
     /// No more bytes will be written: a FIN follows the last one.
@@ -326,8 +328,7 @@ mod tests {
     }
 
     fn bytes(queue: &SendQueue, range: SeqRange) -> Vec<u8> {
-        let (first, second) = queue.slices(range);
-        [first, second].concat()
+        queue.pieces(range).concat()
     }
 
     #[test]
@@ -483,6 +484,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Write(usize),
+        Give(usize),
         Advance(u32),
         Read(u32, u32),
         Grow(u32),
@@ -491,6 +493,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0usize..6000).prop_map(Step::Write),
+            3 => (0usize..12_000).prop_map(Step::Give),
             3 => (0u32..5000).prop_map(Step::Advance),
             4 => (0u32..12_000, 0u32..12_000).prop_map(|(from, len)| Step::Read(from, len)),
             1 => (0u32..30_000).prop_map(Step::Grow),
@@ -505,11 +508,17 @@ mod tests {
             let (mut acked, mut limit) = (0usize, 10_000usize);
             for step in steps {
                 match step {
-                    Step::Write(len) => {
+                    Step::Write(len) | Step::Give(len) => {
                         let data: Vec<u8> = (0..len).map(|index| ((written.len() + index) * 7 % 251) as u8).collect();
-                        let taken = queue.write(&data);
-                        prop_assert_eq!(taken, len.min(limit - (written.len() - acked)));
-                        written.extend_from_slice(&data[..taken]);
+                        let fits = len.min(limit - (written.len() - acked));
+                        if matches!(step, Step::Write(_)) {
+                            prop_assert_eq!(queue.write(&data), fits);
+                        } else {
+                            let mut given = Bytes::from(data.clone());
+                            prop_assert_eq!(queue.write_bytes(&mut given, usize::MAX), fits);
+                            prop_assert_eq!(&given[..], &data[fits..], "the rest stays");
+                        }
+                        written.extend_from_slice(&data[..fits]);
                         queue.mark_push();
                     }
                     Step::Advance(bytes) => {

@@ -8,6 +8,7 @@ use super::conn_id::ConnId;
 use super::demux::Target;
 use super::settle::with_env;
 use super::{Rx, Stack, Transmit};
+use crate::connection::MOST_PIECES;
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -81,8 +82,9 @@ impl Stack {
         // What has just sent is awake.
         let connection =
             transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
-        let bytes = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
-        bytes.map_or([&[], &[]], |(first, second)| [first, second])
+        let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
+        let mut pieces = pieces.into_iter().flatten();
+        [(); MOST_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
     fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {

@@ -86,6 +86,7 @@ mod spares;
 mod stats;
 mod syn_cookie;
 mod time_wait;
+mod write;
 
 pub use conn_id::{ConnId, ListenerId};
 pub use demux::FourTuple;
@@ -327,46 +328,6 @@ impl Stack {
 
 /// Commands: one connection.
 impl Stack {
-    /// Puts bytes into the send buffer; answers how many fitted.
-    ///
-    /// # Errors
-    /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`](crate::Event::Writable) follows.
-    pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data, now, |slot, data| slot.connection.wake().write(data, now))
-    }
-
-    /// Puts bytes into the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
-    ///
-    /// # Errors
-    /// As [`Stack::write`].
-    pub fn write_urgent(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data, now, |slot, data| slot.connection.wake().write_urgent(data, now))
-    }
-
-    fn write_within_memory(
-        &mut self,
-        id: ConnId,
-        data: &[u8],
-        now: Instant,
-        write: impl FnOnce(&mut Slot, &[u8]) -> Result<usize, WriteError>,
-    ) -> Result<usize, WriteError> {
-        let left = self.memory_left_to_writes();
-        let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
-        let slot = owned.ok_or(WriteError::NoConnection)?;
-        if left == 0 && !data.is_empty() && slot.connection.wake().writable() > 0 {
-            self.wait_for_memory(id);
-            return Err(WriteError::WouldBlock);
-        }
-        let data = data.get(..left).unwrap_or(data);
-        let connection = slot.connection.wake();
-        if let Some(storage) = self.spares.take_to_send(connection.wanted_to_send(data.len())) {
-            connection.lend_to_send(storage);
-        }
-        let written = write(slot, data);
-        self.settle(id, now);
-        written
-    }
-
     /// Closes for writing: a FIN follows what is queued. Reading goes on (half close).
     ///
     /// # Errors

@@ -116,6 +116,35 @@ fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
     TcpConfig { nodelay: below(2) == 0, ecn: below(4) == 0, mechanisms, ..TcpConfig::default() }
 }
 
+/// Parity, copies and retransmissions are made of what lies in many places as of what lies in one.
+#[test]
+fn what_is_given_away_is_sent_and_repaired_as_what_is_copied() {
+    let corrective = Some(CorrectiveConfig::default());
+    let proactive = Some(ProactiveConfig::default());
+    for (corrective, proactive) in
+        [(None, None), (corrective, None), (None, proactive), (corrective, proactive)]
+    {
+        let mechanisms = MechanismConfig { corrective, proactive, ..MechanismConfig::default() };
+        let tcp = TcpConfig { mechanisms, ..TcpConfig::default() };
+        let [copied, given] = [false, true].map(|gives| {
+            let mut pair = Pair::new(9);
+            pair.channel =
+                Channel { loss: 20, duplicate: 10, jitter: Duration::from_millis(3), ..pair.channel };
+            let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+            let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
+            let (at_a, at_b) = pair.established_at(listener, &connect);
+            pair.gives = gives;
+            for len in [100_000, 50, 9_000, 4_096, 200_000] {
+                pair.transfer(A, at_a, at_b, &pattern(len), Duration::from_secs(60));
+            }
+            let stats = pair.a.conn_stats(at_a).expect("open");
+            assert!(stats.counters.segments_lost > 0, "it had something to repair");
+            pair.seen.iter().map(|seen| (seen.at, seen.from, seen.tcp.clone(), seen.len)).collect::<Vec<_>>()
+        });
+        assert!(copied == given, "{:?}", tcp.mechanisms);
+    }
+}
+
 /// What parity did in the exchanges of one or more seeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Repairs {

@@ -16,6 +16,7 @@ use brisk_wire::{
     ChecksumCheck, ChecksumFill, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit, parse,
     split, split_twice,
 };
+use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -99,6 +100,8 @@ pub(crate) struct Pair {
     /// What arrives at one instant is handed in together before anything is sent, as a device that
     /// reads in batches does; else the stacks answer each packet by itself.
     pub(crate) batches: bool,
+    /// What is written is given away, where it is long enough.
+    pub(crate) gives: bool,
     /// Sees each packet with its sender; true swallows it.
     pub(crate) tap: Option<Tap>,
     /// Puts other packets in the place of one; `None`: it goes on as it is.
@@ -127,6 +130,7 @@ impl Pair {
             seen: Vec::new(),
             record: true,
             batches: false,
+            gives: false,
             tap: None,
             mangle: None,
             events: Vec::new(),
@@ -339,6 +343,9 @@ impl Pair {
 
     pub(crate) fn write(&mut self, side: Side, id: ConnId, data: &[u8]) -> Result<usize, WriteError> {
         let now = self.now;
+        if self.gives {
+            return self.stack(side).write_bytes(id, &mut Bytes::copy_from_slice(data), now);
+        }
         self.stack(side).write(id, data, now)
     }
 

@@ -211,6 +211,18 @@ pub fn placed<'a>(start: SeqNum, slices: (&'a [u8], &'a [u8])) -> [Placed<'a>; 2
     [(start, slices.0), (start + slices.0.len() as u32, slices.1)]
 }
 
+/// As [`placed`], for any number of pieces.
+pub(crate) fn placed_pieces<'a>(
+    start: SeqNum,
+    pieces: &[&'a [u8]],
+) -> impl Iterator<Item = Placed<'a>> + Clone {
+    pieces.iter().scan(start, |seq, piece| {
+        let at = *seq;
+        *seq += piece.len() as u32;
+        Some((at, *piece))
+    })
+}
+
 /// The encoded pieces of `bytes`, each within one block.
 fn pieces<'a>(layout: &Layout, (seq, bytes): Placed<'a>) -> impl Iterator<Item = (Part, &'a [u8])> + use<'a> {
     layout.parts(SeqRange::with_len(seq, bytes.len() as u32)).map(move |part| {

@@ -1,0 +1,167 @@
+//! The bytes of the send queue. What the application wrote was copied into a ring; a long run that it gave away lies where it
+//! is, in a buffer with a count of its users, and is never copied.
+
+use alloc::collections::VecDeque;
+use core::ops::Range;
+
+use bytes::{Buf as _, Bytes};
+use smallvec::SmallVec;
+
+/// A part of the stream, in the pieces in which it lies.
+pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
+
+/// Shorter runs are copied even if they are given: that costs less than to keep track of them, bytes.
+pub(crate) const LEAST_GIVEN: usize = 4096;
+
+/// Bytes of the stream from the first that is kept on, which is at offset 0.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SendBytes {
+    ring: VecDeque<u8>,
+    /// Runs that were given, in the order of the stream: the ring holds what is before, between and behind them. A parked
+    /// connection has none.
+    #[serde(skip)]
+    given: VecDeque<Given>,
+    /// Bytes of these that are kept.
+    given_len: usize,
+    /// Bytes that have left, of the stream and of the ring.
+    gone: u64,
+    ring_gone: u64,
+}
+
+/// A run that was given.
+#[derive(Clone, Debug)]
+struct Given {
+    /// Bytes of the stream that came before what is left of it, since the beginning.
+    start: u64,
+    /// Bytes of the ring that came before it, since the beginning.
+    ring: u64,
+    bytes: Bytes,
+}
+
+impl Given {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl SendBytes {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len() + self.given_len
+    }
+
+    /// True if there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory held. A run that was given counts with its length, however long the buffer is that it lies in.
+    pub(crate) fn allocated(&self) -> usize {
+        self.ring.capacity() + self.given_len
+    }
+
+    /// Bytes that the storage of the ring takes without growing.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Appends a copy of `data`. Storage doubles, but no more memory is held than `most` bytes unless it must be.
+    pub(crate) fn copy(&mut self, data: &[u8], most: usize) {
+        let needed = self.ring.len() + data.len();
+        if needed > self.ring.capacity() {
+            let most = most.saturating_sub(self.given_len);
+            let capacity = needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed));
+            self.ring.reserve_exact(capacity - self.ring.len());
+        }
+        self.ring.extend(data);
+    }
+
+    /// Appends `bytes`, which stay where they lie. Storage makes way for them where there would be more than `most` bytes of memory.
+    pub(crate) fn give(&mut self, bytes: Bytes, most: usize) {
+        if self.allocated() + bytes.len() > most {
+            self.ring.shrink_to(self.ring.len());
+        }
+        let start = self.gone + self.len() as u64;
+        let ring = self.ring_gone + self.ring.len() as u64;
+        self.given_len += bytes.len();
+        self.given.push_back(Given { start, ring, bytes });
+    }
+
+    /// The bytes in `range`, as far as there are so many.
+    pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
+        let mut pieces = Pieces::new();
+        if self.given.is_empty() {
+            self.push_of_ring(range, &mut pieces);
+            return pieces;
+        }
+        let end = self.gone + range.end.min(self.len()) as u64;
+        let mut at = self.gone + range.start as u64;
+        let next = self.given.partition_point(|given| given.end() <= at);
+        let before = next.checked_sub(1).and_then(|index| self.given.get(index));
+        // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the stream, and in the ring.
+        let (mut stretch, mut ring) =
+            before.map_or((self.gone, self.ring_gone), |given| (given.end(), given.ring));
+        for given in self.given.range(next..).map(Some).chain([None]) {
+            let until = given.map_or(end, |given| given.start.min(end));
+            if at < until {
+                let from = (ring + (at - stretch) - self.ring_gone) as usize;
+                self.push_of_ring(from..from + (until - at) as usize, &mut pieces);
+                at = until;
+            }
+            let Some(given) = given.filter(|_| at < end) else { break };
+            let until = given.end().min(end);
+            let inside = (at - given.start) as usize..(until - given.start) as usize;
+            pieces.extend(given.bytes.get(inside));
+            (at, stretch, ring) = (until, given.end(), given.ring);
+        }
+        pieces
+    }
+
+    fn push_of_ring<'a>(&'a self, range: Range<usize>, pieces: &mut Pieces<'a>) {
+        let (first, second) = self.ring.as_slices();
+        let split = first.len();
+        let head = first.get(range.start.min(split)..range.end.min(split));
+        let tail =
+            second.get(range.start.saturating_sub(split)..range.end.saturating_sub(split).min(second.len()));
+        pieces.extend([head, tail].into_iter().flatten().filter(|piece| !piece.is_empty()));
+    }
+
+    /// Frees the first `count` bytes, which are there.
+    pub(crate) fn drain(&mut self, count: usize) {
+        let count = count.min(self.len());
+        self.gone += count as u64;
+        let given = self.drain_given();
+        self.ring.drain(..count - given);
+        self.ring_gone += (count - given) as u64;
+    }
+
+    /// Lets go of what is gone of the runs that were given; answers how much that is.
+    fn drain_given(&mut self) -> usize {
+        let before = self.given_len;
+        while let Some(first) = self.given.front_mut().filter(|first| first.start < self.gone) {
+            let gone = (self.gone - first.start).min(first.bytes.len() as u64) as usize;
+            first.bytes.advance(gone);
+            first.start += gone as u64;
+            self.given_len -= gone;
+            if !first.bytes.is_empty() {
+                break;
+            }
+            self.given.pop_front();
+        }
+        before - self.given_len
+    }
+
+    /// Gives away the storage of the ring. To be asked of an empty one.
+    pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
+        debug_assert!(self.is_empty());
+        core::mem::take(&mut self.ring)
+    }
+
+    /// Uses `storage`, which is empty, for its ring if that is empty.
+    pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
+        debug_assert!(storage.is_empty());
+        if self.ring.is_empty() {
+            self.ring = storage;
+        }
+    }
+}

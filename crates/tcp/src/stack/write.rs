@@ -1,0 +1,77 @@
+//! The application hands in what is to be sent.
+
+use bytes::Bytes;
+
+use super::settle::Phase;
+use super::spares::Spares;
+use super::{ConnId, Stack};
+use crate::connection::Connection;
+use crate::error::WriteError;
+use crate::time::Instant;
+
+impl Stack {
+    /// Puts bytes into the send buffer; answers how many fitted.
+    ///
+    /// # Errors
+    /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`](crate::Event::Writable) follows.
+    pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        self.write_within_memory(id, data.len(), now, |connection, spares, most| {
+            let data = data.get(..most).unwrap_or(data);
+            lend(connection, spares, most);
+            connection.write(data, now)
+        })
+    }
+
+    /// Takes bytes off the front of `data` and puts them into the send buffer; answers how many fitted. A run of 4 kB and more
+    /// is not copied: it leaves from where it lies, and is let go of when it is acknowledged.
+    ///
+    /// It counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in the send buffer of the
+    /// connection; but what is a part of a longer buffer keeps that whole buffer for so long.
+    ///
+    /// # Errors
+    /// As [`Stack::write`].
+    pub fn write_bytes(&mut self, id: ConnId, data: &mut Bytes, now: Instant) -> Result<usize, WriteError> {
+        self.write_within_memory(id, data.len(), now, |connection, _, most| {
+            connection.write_bytes(data, most, now)
+        })
+    }
+
+    /// Puts bytes into the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
+    ///
+    /// # Errors
+    /// As [`Stack::write`].
+    pub fn write_urgent(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        self.write_within_memory(id, data.len(), now, |connection, spares, most| {
+            let data = data.get(..most).unwrap_or(data);
+            lend(connection, spares, most);
+            connection.write_urgent(data, now)
+        })
+    }
+
+    /// Lets `write` hand a connection as much of `len` bytes as there is memory for.
+    fn write_within_memory(
+        &mut self,
+        id: ConnId,
+        len: usize,
+        now: Instant,
+        write: impl FnOnce(&mut Connection, &mut Spares, usize) -> Result<usize, WriteError>,
+    ) -> Result<usize, WriteError> {
+        let left = self.memory_left_to_writes();
+        let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
+        let connection = owned.ok_or(WriteError::NoConnection)?.connection.wake();
+        if left == 0 && len > 0 && connection.writable() > 0 {
+            self.wait_for_memory(id);
+            return Err(WriteError::WouldBlock);
+        }
+        let written = write(connection, &mut self.spares, len.min(left));
+        self.settle(id, now);
+        written
+    }
+}
+
+/// Storage of one that is gone serves for a write of `len` bytes.
+fn lend(connection: &mut Connection, spares: &mut Spares, len: usize) {
+    if let Some(storage) = spares.take_to_send(connection.wanted_to_send(len)) {
+        connection.lend_to_send(storage);
+    }
+}
