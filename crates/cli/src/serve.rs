@@ -4,6 +4,7 @@ mod content;
 mod files;
 
 use std::convert::Infallible;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -178,17 +179,19 @@ impl Server {
             while connections.try_join_next().is_some() {}
             let next = async {
                 // The semaphore is never closed; an error would mean that nothing can be accepted any more.
-                let slot = self.slots.clone().acquire_owned().await.ok()?;
-                listener.accept().await.ok().map(|(stream, peer)| (slot, stream, peer))
+                let slot = self.slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+                listener.accept().await.map(|(stream, peer)| (slot, stream, peer))
             };
             let next = tokio::select! {
                 () = self.stop.clone().ordered() => break,
                 next = next => next,
             };
-            let Some((slot, stream, peer)) = next else {
-                let reason = Value::Text("the device is gone".to_owned());
-                self.log.line(Level::Error, "accept", &[("reason", reason)]);
-                break;
+            let (slot, stream, peer) = match next {
+                Ok(next) => next,
+                Err(error) => {
+                    self.log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
+                    break;
+                }
             };
             let (server, peer) = (self.clone(), self.attached.peer(peer));
             connections.spawn(async move {

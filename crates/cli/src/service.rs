@@ -8,6 +8,7 @@ use brisk_gateway::log::{Level, Log, LogFormat, Value};
 use brisk_gateway::settings::LimitSettings;
 use brisk_runtime::attach::Queues;
 use brisk_runtime::{Cores, Endpoint};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -74,11 +75,22 @@ fn all_cores() -> usize {
 }
 
 fn run_in<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    raise_descriptors();
     let runtime = builder
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))?;
     runtime.block_on(work)
+}
+
+/// As many descriptors as the system permits: each client and each origin of a gateway takes one, and many shells give a
+/// program 1,024 though it may have more. What the program starts has been started before, with the limit that it had.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // With fewer it goes on too.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a second of
@@ -144,7 +156,9 @@ impl Stop {
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),
-            false => Err(Failure::failed("the device is gone; look who deleted it, and start again")),
+            false => Err(Failure::failed(
+                "the device is gone or failed, as the line before says; if somebody deleted it, start again",
+            )),
         }
     }
 
