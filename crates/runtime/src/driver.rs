@@ -212,7 +212,9 @@ impl Readers {
 
 /// What a round under the lock found.
 struct Round {
-    /// More may be waiting at once: in the device or in the stack.
+    /// The device was read: whoever wants to hear of what comes next has to ask it again.
+    was_read: bool,
+    /// The stack has more to send.
     more: bool,
     /// Much was received: whoever reads it should do so before there is more.
     much: bool,
@@ -267,7 +269,8 @@ impl Driver {
             if round.much {
                 break;
             }
-            if round.more && !blocked {
+            let arrived = round.was_read && self.is_readable(cx)?;
+            if (arrived || round.more) && !blocked {
                 continue;
             }
             if !self.timer.has_fired(round.next_timeout, round.now, cx) {
@@ -339,7 +342,8 @@ impl Driver {
             self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }
         let round = Round {
-            more: readable || stack_has_more,
+            was_read: readable,
+            more: stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
             next_timeout: self.next_timeout(now),
             now,
