@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use brisk_tcp::{ConnId, ListenerId};
 use brisk_wire::{Duration, Instant, Segment};
+use bytes::Bytes;
 
 use crate::configs;
 use crate::decisions::Decisions;
@@ -165,7 +166,12 @@ impl World {
         let len = usize::from(decisions.short());
         let (room, data) = (stack.writable(id), &DATA[..len]);
         let urgent = decisions.one_in(8);
-        let written = if urgent { stack.write_urgent(id, data, now) } else { stack.write(id, data, now) };
+        // What has an odd length is given away.
+        let written = match (urgent, len % 2) {
+            (true, _) => stack.write_urgent(id, data, now),
+            (false, 0) => stack.write(id, data, now),
+            (false, _) => stack.write_bytes(id, &mut Bytes::from_static(data), now),
+        };
         if let Ok(written) = written {
             assert_eq!(written, len.min(room), "a write takes what there is room for");
         }

@@ -13,6 +13,7 @@ use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{
     ChecksumCheck, ChecksumFill, Duration, Flags, IcmpKind, Instant, Packet, Segment, emit, emit_icmp, parse,
 };
+use bytes::Bytes;
 
 use crate::configs;
 use crate::decisions::Decisions;
@@ -170,7 +171,12 @@ impl Pair {
         let from = stream.written[side];
         let data: Vec<u8> = (from..from + len).map(|offset| content(side, offset)).collect();
         let host = &mut self.hosts[side];
-        stream.written[side] += host.stack.write(id, &data, host.now).unwrap_or(0);
+        // What has an odd length is given away.
+        let written = match len % 2 {
+            0 => host.stack.write(id, &data, host.now),
+            _ => host.stack.write_bytes(id, &mut Bytes::from(data), host.now),
+        };
+        stream.written[side] += written.unwrap_or(0);
     }
 
     fn read(&mut self, side: usize, decisions: &mut Decisions<'_>) {
