@@ -3,11 +3,9 @@
 
 use std::fmt::Display;
 
-use rand_core::RngCore;
-
 /// The seed of the element `name` of a run with `seed`.
 pub fn derive(seed: u64, name: impl Display) -> u64 {
-    brisk_link::seeds::rng(seed, name).next_u64()
+    brisk_link::seeds::draws(seed, name).next_u64()
 }
 
 /// The seed of transaction `index` of an experiment with `seed`. Every arm of a comparison uses the
