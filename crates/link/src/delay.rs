@@ -3,7 +3,7 @@
 //! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real paths do;
 //! only reordering lets later packets overtake. Packets in order sit in a plain queue, the few stragglers in a heap.
 
-use crate::seeds::{Draws, below, chance, draws};
+use crate::seeds::{Draws, Name, below, chance, draws};
 use crate::spec::DirectionSpec;
 use crate::units::Ratio;
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -113,7 +113,7 @@ impl<P> DelayLine<P> {
     /// Empties the line and makes it what `spec` says; each kind of chance has its own generator below `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
-        let generator = |element: &str| draws(seed, format_args!("{name}/{element}"));
+        let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
         *delay = nanos(spec.delay);
         *jitter = spec.jitter.map(|most| (nanos(most), generator("jitter")));
         *reorder = spec.reorder.map(|Reorder { share, by }| (share, nanos(by), generator("reorder")));
@@ -130,6 +130,7 @@ impl<P> DelayLine<P> {
     }
 
     /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's number.
+    #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {
             jitter: self.jitter.as_mut().map_or(0, |(most, rng)| below(rng, most.saturating_add(1))),
@@ -139,6 +140,7 @@ impl<P> DelayLine<P> {
     }
 
     /// Takes a packet that leaves the bottleneck at `departure`.
+    #[inline]
     pub(crate) fn enter(&mut self, packet: P, departure: u64, fate: Fate) {
         let due = departure.saturating_add(self.delay).saturating_add(fate.jitter).max(self.last_due);
         let number = self.entered;
@@ -153,6 +155,7 @@ impl<P> DelayLine<P> {
     }
 
     /// When the next packet is due.
+    #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
         match (self.in_order.front(), self.stragglers.peek()) {
             (Some(first), Some(straggler)) => Some(first.due.min(straggler.due)),
@@ -162,6 +165,7 @@ impl<P> DelayLine<P> {
     }
 
     /// The next packet, if it is due by `now`.
+    #[inline]
     pub(crate) fn leave(&mut self, now: u64) -> Option<(u64, P)> {
         self.next_due().filter(|due| *due <= now)?;
         let straggler_first = match (self.in_order.front(), self.stragglers.peek()) {

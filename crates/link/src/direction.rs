@@ -13,7 +13,7 @@ use crate::middlebox::{Flows, Middlebox, MiddleboxSpec, Passed, header};
 use crate::parcel::Parcel;
 use crate::queue::{Admission, Depth, Queue};
 use crate::rate::Serialiser;
-use crate::seeds::draws;
+use crate::seeds::{Name, draws};
 use crate::spec::{DirectionSpec, Mtu};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -118,10 +118,10 @@ impl<P: Parcel> Direction<P> {
     ) {
         let Direction { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
         let loss = |(index, loss): (usize, &LossSpec)| {
-            loss.model(draws(seed, format_args!("{name}/loss/{index}")), began)
+            loss.model(draws(seed, Name::new(name).with("/loss/").numbered(index as u64)), began)
         };
         let middlebox = |(index, middlebox): (usize, &MiddleboxSpec)| {
-            let own = draws(seed, format_args!("{name}/middlebox/{index}"));
+            let own = draws(seed, Name::new(name).with("/middlebox/").numbered(index as u64));
             Middlebox::new(*middlebox, way, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
         };
         middleboxes.clear();
@@ -190,10 +190,14 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Lets middleboxes that wait for a successor go on with what they hold since too long.
+    #[inline]
     fn release_held(&mut self, now: Instant) {
-        if self.middleboxes.is_empty() {
-            return;
+        if !self.middleboxes.is_empty() {
+            self.release_overdue(now);
         }
+    }
+
+    fn release_overdue(&mut self, now: Instant) {
         loop {
             let overdue =
                 |(index, middlebox): (usize, &Middlebox<P>)| middlebox.deadline().map(|at| (at, index));
@@ -239,6 +243,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Past the middleboxes: MTU, queue and rate, loss, and onto the line.
+    #[inline]
     fn enter(&mut self, mut packet: P, now: Instant) -> Offered {
         let len = packet.wire_len();
         if let Some(mtu) = self.mtu.filter(|mtu| len > usize::from(mtu.bytes)) {
@@ -283,6 +288,7 @@ impl<P: Parcel> Direction<P> {
         Offered::Queued
     }
 
+    #[inline]
     fn count_in_flight(&mut self) {
         let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
         self.counters.in_flight = (self.line.len() + held) as u64;

@@ -32,15 +32,21 @@ impl Draws {
     }
 
     /// The next draw.
+    #[inline]
     pub fn next_u64(&mut self) -> u64 {
         if self.used >= WORDS {
-            self.block = block(&self.key, self.next_block);
-            self.next_block += 1;
-            self.used = 0;
+            self.make_block();
         }
         let [low, high] = [self.block[self.used], self.block[self.used + 1]];
         self.used += 2;
         u64::from(high) << 32 | u64::from(low)
+    }
+
+    #[inline(never)]
+    fn make_block(&mut self) {
+        self.block = block(&self.key, self.next_block);
+        self.next_block += 1;
+        self.used = 0;
     }
 }
 

@@ -111,6 +111,7 @@ pub enum Model {
 }
 
 impl LossModel for Model {
+    #[inline]
     fn lose(&mut self, now: Instant, len: usize) -> bool {
         match self {
             Model::Independent(model) => model.lose(now, len),
@@ -131,6 +132,7 @@ pub struct Independent {
 }
 
 impl LossModel for Independent {
+    #[inline]
     fn lose(&mut self, _now: Instant, _len: usize) -> bool {
         chance(&mut self.rng, self.p)
     }

@@ -16,65 +16,104 @@ use crate::units::Ratio;
 /// Separates these keys from any other use of SipHash with the same seed.
 const DOMAIN: u64 = u64::from_le_bytes(*b"brisk/01");
 
-/// The generator of the element called `name` under `seed`, for who wants to jump in it or needs one of `rand_core`: same
-/// arguments, same draws, on every machine.
-pub fn rng(seed: u64, name: impl fmt::Display) -> ChaCha8Rng {
-    ChaCha8Rng::from_seed(key(seed, name))
-}
-
-/// The draws of the element called `name` under `seed`: those of [`rng`], and each block is made when it is used.
-pub fn draws(seed: u64, name: impl fmt::Display) -> Draws {
-    Draws::new(key(seed, name))
-}
-
-/// What the element's generator is keyed with.
-fn key(seed: u64, name: impl fmt::Display) -> [u8; 32] {
-    let mut spelt = Spelt { short: [0; SHORT], len: 0, long: String::new() };
-    let named = write!(spelt, "{name}");
-    debug_assert!(named.is_ok(), "spelling does not fail");
-    let mut key = [0; 32];
-    for (half, counter) in key.chunks_exact_mut(16).zip([0, 1]) {
-        let hash = SipHasher24::new_with_keys(seed, DOMAIN ^ counter).hash(spelt.bytes());
-        half.copy_from_slice(&hash.as_bytes());
-    }
-    key
-}
-
 /// Bytes that a name has at most for which nothing is allocated.
 const SHORT: usize = 48;
 
-/// A name as bytes. Most are put together from parts, and both halves of a key are hashed from the whole.
-struct Spelt {
+/// What an element is called: text, or text put together from parts.
+#[derive(Clone, Debug)]
+pub struct Name {
     short: [u8; SHORT],
     /// Bytes of `short` that are in use, while `long` is empty.
     len: usize,
     long: String,
 }
 
-impl Spelt {
-    fn bytes(&self) -> &[u8] {
-        if self.long.is_empty() { &self.short[..self.len] } else { self.long.as_bytes() }
+impl Name {
+    /// A name that is, or begins with, this.
+    pub fn new(text: &str) -> Name {
+        Name { short: [0; SHORT], len: 0, long: String::new() }.with(text)
     }
-}
 
-impl fmt::Write for Spelt {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
+    /// The name with `part` behind it.
+    pub fn with(mut self, part: &str) -> Name {
+        self.append(part);
+        self
+    }
+
+    /// The name with a number behind it, in decimal.
+    pub fn numbered(self, number: u64) -> Name {
+        let mut digits = [b'0'; 20];
+        let (mut left, mut begin) = (number, digits.len() - 1);
+        digits[begin] += (left % 10) as u8;
+        while left >= 10 {
+            (left, begin) = (left / 10, begin - 1);
+            digits[begin] += (left % 10) as u8;
+        }
+        self.with(core::str::from_utf8(&digits[begin..]).unwrap_or_default())
+    }
+
+    fn append(&mut self, part: &str) {
         let end = self.len + part.len();
         match self.short.get_mut(self.len..end) {
             Some(to) if self.long.is_empty() => {
                 to.copy_from_slice(part.as_bytes());
                 self.len = end;
             }
-            _ => {
+            Some(_) | None => {
                 if self.long.is_empty() {
-                    self.long
-                        .push_str(core::str::from_utf8(&self.short[..self.len]).map_err(|_| fmt::Error)?);
+                    self.long.push_str(core::str::from_utf8(&self.short[..self.len]).unwrap_or_default());
                 }
                 self.long.push_str(part);
             }
         }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.long.is_empty() { &self.short[..self.len] } else { self.long.as_bytes() }
+    }
+}
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Name {
+        Name::new(text)
+    }
+}
+
+impl From<fmt::Arguments<'_>> for Name {
+    fn from(text: fmt::Arguments<'_>) -> Name {
+        let mut name = Name::new("");
+        let written = name.write_fmt(text);
+        debug_assert!(written.is_ok(), "appending does not fail");
+        name
+    }
+}
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.append(part);
         Ok(())
     }
+}
+
+/// The generator of the element called `name` under `seed`, for who wants to jump in it or needs one of `rand_core`: same
+/// arguments, same draws, on every machine.
+pub fn rng(seed: u64, name: impl Into<Name>) -> ChaCha8Rng {
+    ChaCha8Rng::from_seed(key(seed, &name.into()))
+}
+
+/// The draws of the element called `name` under `seed`: those of [`rng`], and each block is made when it is used.
+pub fn draws(seed: u64, name: impl Into<Name>) -> Draws {
+    Draws::new(key(seed, &name.into()))
+}
+
+/// What the element's generator is keyed with.
+fn key(seed: u64, name: &Name) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (half, counter) in key.chunks_exact_mut(16).zip([0, 1]) {
+        let hash = SipHasher24::new_with_keys(seed, DOMAIN ^ counter).hash(name.bytes());
+        half.copy_from_slice(&hash.as_bytes());
+    }
+    key
 }
 
 /// A number that depends on the seed, the name and the `words` only: for elements that must treat a connection the
@@ -85,11 +124,13 @@ pub(crate) fn keyed(seed: u64, name: &str, words: &[u8]) -> u64 {
 }
 
 /// True with the given probability; always exactly one draw.
+#[inline]
 pub(crate) fn chance(rng: &mut Draws, probability: Ratio) -> bool {
     below(rng, u64::from(Ratio::ONE.ppb())) < u64::from(probability.ppb())
 }
 
 /// Uniform in `0..bound` (0 when `bound` is 0); always exactly one draw.
+#[inline]
 pub(crate) fn below(rng: &mut Draws, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
 }
@@ -119,14 +160,16 @@ mod tests {
 
     #[test]
     fn a_name_is_the_same_whole_and_in_parts() {
-        let name = "a direction with a name that is quite long";
-        for len in 0..name.len() {
-            let name = &name[..len];
-            let parts = draws(3, format_args!("{}/{}/{}", name, "loss", 12)).next_u64();
-            assert_eq!(parts, draws(3, alloc::format!("{name}/loss/12")).next_u64());
-            let halves = [0, 1].map(|counter| SipHasher24::new_with_keys(3, DOMAIN ^ counter));
-            let hashed = halves.map(|half| half.hash(alloc::format!("{name}/loss/12").as_bytes()).as_bytes());
-            assert_eq!(key(3, format_args!("{}/{}/{}", name, "loss", 12)).as_slice(), hashed.concat());
+        let long = "a direction with a name that is quite long";
+        for (len, number) in (0..long.len()).zip([0, 9, 10, 12_345, u64::MAX].into_iter().cycle()) {
+            let direction = &long[..len];
+            let whole = alloc::format!("{direction}/loss/{number}");
+            let halves =
+                [0, 1].map(|half| SipHasher24::new_with_keys(3, DOMAIN ^ half).hash(whole.as_bytes()));
+            let hashed = halves.map(|half| half.as_bytes()).concat();
+            assert_eq!(key(3, &Name::new(&whole)).as_slice(), hashed);
+            assert_eq!(key(3, &Name::new(direction).with("/loss/").numbered(number)).as_slice(), hashed);
+            assert_eq!(key(3, &Name::from(format_args!("{direction}/loss/{number}"))).as_slice(), hashed);
         }
     }
 

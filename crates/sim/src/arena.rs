@@ -57,7 +57,16 @@ impl Arena {
         lists
     }
 
-    /// A buffer for a packet.
+    /// A buffer to write a packet into, which [`Arena::packet`] then takes.
+    pub(crate) fn blank(&mut self) -> &mut Vec<u8> {
+        if self.packets.is_empty() {
+            self.packets.push(Vec::new());
+        }
+        let last = self.packets.len() - 1;
+        &mut self.packets[last]
+    }
+
+    /// The packet that was written last.
     pub(crate) fn packet(&mut self) -> Vec<u8> {
         self.packets.pop().unwrap_or_default()
     }

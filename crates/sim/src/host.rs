@@ -212,17 +212,16 @@ impl Host {
         }
     }
 
-    /// Hands the events of the stack to the applications. True if there was one.
-    pub(crate) fn deliver_events(&mut self, now: Instant, scratch: &mut [u8]) -> bool {
-        let mut any = false;
-        while let Some(event) = self.stack.poll_event() {
-            any = true;
+    /// Hands an event of the stack, and those that there are besides, to the applications.
+    pub(crate) fn deliver_events(&mut self, first: Event, now: Instant, scratch: &mut [u8]) {
+        let mut next = Some(first);
+        while let Some(event) = next {
             // A connection that its application released has no one to tell.
             if let Some(index) = self.owners.of(event) {
                 self.call(index, now, scratch, |app, host| app.on_event(event, host));
             }
+            next = self.stack.poll_event();
         }
-        any
     }
 
     fn call(

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
+use brisk_link::seeds::Name;
 use brisk_link::{Counters, Direction, Link, LinkSpec, Way};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::stack::Rx;
@@ -93,7 +94,7 @@ impl World {
     pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
         let transparent = [LinkSpec::default()];
         let links = if links.is_empty() { &transparent } else { links };
-        let seeded = |(index, spec)| (spec, derive(seed, format_args!("link {index}")));
+        let seeded = |(index, spec)| (spec, derive(seed, Name::new("link ").numbered(index as u64)));
         let Lists { hosts, by_address, links, mut schedule } =
             arena.prepare(links.iter().enumerate().map(seeded));
         (0..links.len() * DIRECTIONS).for_each(|_| _ = schedule.add());
@@ -166,7 +167,7 @@ impl World {
     ) -> Result<HostId, ConfigError> {
         config.addresses = addresses.to_vec();
         config.observe |= self.trace.is_some();
-        let seed = derive(self.seed, format_args!("stack {name}"));
+        let seed = derive(self.seed, Name::new("stack ").with(name));
         let mut host = self.arena.host(name, side, config, seed)?;
         host.notes = self.trace.is_some().then(Vec::new);
         let index = self.hosts.len();
@@ -302,30 +303,19 @@ impl World {
 
     /// Moves on what is due at the end of one direction of a link.
     fn depart(&mut self, link: usize, way: Way) {
-        while let Some(packet) = self.due(link, way) {
-            let next = match way {
-                Way::Up => Some(link + 1).filter(|next| *next < self.links.len()),
-                Way::Down => link.checked_sub(1),
-            };
-            match next {
-                Some(next) => {
-                    let (point, heading) = match way {
-                        Way::Up => (Point::Behind(link), Heading::Out),
-                        Way::Down => (Point::Behind(next), Heading::In),
-                    };
-                    capture(&mut self.captures, point, heading, self.now, &packet);
-                    self.offer(next, way, packet);
-                }
-                None => self.deliver(packet, way),
+        let (next, point, heading) = match way {
+            Way::Up => (link + 1, Point::Behind(link), Heading::Out),
+            Way::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
+        };
+        while let Some((_, packet)) = direction(&mut self.links[link], way).poll(self.now) {
+            if next < self.links.len() {
+                capture(&mut self.captures, point, heading, self.now, &packet);
+                self.offer(next, way, packet);
+            } else {
+                self.deliver(packet, way);
             }
         }
         self.rearm_direction(link, way);
-    }
-
-    /// The next packet that is due at the end of one direction of a link.
-    fn due(&mut self, link: usize, way: Way) -> Option<Vec<u8>> {
-        let direction = direction(&mut self.links[link], way);
-        direction.poll(self.now).map(|(_, packet)| packet)
     }
 
     /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
@@ -375,10 +365,16 @@ impl World {
 
     /// Lets a host react until it has nothing more to say at this instant.
     fn settle(&mut self, host: usize) {
-        self.hosts[host].deliver_events(self.now, &mut self.arena.scratch);
-        self.transmit(host);
-        while self.hosts[host].deliver_events(self.now, &mut self.arena.scratch) {
+        let mut event = self.hosts[host].stack.poll_event();
+        loop {
+            if let Some(event) = event {
+                self.hosts[host].deliver_events(event, self.now, &mut self.arena.scratch);
+            }
             self.transmit(host);
+            event = self.hosts[host].stack.poll_event();
+            if event.is_none() {
+                break;
+            }
         }
         if let Some(trace) = &mut self.trace {
             trace.host(self.now, &mut self.hosts[host]);
@@ -393,12 +389,8 @@ impl World {
             Side::A => (0, side.away()),
             Side::B => (self.links.len() - 1, side.away()),
         };
-        loop {
+        while let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, self.arena.blank()) {
             let mut packet = self.arena.packet();
-            let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, &mut packet) else {
-                self.arena.recycle(packet);
-                return;
-            };
             match transmit.segment_size {
                 None => {
                     if transmit.partial_checksum {
@@ -443,6 +435,7 @@ struct Capture {
     failed: Option<io::Error>,
 }
 
+#[inline]
 fn capture(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
     for capture in captures {
         for (_, interface) in capture.interfaces.iter().filter(|(point, _)| *point == at) {
