@@ -148,6 +148,7 @@ impl<P: Parcel> Direction<P> {
 
     /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a middlebox
     /// cut into pieces, this is the fate of the first piece that did not get through, if any.
+    #[inline]
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
         self.counters.offered += 1;
@@ -162,6 +163,7 @@ impl<P: Parcel> Direction<P> {
 
     /// When [`Direction::poll`] has something to do next; now and then that is a middlebox letting go of a packet, so
     /// that poll yields nothing yet.
+    #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
         let held = self.middleboxes.iter().filter_map(Middlebox::deadline).min();
@@ -172,6 +174,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// The next packet that is due by `now`, and when it was due (whole microseconds, rounded up). Call until `None`.
+    #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.release_held(now);
         let (due, packet) = self.line.leave(nanos_of(now))?;
@@ -185,6 +188,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// What happened so far.
+    #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -197,6 +201,7 @@ impl<P: Parcel> Direction<P> {
         }
     }
 
+    #[inline(never)]
     fn release_overdue(&mut self, now: Instant) {
         loop {
             let overdue =
@@ -214,6 +219,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Through the middleboxes from number `first` on, and into the path.
+    #[inline(never)]
     fn pass(&mut self, first: usize, packet: P, now: Instant) -> Offered {
         let mut offered = Offered::Queued;
         self.entering.push(packet);
@@ -243,7 +249,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Past the middleboxes: MTU, queue and rate, loss, and onto the line.
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, mut packet: P, now: Instant) -> Offered {
         let len = packet.wire_len();
         if let Some(mtu) = self.mtu.filter(|mtu| len > usize::from(mtu.bytes)) {

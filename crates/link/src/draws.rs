@@ -4,18 +4,15 @@
 //! element. `rand_chacha` makes four blocks whenever it makes one, 32 draws; here a block is made when it is used. The
 //! draws are the same, which a test holds.
 
-/// The words that every ChaCha state begins with: "expand 32-byte k".
-const BEGINNING: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 /// Words of 32 bits in a block.
 const WORDS: usize = 16;
-
-/// Four words of the state: what one operation works on at once.
-type Row = [u32; 4];
+/// The words that every block begins with: "expand 32-byte k".
+const BEGINNING: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
 /// A generator of 64-bit draws: those of `rand_chacha::ChaCha8Rng` under the same key.
 #[derive(Clone, Debug)]
 pub struct Draws {
-    key: [Row; 2],
+    key: [u32; 8],
     /// The number of the next block.
     next_block: u64,
     block: [u32; WORDS],
@@ -26,9 +23,9 @@ pub struct Draws {
 impl Draws {
     /// The draws under a key.
     pub fn new(key: [u8; 32]) -> Draws {
-        let word = |at: usize| u32::from_le_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]]);
-        let row = |at: usize| [word(at), word(at + 4), word(at + 8), word(at + 12)];
-        Draws { key: [row(0), row(16)], next_block: 0, block: [0; WORDS], used: WORDS }
+        let word =
+            |i: usize| u32::from_le_bytes([key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3]]);
+        Draws { key: core::array::from_fn(word), next_block: 0, block: [0; WORDS], used: WORDS }
     }
 
     /// The next draw.
@@ -44,60 +41,39 @@ impl Draws {
 
     #[inline(never)]
     fn make_block(&mut self) {
-        self.block = block(&self.key, self.next_block);
+        let [a, b, c, d] = BEGINNING;
+        let [e, f, g, h, i, j, k, l] = self.key;
+        let number = self.next_block;
+        let begun = [a, b, c, d, e, f, g, h, i, j, k, l, number as u32, (number >> 32) as u32, 0, 0];
+        let mut words = begun;
+        for _ in 0..4 {
+            double_round(&mut words);
+        }
+        self.block = core::array::from_fn(|i| words[i].wrapping_add(begun[i]));
         self.next_block += 1;
         self.used = 0;
     }
 }
 
-/// Block `number` under `key`.
-fn block(key: &[Row; 2], number: u64) -> [u32; WORDS] {
-    let [upper, lower] = *key;
-    let begun = [BEGINNING, upper, lower, [number as u32, (number >> 32) as u32, 0, 0]];
-    let [mut a, mut b, mut c, mut d] = begun;
-    for _ in 0..4 {
-        (a, b, c, d) = quarter_rounds(a, b, c, d);
-        // The diagonals, turned so that they stand in columns.
-        (b, c, d) = (turned::<1>(b), turned::<2>(c), turned::<3>(d));
-        (a, b, c, d) = quarter_rounds(a, b, c, d);
-        (b, c, d) = (turned::<3>(b), turned::<2>(c), turned::<1>(d));
+/// The four columns, and then the four diagonals.
+#[inline(always)]
+fn double_round(words: &mut [u32; WORDS]) {
+    for i in 0..4 {
+        quarter_round(words, [i, 4 + i, 8 + i, 12 + i]);
     }
-    let mut words = [0; WORDS];
-    for (to, (row, begun)) in words.chunks_exact_mut(4).zip([a, b, c, d].into_iter().zip(begun)) {
-        to.copy_from_slice(&sum(row, begun));
+    for i in 0..4 {
+        quarter_round(words, [i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4]);
     }
-    words
-}
-
-/// A quarter round of each of the four columns.
-#[inline(always)]
-fn quarter_rounds(mut a: Row, mut b: Row, mut c: Row, mut d: Row) -> (Row, Row, Row, Row) {
-    a = sum(a, b);
-    d = mixed::<16>(d, a);
-    c = sum(c, d);
-    b = mixed::<12>(b, c);
-    a = sum(a, b);
-    d = mixed::<8>(d, a);
-    c = sum(c, d);
-    b = mixed::<7>(b, c);
-    (a, b, c, d)
 }
 
 #[inline(always)]
-fn sum(a: Row, b: Row) -> Row {
-    core::array::from_fn(|i| a[i].wrapping_add(b[i]))
-}
-
-/// What differs, every word turned to the left by `BITS`.
-#[inline(always)]
-fn mixed<const BITS: u32>(a: Row, b: Row) -> Row {
-    core::array::from_fn(|i| (a[i] ^ b[i]).rotate_left(BITS))
-}
-
-/// The words of a row, moved by `BY` places to the front.
-#[inline(always)]
-fn turned<const BY: usize>(row: Row) -> Row {
-    core::array::from_fn(|i| row[(i + BY) % 4])
+fn quarter_round(words: &mut [u32; WORDS], [a, b, c, d]: [usize; 4]) {
+    for [left, right] in [[16, 12], [8, 7]] {
+        words[a] = words[a].wrapping_add(words[b]);
+        words[d] = (words[d] ^ words[a]).rotate_left(left);
+        words[c] = words[c].wrapping_add(words[d]);
+        words[b] = (words[b] ^ words[c]).rotate_left(right);
+    }
 }
 
 #[cfg(test)]

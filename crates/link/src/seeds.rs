@@ -30,17 +30,20 @@ pub struct Name {
 
 impl Name {
     /// A name that is, or begins with, this.
+    #[inline]
     pub fn new(text: &str) -> Name {
         Name { short: [0; SHORT], len: 0, long: String::new() }.with(text)
     }
 
     /// The name with `part` behind it.
+    #[inline]
     pub fn with(mut self, part: &str) -> Name {
         self.append(part);
         self
     }
 
     /// The name with a number behind it, in decimal.
+    #[inline]
     pub fn numbered(self, number: u64) -> Name {
         let mut digits = [b'0'; 20];
         let (mut left, mut begin) = (number, digits.len() - 1);
@@ -52,6 +55,7 @@ impl Name {
         self.with(core::str::from_utf8(&digits[begin..]).unwrap_or_default())
     }
 
+    #[inline]
     fn append(&mut self, part: &str) {
         let end = self.len + part.len();
         match self.short.get_mut(self.len..end) {

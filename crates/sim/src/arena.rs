@@ -82,6 +82,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Stack::new`].
+    #[inline]
     pub(crate) fn host(
         &mut self,
         name: &str,

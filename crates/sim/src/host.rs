@@ -159,6 +159,7 @@ impl Host {
     ///
     /// # Errors
     /// As [`Stack::renew`].
+    #[inline]
     pub(crate) fn renew(
         &mut self,
         name: &str,

@@ -172,7 +172,7 @@ impl World {
         host.notes = self.trace.is_some().then(Vec::new);
         let index = self.hosts.len();
         for address in addresses {
-            let address = Address::from(*address);
+            let address = number_of(*address);
             match self.place_of(address) {
                 Ok(place) => self.by_address[place].1 = index,
                 Err(place) => self.by_address.insert(place, (address, index)),
@@ -422,6 +422,7 @@ impl World {
         self.schedule.arm(self.source_of_host(host), due);
     }
 
+    #[inline]
     fn rearm_direction(&mut self, link: usize, way: Way) {
         let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
         self.schedule.arm(World::source_of_direction(link, way), due);
@@ -437,6 +438,12 @@ struct Capture {
 
 #[inline]
 fn capture(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
+    if !captures.is_empty() {
+        write_down(captures, at, heading, now, packet);
+    }
+}
+
+fn write_down(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
     for capture in captures {
         for (_, interface) in capture.interfaces.iter().filter(|(point, _)| *point == at) {
             if capture.failed.is_none() {
@@ -453,24 +460,22 @@ fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut Direction<Vec<u8>> {
     }
 }
 
-/// An address as a number, which compares faster, and the version of IP.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Address(u128, u8);
+/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2), which are
+/// on no wire.
+pub(crate) type Address = u128;
 
-impl From<IpAddr> for Address {
-    fn from(address: IpAddr) -> Address {
-        match address {
-            IpAddr::V4(address) => Address(u32::from(address).into(), 4),
-            IpAddr::V6(address) => Address(address.into(), 6),
-        }
+fn number_of(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().into(),
+        IpAddr::V6(address) => address.into(),
     }
 }
 
 /// The destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<Address> {
     match packet.first()? >> 4 {
-        4 => Some(Address(u32::from_be_bytes(packet.get(16..20)?.try_into().ok()?).into(), 4)),
-        6 => Some(Address(u128::from_be_bytes(packet.get(24..40)?.try_into().ok()?), 6)),
+        4 => Some(number_of(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?.into())),
+        6 => Some(number_of(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?.into())),
         _ => None,
     }
 }
