@@ -3,7 +3,8 @@
 //! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real paths do;
 //! only reordering lets later packets overtake. Packets in order sit in a plain queue, the few stragglers in a heap.
 
-use crate::seeds::{ChaCha8Rng, below, chance, rng};
+use crate::seeds::{Draws, Name, below, chance, draws};
+use crate::spec::DirectionSpec;
 use crate::units::Ratio;
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Ordering;
@@ -44,9 +45,9 @@ impl Fate {
 #[derive(Debug)]
 pub(crate) struct DelayLine<P> {
     delay: u64,
-    jitter: Option<(u64, ChaCha8Rng)>,
-    reorder: Option<(Ratio, u64, ChaCha8Rng)>,
-    duplicate: Option<(Ratio, ChaCha8Rng)>,
+    jitter: Option<(u64, Draws)>,
+    reorder: Option<(Ratio, u64, Draws)>,
+    duplicate: Option<(Ratio, Draws)>,
     /// Due time of the last packet that was not held back.
     last_due: u64,
     entered: u64,
@@ -95,21 +96,13 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 }
 
 impl<P> DelayLine<P> {
-    /// An empty line; each kind of chance has its own generator below `name`.
-    pub(crate) fn new(
-        delay: Duration,
-        jitter: Option<Duration>,
-        reorder: Option<Reorder>,
-        duplicate: Option<Ratio>,
-        seed: u64,
-        name: &str,
-    ) -> Self {
-        let generator = |element: &str| rng(seed, format_args!("{name}/{element}"));
+    /// A line without delay and chance.
+    pub(crate) fn new() -> Self {
         DelayLine {
-            delay: nanos(delay),
-            jitter: jitter.map(|most| (nanos(most), generator("jitter"))),
-            reorder: reorder.map(|Reorder { share, by }| (share, nanos(by), generator("reorder"))),
-            duplicate: duplicate.map(|share| (share, generator("duplicate"))),
+            delay: 0,
+            jitter: None,
+            reorder: None,
+            duplicate: None,
             last_due: 0,
             entered: 0,
             in_order: VecDeque::new(),
@@ -117,7 +110,27 @@ impl<P> DelayLine<P> {
         }
     }
 
+    /// Empties the line and makes it what `spec` says; each kind of chance has its own generator below `name`.
+    pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
+        let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
+        let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
+        *delay = nanos(spec.delay);
+        *jitter = spec.jitter.map(|most| (nanos(most), generator("jitter")));
+        *reorder = spec.reorder.map(|Reorder { share, by }| (share, nanos(by), generator("reorder")));
+        *duplicate = spec.duplicate.map(|share| (share, generator("duplicate")));
+        (*last_due, *entered) = (0, 0);
+        in_order.clear();
+        stragglers.clear();
+    }
+
+    /// Gives back what is on the way, in no order.
+    pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
+        let straggling = self.stragglers.drain();
+        self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));
+    }
+
     /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's number.
+    #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {
             jitter: self.jitter.as_mut().map_or(0, |(most, rng)| below(rng, most.saturating_add(1))),
@@ -127,6 +140,7 @@ impl<P> DelayLine<P> {
     }
 
     /// Takes a packet that leaves the bottleneck at `departure`.
+    #[inline]
     pub(crate) fn enter(&mut self, packet: P, departure: u64, fate: Fate) {
         let due = departure.saturating_add(self.delay).saturating_add(fate.jitter).max(self.last_due);
         let number = self.entered;
@@ -141,6 +155,7 @@ impl<P> DelayLine<P> {
     }
 
     /// When the next packet is due.
+    #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
         match (self.in_order.front(), self.stragglers.peek()) {
             (Some(first), Some(straggler)) => Some(first.due.min(straggler.due)),
@@ -150,6 +165,7 @@ impl<P> DelayLine<P> {
     }
 
     /// The next packet, if it is due by `now`.
+    #[inline]
     pub(crate) fn leave(&mut self, now: u64) -> Option<(u64, P)> {
         self.next_due().filter(|due| *due <= now)?;
         let straggler_first = match (self.in_order.front(), self.stragglers.peek()) {
@@ -176,7 +192,11 @@ mod tests {
 
     fn line(jitter_ms: u64, reorder: Option<Reorder>) -> DelayLine<u32> {
         let jitter = (jitter_ms > 0).then_some(Duration::from_millis(jitter_ms));
-        DelayLine::new(Duration::from_millis(10), jitter, reorder, None, 1, "t")
+        let spec =
+            DirectionSpec { delay: Duration::from_millis(10), jitter, reorder, ..DirectionSpec::default() };
+        let mut line = DelayLine::new();
+        line.renew(&spec, 1, "t");
+        line
     }
 
     fn drain(line: &mut DelayLine<u32>) -> Vec<(u64, u32)> {

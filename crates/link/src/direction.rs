@@ -8,14 +8,13 @@
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
-use crate::loss::LossModel;
-use crate::middlebox::{Flows, Middlebox, Passed, header};
+use crate::loss::{LossModel, LossSpec, Model};
+use crate::middlebox::{Flows, Middlebox, MiddleboxSpec, Passed, header};
 use crate::parcel::Parcel;
 use crate::queue::{Admission, Depth, Queue};
 use crate::rate::Serialiser;
-use crate::seeds::rng;
+use crate::seeds::{Name, draws};
 use crate::spec::{DirectionSpec, Mtu};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
@@ -70,7 +69,7 @@ pub struct Direction<P> {
     middleboxes: Vec<Middlebox<P>>,
     mtu: Option<Mtu>,
     bottleneck: Option<(Queue, Serialiser)>,
-    losses: Vec<Box<dyn LossModel + Send>>,
+    losses: Vec<Model>,
     line: DelayLine<P>,
     counters: Counters,
     /// Packets between two middleboxes, kept for their capacity.
@@ -82,7 +81,7 @@ impl<P: Parcel> Direction<P> {
     /// A direction by itself, whose clock began at zero. `name` separates its chance from that of other directions
     /// under the same `seed`. Middleboxes that know both ways of a connection need [`Link`](crate::Link) instead.
     pub fn new(spec: &DirectionSpec, seed: u64, name: &str) -> Self {
-        Direction::of_link(spec, seed, name, Way::Up, &Flows::wanted_by(&[spec]), Instant::ZERO)
+        Direction::of_link(spec, seed, name, Way::Up, Flows::wanted_by(&[spec]).as_ref(), Instant::ZERO)
     }
 
     pub(crate) fn of_link(
@@ -90,36 +89,66 @@ impl<P: Parcel> Direction<P> {
         seed: u64,
         name: &str,
         way: Way,
-        flows: &Arc<Flows>,
+        flows: Option<&Arc<Flows>>,
         began: Instant,
     ) -> Self {
-        let serialiser = spec.rate.as_ref().and_then(|rate| Serialiser::new(rate, nanos_of(began)));
-        let queue = Queue::new(spec.queue.unwrap_or(Depth::DEFAULT), spec.ecn_mark);
-        let loss = |(index, loss): (usize, &crate::LossSpec)| {
-            loss.model(rng(seed, format_args!("{name}/loss/{index}")), began)
-        };
-        let middlebox = |(index, middlebox): (usize, &crate::MiddleboxSpec)| {
-            let own = rng(seed, format_args!("{name}/middlebox/{index}"));
-            Middlebox::new(*middlebox, way, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
-        };
-        let mut middleboxes: Vec<Middlebox<P>> = spec.middleboxes.iter().enumerate().map(middlebox).collect();
-        if way == Way::Down {
-            middleboxes.reverse();
-        }
-        Direction {
-            middleboxes,
-            mtu: spec.mtu,
-            bottleneck: serialiser.map(|serialiser| (queue, serialiser)),
-            losses: spec.losses.iter().enumerate().map(loss).collect(),
-            line: DelayLine::new(spec.delay, spec.jitter, spec.reorder, spec.duplicate, seed, name),
+        let mut direction = Direction {
+            middleboxes: Vec::new(),
+            mtu: None,
+            bottleneck: None,
+            losses: Vec::new(),
+            line: DelayLine::new(),
             counters: Counters::default(),
             entering: Vec::new(),
             leaving: Vec::new(),
+        };
+        direction.renew(spec, seed, name, way, flows, began);
+        direction
+    }
+
+    /// Makes this direction what [`Direction::of_link`] makes, in the same storage.
+    pub(crate) fn renew(
+        &mut self,
+        spec: &DirectionSpec,
+        seed: u64,
+        name: &str,
+        way: Way,
+        flows: Option<&Arc<Flows>>,
+        began: Instant,
+    ) {
+        let Direction { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
+        let loss = |(index, loss): (usize, &LossSpec)| {
+            loss.model(draws(seed, Name::new(name).with("/loss/").numbered(index as u64)), began)
+        };
+        let middlebox = |(index, middlebox): (usize, &MiddleboxSpec)| {
+            let own = draws(seed, Name::new(name).with("/middlebox/").numbered(index as u64));
+            Middlebox::new(*middlebox, way, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
+        };
+        middleboxes.clear();
+        middleboxes.extend(spec.middleboxes.iter().enumerate().map(middlebox));
+        if way == Way::Down {
+            middleboxes.reverse();
         }
+        *mtu = spec.mtu;
+        let serialiser = spec.rate.as_ref().and_then(|rate| Serialiser::new(rate, nanos_of(began)));
+        let queue = || Queue::new(spec.queue.unwrap_or(Depth::DEFAULT), spec.ecn_mark);
+        *bottleneck = serialiser.map(|serialiser| (queue(), serialiser));
+        losses.clear();
+        losses.extend(spec.losses.iter().enumerate().map(loss));
+        line.renew(spec, seed, name);
+        *counters = Counters::default();
+        entering.clear();
+        leaving.clear();
+    }
+
+    /// Gives back what is on the way.
+    pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
+        self.line.clear(to);
     }
 
     /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a middlebox
     /// cut into pieces, this is the fate of the first piece that did not get through, if any.
+    #[inline]
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
         self.counters.offered += 1;
@@ -134,6 +163,7 @@ impl<P: Parcel> Direction<P> {
 
     /// When [`Direction::poll`] has something to do next; now and then that is a middlebox letting go of a packet, so
     /// that poll yields nothing yet.
+    #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
         let held = self.middleboxes.iter().filter_map(Middlebox::deadline).min();
@@ -144,6 +174,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// The next packet that is due by `now`, and when it was due (whole microseconds, rounded up). Call until `None`.
+    #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.release_held(now);
         let (due, packet) = self.line.leave(nanos_of(now))?;
@@ -157,15 +188,21 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// What happened so far.
+    #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Lets middleboxes that wait for a successor go on with what they hold since too long.
+    #[inline]
     fn release_held(&mut self, now: Instant) {
-        if self.middleboxes.is_empty() {
-            return;
+        if !self.middleboxes.is_empty() {
+            self.release_overdue(now);
         }
+    }
+
+    #[inline(never)]
+    fn release_overdue(&mut self, now: Instant) {
         loop {
             let overdue =
                 |(index, middlebox): (usize, &Middlebox<P>)| middlebox.deadline().map(|at| (at, index));
@@ -182,6 +219,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Through the middleboxes from number `first` on, and into the path.
+    #[inline(never)]
     fn pass(&mut self, first: usize, packet: P, now: Instant) -> Offered {
         let mut offered = Offered::Queued;
         self.entering.push(packet);
@@ -211,6 +249,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Past the middleboxes: MTU, queue and rate, loss, and onto the line.
+    #[inline(always)]
     fn enter(&mut self, mut packet: P, now: Instant) -> Offered {
         let len = packet.wire_len();
         if let Some(mtu) = self.mtu.filter(|mtu| len > usize::from(mtu.bytes)) {
@@ -255,6 +294,7 @@ impl<P: Parcel> Direction<P> {
         Offered::Queued
     }
 
+    #[inline]
     fn count_in_flight(&mut self) {
         let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
         self.counters.in_flight = (self.line.len() + held) as u64;

@@ -45,6 +45,7 @@ extern crate std;
 pub mod counters;
 pub mod delay;
 pub mod direction;
+mod draws;
 mod error;
 mod grammar;
 mod link;

@@ -26,10 +26,26 @@ impl<P: Parcel> Link<P> {
     /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs already.
     pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
+        let flows = flows.as_ref();
         Link {
-            down: Direction::of_link(&spec.down, seed, "down", Way::Down, &flows, began),
-            up: Direction::of_link(&spec.up, seed, "up", Way::Up, &flows, began),
+            down: Direction::of_link(&spec.down, seed, "down", Way::Down, flows, began),
+            up: Direction::of_link(&spec.up, seed, "up", Way::Up, flows, began),
         }
+    }
+
+    /// Makes this link what [`Link::new`] makes of `spec` and `seed`, in the same storage.
+    pub fn renew(&mut self, spec: &LinkSpec, seed: u64) {
+        let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
+        let flows = flows.as_ref();
+        self.down.renew(&spec.down, seed, "down", Way::Down, flows, Instant::ZERO);
+        self.up.renew(&spec.up, seed, "up", Way::Up, flows, Instant::ZERO);
+    }
+
+    /// Gives back all that is on the way; of what is over nobody counts anything any more. What a middlebox holds is not
+    /// among it.
+    pub fn clear(&mut self, to: &mut impl FnMut(P)) {
+        self.down.clear(to);
+        self.up.clear(to);
     }
 
     /// When either direction has something to do next.

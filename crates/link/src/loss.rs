@@ -5,9 +5,8 @@
 //! whose definition is about time. Time is when the packet enters the link: a burst is what the *sender* sent back to
 //! back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
 
-use crate::seeds::{ChaCha8Rng, below, chance};
+use crate::seeds::{Draws, below, chance};
 use crate::units::Ratio;
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
@@ -71,25 +70,56 @@ impl LossSpec {
 
     /// The working model. `rng` is its own generator, `began` the time from which outages count. A trace that was
     /// not loaded loses nothing.
-    pub fn model(&self, mut rng: ChaCha8Rng, began: Instant) -> Box<dyn LossModel + Send> {
+    pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
         match self {
-            LossSpec::Independent(p) => Box::new(Independent { p: *p, rng }),
+            LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
             LossSpec::After { p, q, gap } => {
-                Box::new(After { p: *p, q: *q, gap: *gap, previous: None, lost: false, rng })
+                Model::After(After { p: *p, q: *q, gap: *gap, previous: None, lost: false, rng })
             }
             LossSpec::GilbertElliott { p, r, h, k } => {
                 let bad = begins_bad(&mut rng, *p, *r);
-                Box::new(GilbertElliott { p: *p, r: *r, h: *h, k: *k, bad, rng })
+                Model::GilbertElliott(GilbertElliott { p: *p, r: *r, h: *h, k: *k, bad, rng })
             }
             LossSpec::Trace { path: _, lost } => {
-                Box::new(Trace { lost: lost.clone().unwrap_or_else(|| Vec::new().into()), next: 0 })
+                Model::Trace(Trace { lost: lost.clone().unwrap_or_else(|| Vec::new().into()), next: 0 })
             }
             LossSpec::Positions(ranges) => {
-                Box::new(Positions { ranges: ranges.clone(), passed: 0, range: 0 })
+                Model::Positions(Positions { ranges: ranges.clone(), passed: 0, range: 0 })
             }
             LossSpec::Outage { from, to, every } => {
-                Box::new(Outage { from: began + *from, length: to.saturating_sub(*from), every: *every })
+                Model::Outage(Outage { from: began + *from, length: to.saturating_sub(*from), every: *every })
             }
+        }
+    }
+}
+
+/// The working model of a [`LossSpec`].
+#[derive(Debug)]
+pub enum Model {
+    /// Of [`LossSpec::Independent`].
+    Independent(Independent),
+    /// Of [`LossSpec::After`].
+    After(After),
+    /// Of [`LossSpec::GilbertElliott`].
+    GilbertElliott(GilbertElliott),
+    /// Of [`LossSpec::Trace`].
+    Trace(Trace),
+    /// Of [`LossSpec::Positions`].
+    Positions(Positions),
+    /// Of [`LossSpec::Outage`].
+    Outage(Outage),
+}
+
+impl LossModel for Model {
+    #[inline]
+    fn lose(&mut self, now: Instant, len: usize) -> bool {
+        match self {
+            Model::Independent(model) => model.lose(now, len),
+            Model::After(model) => model.lose(now, len),
+            Model::GilbertElliott(model) => model.lose(now, len),
+            Model::Trace(model) => model.lose(now, len),
+            Model::Positions(model) => model.lose(now, len),
+            Model::Outage(model) => model.lose(now, len),
         }
     }
 }
@@ -98,10 +128,11 @@ impl LossSpec {
 #[derive(Debug)]
 pub struct Independent {
     p: Ratio,
-    rng: ChaCha8Rng,
+    rng: Draws,
 }
 
 impl LossModel for Independent {
+    #[inline]
     fn lose(&mut self, _now: Instant, _len: usize) -> bool {
         chance(&mut self.rng, self.p)
     }
@@ -119,7 +150,7 @@ pub struct After {
     gap: Duration,
     previous: Option<Instant>,
     lost: bool,
-    rng: ChaCha8Rng,
+    rng: Draws,
 }
 
 impl LossModel for After {
@@ -143,10 +174,10 @@ pub struct GilbertElliott {
     h: Ratio,
     k: Ratio,
     bad: bool,
-    rng: ChaCha8Rng,
+    rng: Draws,
 }
 
-fn begins_bad(rng: &mut ChaCha8Rng, p: Ratio, r: Ratio) -> bool {
+fn begins_bad(rng: &mut Draws, p: Ratio, r: Ratio) -> bool {
     let (p, r) = (u64::from(p.ppb()), u64::from(r.ppb()));
     below(rng, p + r) < p
 }
@@ -220,7 +251,7 @@ impl LossModel for Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seeds::rng;
+    use crate::seeds::draws;
     use alloc::vec;
 
     const N: u64 = 200_000;
@@ -231,7 +262,7 @@ mod tests {
 
     /// Lost flags of `n` packets that are `gap_us` apart.
     fn run(spec: &LossSpec, seed: u64, n: u64, gap_us: u64) -> Vec<bool> {
-        let mut model = spec.model(rng(seed, "test"), Instant::ZERO);
+        let mut model = spec.model(draws(seed, "test"), Instant::ZERO);
         (0..n).map(|i| model.lose(Instant::from_micros(i * gap_us), 1500)).collect()
     }
 

@@ -1,13 +1,16 @@
-//! What outlives a [`World`](crate::World): stacks, lists and buffers.
+//! What outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
 //! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So who runs many
 //! hands the arena from one world to the next. What comes out of it is as new: a world cannot tell whether there was
 //! another one before.
 
+use brisk_link::{Link, LinkSpec};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::{Stack, StackConfig};
 
+use crate::host::Host;
 use crate::schedule::Schedule;
+use crate::world::{Address, Side};
 
 /// Bytes that an application reads at once.
 const READ_CHUNK: usize = 64 << 10;
@@ -20,18 +23,50 @@ pub struct Arena {
     packets: Vec<Vec<u8>>,
     /// What applications read into.
     pub(crate) scratch: Vec<u8>,
-    /// Stacks of worlds that are over, the one to be used next at the end.
-    stacks: Vec<Box<Stack>>,
-    schedule: Schedule,
+    /// Hosts of worlds that are over, the one to be used next at the end.
+    idle: Vec<Host>,
+    lists: Lists,
+}
+
+/// What a world consists of.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    pub(crate) hosts: Vec<Host>,
+    /// Whose each address is, in the order of addresses.
+    pub(crate) by_address: Vec<(Address, usize)>,
+    pub(crate) links: Vec<Link<Vec<u8>>>,
+    /// Its sources are the directions of the links, the way up first, and then the hosts.
+    pub(crate) schedule: Schedule,
 }
 
 impl Arena {
-    /// Before a world begins: everything is there that it counts on.
-    pub(crate) fn prepare(&mut self) {
+    /// Before a world begins: its lists, with nothing in them but links of these descriptions and seeds.
+    pub(crate) fn prepare<'a>(&mut self, links: impl ExactSizeIterator<Item = (&'a LinkSpec, u64)>) -> Lists {
         self.scratch.resize(READ_CHUNK, 0);
+        let mut lists = std::mem::take(&mut self.lists);
+        let Lists { hosts: _, by_address, links: old, schedule } = &mut lists;
+        by_address.clear();
+        schedule.clear();
+        old.truncate(links.len());
+        for (index, (spec, seed)) in links.enumerate() {
+            match old.get_mut(index) {
+                Some(link) => link.renew(spec, seed),
+                None => old.push(Link::new(spec, seed)),
+            }
+        }
+        lists
     }
 
-    /// A buffer for a packet.
+    /// A buffer to write a packet into, which [`Arena::packet`] then takes.
+    pub(crate) fn blank(&mut self) -> &mut Vec<u8> {
+        if self.packets.is_empty() {
+            self.packets.push(Vec::new());
+        }
+        let last = self.packets.len() - 1;
+        &mut self.packets[last]
+    }
+
+    /// The packet that was written last.
     pub(crate) fn packet(&mut self) -> Vec<u8> {
         self.packets.pop().unwrap_or_default()
     }
@@ -43,29 +78,31 @@ impl Arena {
         }
     }
 
-    /// A stack without connections.
+    /// A host without applications and connections.
     ///
     /// # Errors
     /// As [`Stack::new`].
-    pub(crate) fn stack(&mut self, config: StackConfig, seed: u64) -> Result<Box<Stack>, ConfigError> {
-        match self.stacks.pop() {
-            None => Stack::new(config, seed).map(Box::new),
-            Some(mut stack) => stack.renew(config, seed).map(|()| stack),
+    #[inline]
+    pub(crate) fn host(
+        &mut self,
+        name: &str,
+        side: Side,
+        config: StackConfig,
+        seed: u64,
+    ) -> Result<Host, ConfigError> {
+        match self.idle.pop() {
+            None => Ok(Host::new(name, side, Box::new(Stack::new(config, seed)?))),
+            Some(mut host) => host.renew(name, side, config, seed).map(|()| host),
         }
     }
 
-    /// An empty schedule.
-    pub(crate) fn schedule(&mut self) -> Schedule {
-        let mut schedule = std::mem::take(&mut self.schedule);
-        schedule.clear();
-        schedule
-    }
-
-    /// Keeps what was given out for the next world. `stacks`: in the order in which they were asked for, so that the next
-    /// world gives each to the same host if it has the same ones.
-    pub(crate) fn keep(&mut self, stacks: impl DoubleEndedIterator<Item = Box<Stack>>, schedule: Schedule) {
-        self.stacks.extend(stacks.rev());
-        self.schedule = schedule;
+    /// Keeps what a world consisted of for the next one, which gives its hosts their places in the same order.
+    pub(crate) fn keep(&mut self, mut lists: Lists) {
+        self.idle.extend(lists.hosts.drain(..).rev());
+        for link in &mut lists.links {
+            link.clear(&mut |packet| self.recycle(packet));
+        }
+        self.lists = lists;
     }
 }
 

@@ -1,15 +1,15 @@
 //! A host of the simulation: one stack and the applications that use it.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig};
 use brisk_tcp::connection::State;
-use brisk_tcp::error::{ConnectError, ListenError, ReadError};
-use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+use brisk_tcp::error::{ConfigError, ConnectError, ListenError, ReadError};
+use brisk_tcp::{ConnId, Event, ListenerId, Stack, StackConfig};
 use brisk_wire::Instant;
 
 use crate::application::Application;
+use crate::by_connection::ByConnection;
 use crate::world::Side;
 
 /// Names a host of a [`crate::World`].
@@ -59,7 +59,7 @@ impl HostView<'_> {
     /// As [`Stack::listen`].
     pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
         let id = self.stack.listen(local, config)?;
-        self.owners.listeners.insert(id, self.app);
+        self.owners.listeners.push((id, self.app));
         Ok(id)
     }
 
@@ -72,7 +72,7 @@ impl HostView<'_> {
 
     /// Lets go of a connection (close semantics of [`Stack::release`]).
     pub fn release(&mut self, id: ConnId) {
-        self.owners.connections.remove(&id);
+        self.owners.connections.remove(id);
         self.stack.release(id, self.now);
     }
 
@@ -110,17 +110,23 @@ impl HostView<'_> {
 /// Which application each connection and listener belongs to.
 #[derive(Debug, Default)]
 struct Owners {
-    connections: BTreeMap<ConnId, usize>,
-    listeners: BTreeMap<ListenerId, usize>,
+    connections: ByConnection<usize>,
+    listeners: Vec<(ListenerId, usize)>,
 }
 
 impl Owners {
+    fn clear(&mut self) {
+        let Owners { connections, listeners } = self;
+        connections.clear();
+        listeners.clear();
+    }
+
     fn of(&self, event: Event) -> Option<usize> {
         match event {
             Event::Connected(id) | Event::Readable(id) | Event::Writable(id) | Event::Closed(id, _) => {
-                self.connections.get(&id).copied()
+                self.connections.get(id).copied()
             }
-            Event::Incoming(id) => self.listeners.get(&id).copied(),
+            Event::Incoming(id) => self.listeners.iter().find(|(of, _)| *of == id).map(|(_, app)| *app),
         }
     }
 }
@@ -147,6 +153,29 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(name: &str, side: Side, stack: Box<Stack>) -> Host {
         Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
+    }
+
+    /// Makes this host what [`Host::new`] makes of a stack of that configuration and seed, in the same storage.
+    ///
+    /// # Errors
+    /// As [`Stack::renew`].
+    #[inline]
+    pub(crate) fn renew(
+        &mut self,
+        name: &str,
+        side: Side,
+        config: StackConfig,
+        seed: u64,
+    ) -> Result<(), ConfigError> {
+        let Host { name: own_name, side: own_side, stack, apps, owners, notes } = self;
+        stack.renew(config, seed)?;
+        own_name.clear();
+        own_name.push_str(name);
+        *own_side = side;
+        apps.clear();
+        owners.clear();
+        *notes = None;
+        Ok(())
     }
 
     pub(crate) fn add_app(&mut self, starts: Instant, app: Box<dyn Application>) -> usize {
@@ -184,17 +213,16 @@ impl Host {
         }
     }
 
-    /// Hands the events of the stack to the applications. True if there was one.
-    pub(crate) fn deliver_events(&mut self, now: Instant, scratch: &mut [u8]) -> bool {
-        let mut any = false;
-        while let Some(event) = self.stack.poll_event() {
-            any = true;
+    /// Hands an event of the stack, and those that there are besides, to the applications.
+    pub(crate) fn deliver_events(&mut self, first: Event, now: Instant, scratch: &mut [u8]) {
+        let mut next = Some(first);
+        while let Some(event) = next {
             // A connection that its application released has no one to tell.
             if let Some(index) = self.owners.of(event) {
                 self.call(index, now, scratch, |app, host| app.on_event(event, host));
             }
+            next = self.stack.poll_event();
         }
-        any
     }
 
     fn call(

@@ -29,6 +29,7 @@
 
 pub mod application;
 mod arena;
+mod by_connection;
 mod content;
 pub mod fast_open;
 pub mod host;

@@ -5,10 +5,10 @@
 //! address. Whatever happens, happens at an event; between events there is nothing but the clock.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
+use brisk_link::seeds::Name;
 use brisk_link::{Counters, Direction, Link, LinkSpec, Way};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::stack::Rx;
@@ -17,6 +17,7 @@ use brisk_wire::Instant;
 
 use crate::application::Application;
 pub use crate::arena::Arena;
+use crate::arena::Lists;
 use crate::host::{AppId, Host, HostId};
 use crate::pcapng::{Heading, InterfaceId, PcapngWriter};
 use crate::schedule::{Schedule, Source};
@@ -66,7 +67,8 @@ pub struct World {
     now: Instant,
     seed: u64,
     hosts: Vec<Host>,
-    by_address: BTreeMap<IpAddr, usize>,
+    /// Whose each address is, in the order of addresses.
+    by_address: Vec<(Address, usize)>,
     links: Vec<Link<Vec<u8>>>,
     /// Its sources are the directions of the links, the way up first, and then the hosts.
     schedule: Schedule,
@@ -90,18 +92,18 @@ impl World {
 
     /// As [`World::chain`], with what an earlier world has left.
     pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
-        arena.prepare();
         let transparent = [LinkSpec::default()];
         let links = if links.is_empty() { &transparent } else { links };
-        let mut schedule = arena.schedule();
+        let seeded = |(index, spec)| (spec, derive(seed, Name::new("link ").numbered(index as u64)));
+        let Lists { hosts, by_address, links, mut schedule } =
+            arena.prepare(links.iter().enumerate().map(seeded));
         (0..links.len() * DIRECTIONS).for_each(|_| _ = schedule.add());
-        let link = |(index, spec)| Link::new(spec, derive(seed, format_args!("link {index}")));
         World {
             now: Instant::ZERO,
             seed,
-            hosts: Vec::new(),
-            by_address: BTreeMap::new(),
-            links: links.iter().enumerate().map(link).collect(),
+            hosts,
+            by_address,
+            links,
             schedule,
             arena,
             unrouted: 0,
@@ -161,15 +163,21 @@ impl World {
         side: Side,
         name: &str,
         addresses: &[IpAddr],
-        config: StackConfig,
+        mut config: StackConfig,
     ) -> Result<HostId, ConfigError> {
-        let observe = config.observe || self.trace.is_some();
-        let config = StackConfig { addresses: addresses.to_vec(), observe, ..config };
-        let stack = self.arena.stack(config, derive(self.seed, format_args!("stack {name}")))?;
-        let index = self.hosts.len();
-        let mut host = Host::new(name, side, stack);
+        config.addresses = addresses.to_vec();
+        config.observe |= self.trace.is_some();
+        let seed = derive(self.seed, Name::new("stack ").with(name));
+        let mut host = self.arena.host(name, side, config, seed)?;
         host.notes = self.trace.is_some().then(Vec::new);
-        self.by_address.extend(addresses.iter().map(|address| (*address, index)));
+        let index = self.hosts.len();
+        for address in addresses {
+            let address = number_of(*address);
+            match self.place_of(address) {
+                Ok(place) => self.by_address[place].1 = index,
+                Err(place) => self.by_address.insert(place, (address, index)),
+            }
+        }
         self.hosts.push(host);
         self.schedule.add();
         Ok(HostId(index))
@@ -239,10 +247,7 @@ impl World {
     /// Goes to the next event and carries it out; `None` if there is none before or at `limit`, and the
     /// clock stays where it is.
     pub fn step(&mut self, limit: Instant) -> Option<Instant> {
-        if self.schedule.next()? > limit {
-            return None;
-        }
-        let (at, source) = self.schedule.pop()?;
+        let (at, source) = self.schedule.pop(limit)?;
         self.now = at;
         match self.woken(source) {
             Woken::Host(host) => {
@@ -272,8 +277,8 @@ impl World {
 
     /// Ends the world and keeps what the next one can use.
     pub fn into_arena(self) -> Arena {
-        let World { hosts, schedule, mut arena, .. } = self;
-        arena.keep(hosts.into_iter().map(|host| host.stack), schedule);
+        let World { hosts, by_address, links, schedule, mut arena, .. } = self;
+        arena.keep(Lists { hosts, by_address, links, schedule });
         arena
     }
 
@@ -298,31 +303,19 @@ impl World {
 
     /// Moves on what is due at the end of one direction of a link.
     fn depart(&mut self, link: usize, way: Way) {
-        while let Some(packet) = self.due(link, way) {
-            let next = match way {
-                Way::Up => Some(link + 1).filter(|next| *next < self.links.len()),
-                Way::Down => link.checked_sub(1),
-            };
-            match next {
-                Some(next) => {
-                    let (point, heading) = match way {
-                        Way::Up => (Point::Behind(link), Heading::Out),
-                        Way::Down => (Point::Behind(next), Heading::In),
-                    };
-                    capture(&mut self.captures, point, heading, self.now, &packet);
-                    self.offer(next, way, packet);
-                }
-                None => self.deliver(packet, way),
+        let (next, point, heading) = match way {
+            Way::Up => (link + 1, Point::Behind(link), Heading::Out),
+            Way::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
+        };
+        while let Some((_, packet)) = direction(&mut self.links[link], way).poll(self.now) {
+            if next < self.links.len() {
+                capture(&mut self.captures, point, heading, self.now, &packet);
+                self.offer(next, way, packet);
+            } else {
+                self.deliver(packet, way);
             }
         }
         self.rearm_direction(link, way);
-    }
-
-    /// The next packet that is due at the end of one direction of a link.
-    fn due(&mut self, link: usize, way: Way) -> Option<Vec<u8>> {
-        let direction = direction(&mut self.links[link], way);
-        direction.next_departure().filter(|due| *due <= self.now)?;
-        direction.poll(self.now).map(|(_, packet)| packet)
     }
 
     /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
@@ -350,7 +343,8 @@ impl World {
             Way::Down => Side::A,
         };
         capture(&mut self.captures, Point::Hosts(side), Heading::In, self.now, &packet);
-        let host = destination(&packet).and_then(|address| self.by_address.get(&address).copied());
+        let place = destination(&packet).and_then(|address| self.place_of(address).ok());
+        let host = place.map(|place| self.by_address[place].1);
         match host.filter(|host| self.hosts[*host].side == side) {
             Some(host) => {
                 self.hosts[host].stack.on_packet(&packet, Rx::default(), self.now);
@@ -364,12 +358,23 @@ impl World {
         }
     }
 
+    /// Where the address stands among those of all hosts, or would stand.
+    fn place_of(&self, address: Address) -> Result<usize, usize> {
+        self.by_address.binary_search_by_key(&address, |(of, _)| *of)
+    }
+
     /// Lets a host react until it has nothing more to say at this instant.
     fn settle(&mut self, host: usize) {
-        self.hosts[host].deliver_events(self.now, &mut self.arena.scratch);
-        self.transmit(host);
-        while self.hosts[host].deliver_events(self.now, &mut self.arena.scratch) {
+        let mut event = self.hosts[host].stack.poll_event();
+        loop {
+            if let Some(event) = event {
+                self.hosts[host].deliver_events(event, self.now, &mut self.arena.scratch);
+            }
             self.transmit(host);
+            event = self.hosts[host].stack.poll_event();
+            if event.is_none() {
+                break;
+            }
         }
         if let Some(trace) = &mut self.trace {
             trace.host(self.now, &mut self.hosts[host]);
@@ -384,12 +389,8 @@ impl World {
             Side::A => (0, side.away()),
             Side::B => (self.links.len() - 1, side.away()),
         };
-        loop {
+        while let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, self.arena.blank()) {
             let mut packet = self.arena.packet();
-            let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, &mut packet) else {
-                self.arena.recycle(packet);
-                return;
-            };
             match transmit.segment_size {
                 None => {
                     if transmit.partial_checksum {
@@ -421,6 +422,7 @@ impl World {
         self.schedule.arm(self.source_of_host(host), due);
     }
 
+    #[inline]
     fn rearm_direction(&mut self, link: usize, way: Way) {
         let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
         self.schedule.arm(World::source_of_direction(link, way), due);
@@ -434,7 +436,14 @@ struct Capture {
     failed: Option<io::Error>,
 }
 
+#[inline]
 fn capture(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
+    if !captures.is_empty() {
+        write_down(captures, at, heading, now, packet);
+    }
+}
+
+fn write_down(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
     for capture in captures {
         for (_, interface) in capture.interfaces.iter().filter(|(point, _)| *point == at) {
             if capture.failed.is_none() {
@@ -451,11 +460,22 @@ fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut Direction<Vec<u8>> {
     }
 }
 
+/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2), which are
+/// on no wire.
+pub(crate) type Address = u128;
+
+fn number_of(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
 /// The destination address of an IP packet.
-fn destination(packet: &[u8]) -> Option<IpAddr> {
+fn destination(packet: &[u8]) -> Option<Address> {
     match packet.first()? >> 4 {
-        4 => Some(IpAddr::from(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?)),
-        6 => Some(IpAddr::from(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?)),
+        4 => Some(number_of(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?.into())),
+        6 => Some(number_of(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?.into())),
         _ => None,
     }
 }

@@ -59,11 +59,11 @@ fn opposite(way: Way) -> usize {
 }
 
 impl Flows {
-    /// A table if one of the boxes needs it, else an empty one.
-    pub(crate) fn wanted_by(directions: &[&DirectionSpec]) -> Arc<Flows> {
+    /// A table, if one of the boxes needs it.
+    pub(crate) fn wanted_by(directions: &[&DirectionSpec]) -> Option<Arc<Flows>> {
         let mut boxes = directions.iter().flat_map(|direction| &direction.middleboxes);
-        let room = if boxes.any(|middlebox| middlebox.remembers_flows()) { ROOM } else { 0 };
-        Arc::new(Flows { slots: (0..room).map(|_| Slot::default()).collect() })
+        let wanted = boxes.any(|middlebox| middlebox.remembers_flows());
+        wanted.then(|| Arc::new(Flows { slots: (0..ROOM).map(|_| Slot::default()).collect() }))
     }
 
     /// The black hole: SYNs pass, what follows one with data does not (or what follows any).

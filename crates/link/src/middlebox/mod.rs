@@ -25,7 +25,7 @@ pub use spec::{MIDDLEBOXES, MiddleboxSpec};
 
 use crate::direction::Way;
 use crate::parcel::Parcel;
-use crate::seeds::ChaCha8Rng;
+use crate::seeds::Draws;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Instant};
@@ -68,7 +68,7 @@ pub(crate) struct Middlebox<P> {
     spec: MiddleboxSpec,
     way: Way,
     seed: u64,
-    rng: ChaCha8Rng,
+    rng: Draws,
     flows: Arc<Flows>,
     /// Only for the box that joins packets.
     coalesce: Option<Coalesce<P>>,
@@ -80,13 +80,13 @@ impl<P: Parcel> Middlebox<P> {
         spec: MiddleboxSpec,
         way: Way,
         seed: u64,
-        rng: ChaCha8Rng,
+        rng: Draws,
         mtu: Option<u16>,
-        flows: &Arc<Flows>,
+        flows: Option<&Arc<Flows>>,
     ) -> Self {
         let coalesce =
             if let MiddleboxSpec::Coalesce { size } = spec { Some(Coalesce::new(size, mtu)) } else { None };
-        Middlebox { spec, way, seed, rng, flows: flows.clone(), coalesce }
+        Middlebox { spec, way, seed, rng, flows: flows.cloned().unwrap_or_default(), coalesce }
     }
 
     /// Takes a packet at `now`; appends to `onward` what goes on.

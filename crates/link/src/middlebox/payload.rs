@@ -2,7 +2,7 @@
 
 use super::Verdict;
 use super::header::{Tcp, mend};
-use crate::seeds::{ChaCha8Rng, below, chance};
+use crate::seeds::{Draws, below, chance};
 use crate::units::Ratio;
 use alloc::vec::Vec;
 use brisk_wire::Flags;
@@ -27,7 +27,7 @@ pub(super) fn strip_syn_data(ip: &mut Vec<u8>, tcp: Tcp, keep: u16) -> Verdict {
 }
 
 /// Flips bit 5 of payload byte 10 (or the last) of a share of the segments with payload: letters change their case.
-pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut ChaCha8Rng) -> Verdict {
+pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) -> Verdict {
     if tcp.payload_len() > 0 && chance(rng, share) {
         let at = (tcp.payload_len() - 1).min(10);
         if let Some(byte) = tcp.payload_mut(ip).get_mut(at) {
@@ -40,7 +40,7 @@ pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut ChaCha8Rn
 
 /// Flips one bit of a share of the packets behind the IP header, so that they arrive where they should and only
 /// TCP's checksum tells.
-pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut ChaCha8Rng) -> Verdict {
+pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut Draws) -> Verdict {
     let (hit, place) = (chance(rng, share), below(rng, 1 << 32));
     if let Ok(header) = IpHeader::parse(ip, Strictness::Peeked)
         && hit

@@ -1,8 +1,9 @@
-//! Parts of the stack by themselves: the table of a million connections, ten thousand timers.
+//! Parts of the stack by themselves: the table of a million connections, ten thousand timers, the planner.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
 
+use brisk_tcp::mechanism::plan::{Flight, Losses, Means, Parity, plan};
 use brisk_tcp::stack::FourTuple;
 use brisk_tcp::stack::counted::{Table, Timers};
 use brisk_tcp::time::{Duration, Instant};
@@ -14,7 +15,7 @@ const CONNECTIONS: u32 = 1_000_000;
 const TIMERS: u32 = 10_000;
 const TOUCHED: u64 = 1_000;
 
-pub(crate) const CASES: [Case; 6] = [
+pub(crate) const CASES: [Case; 7] = [
     Case { name: "demux, one of 1,000,000", times: 10_000, of: 1, run: |times| look_ups(0, times) },
     Case {
         name: "demux, none of 1,000,000",
@@ -26,7 +27,18 @@ pub(crate) const CASES: [Case; 6] = [
     Case { name: "timer of 10,000 moved", times: TOUCHED, of: 1, run: move_on },
     Case { name: "timer of 10,000 cancelled", times: TOUCHED, of: 1, run: cancel },
     Case { name: "timer of 10,000 expired", times: TOUCHED, of: 1, run: expire },
+    Case { name: "plan for a flight of 5 kB", times: 1_000, of: 1, run: plans },
 ];
+
+/// What a response of 5 kB gets on a path that loses one packet in ten, two in a row, with everything agreed on.
+fn plans(times: u64) {
+    let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, last: true, at_once: true };
+    let losses = Losses { per_million: 100_000, burst_milli: 2_000, queue: false };
+    let means = Means { parity: Some(Parity::ReedSolomon), copies: true };
+    for _ in 0..times {
+        black_box(plan(black_box(&flight), &losses, &means, 5_000));
+    }
+}
 
 /// Of addresses and ports that differ everywhere.
 fn tuple(number: u32) -> FourTuple {

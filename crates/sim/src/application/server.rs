@@ -1,6 +1,5 @@
 //! The side that answers: reads requests, thinks, writes responses; may greet first.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use brisk_tcp::config::ListenConfig;
@@ -10,6 +9,7 @@ use brisk_wire::Instant;
 
 use super::Application;
 use super::exchange::{Exchange, HEADER};
+use crate::by_connection::ByConnection;
 use crate::content;
 use crate::host::HostView;
 
@@ -21,7 +21,7 @@ pub struct Server {
     greeting: u64,
     listener: Option<ListenerId>,
     refused: Option<ListenError>,
-    connections: BTreeMap<ConnId, Serving>,
+    connections: ByConnection<Serving>,
     received: u64,
     sent: u64,
     corrupted: bool,
@@ -36,7 +36,7 @@ impl Server {
             greeting: 0,
             listener: None,
             refused: None,
-            connections: BTreeMap::new(),
+            connections: ByConnection::default(),
             received: 0,
             sent: 0,
             corrupted: false,
@@ -51,7 +51,7 @@ impl Server {
 
     /// The connections that are open now.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> {
-        self.connections.keys().copied()
+        self.connections.iter().map(|(id, _)| id)
     }
 
     /// Bytes received on all connections.
@@ -88,7 +88,7 @@ impl Server {
 
     /// Does all that a connection can do now.
     fn advance(&mut self, id: ConnId, host: &mut HostView<'_>) {
-        let Some(serving) = self.connections.get_mut(&id) else { return };
+        let Some(serving) = self.connections.get_mut(id) else { return };
         loop {
             let progress = match serving.phase {
                 Phase::Reading => serving.read(id, host, &mut self.received, &mut self.corrupted),
@@ -103,7 +103,7 @@ impl Server {
                 Progress::On => {}
                 Progress::Waits => return,
                 Progress::Over => {
-                    self.connections.remove(&id);
+                    self.connections.remove(id);
                     host.release(id);
                     return;
                 }
@@ -125,20 +125,20 @@ impl Application for Server {
             Event::Incoming(listener) => self.accept(listener, host),
             Event::Connected(id) | Event::Readable(id) | Event::Writable(id) => self.advance(id, host),
             Event::Closed(id, _) => {
-                self.connections.remove(&id);
+                self.connections.remove(id);
                 host.release(id);
             }
         }
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        self.connections.values().filter_map(Serving::wakes).min()
+        self.connections.iter().filter_map(|(_, serving)| serving.wakes()).min()
     }
 
     fn on_wake(&mut self, host: &mut HostView<'_>) {
         let due = |serving: &Serving| serving.wakes().is_some_and(|at| at <= host.now);
         let ready: Vec<ConnId> =
-            self.connections.iter().filter(|(_, serving)| due(serving)).map(|(id, _)| *id).collect();
+            self.connections.iter().filter(|(_, serving)| due(serving)).map(|(id, _)| id).collect();
         for id in ready {
             self.advance(id, host);
         }

@@ -9,7 +9,7 @@
 //! Constants of time are in thousandths of a round trip, expected delays in millionths, probabilities in
 //! units of 1e-9; all are integers.
 
-use arrayvec::ArrayVec;
+use alloc::vec::Vec;
 
 /// One, as a probability.
 const ONE: u64 = 1_000_000_000;
@@ -161,7 +161,8 @@ pub struct Plan {
 
 /// Decides. `allowance`: bytes that may be spent on this flight.
 pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> Plan {
-    let plain = Form::nothing(flight).weigh(flight, losses);
+    let mut tally = Tally::of(losses, means.parity.map_or(0, parities_max));
+    let plain = Form::nothing(flight).possible().weighed(flight, &mut tally);
     let without = |reason| Plan { reason, ..plain };
     if losses.queue {
         return without(Reason::QueueLoss);
@@ -175,7 +176,7 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
             // However early it is, it costs more.
             continue;
         }
-        let plan = form.weigh(flight, losses);
+        let plan = form.possible().weighed(flight, &mut tally);
         let value = value(&plan);
         if value < best_value {
             if plan.cost <= allowance {
@@ -264,17 +265,22 @@ impl Form {
 
     /// What the flight costs in this form, and what is expected of it.
     pub fn weigh(&self, flight: &Flight, losses: &Losses) -> Plan {
-        self.possible().weighed(flight, losses)
+        let form = self.possible();
+        let parities = match form.protection {
+            Protection::Nothing | Protection::Copies { .. } => 0,
+            Protection::Parity { parities, .. } => parities,
+        };
+        form.weighed(flight, &mut Tally::of(losses, parities))
     }
 
-    fn weighed(&self, flight: &Flight, losses: &Losses) -> Plan {
-        let chain = Chain::of(losses);
+    /// As [`Form::weigh`] of a possible form, by the tally of losses.
+    fn weighed(&self, flight: &Flight, tally: &mut Tally) -> Plan {
         let odds = match self.protection {
-            Protection::Nothing => without(self.segments, &chain),
+            Protection::Nothing => without(self.segments, &tally.chain),
             Protection::Parity { parities, group, pause } => {
-                with_parity(self.segments, parities, group, pause, &chain)
+                with_parity(self.segments, parities, group, pause, tally)
             }
-            Protection::Copies { last, pause } => with_copies(self.segments, last, pause, &chain),
+            Protection::Copies { last, pause } => with_copies(self.segments, last, pause, &tally.chain),
         };
         let share = if flight.last { 1 } else { NOT_THE_END };
         Plan {
@@ -307,14 +313,19 @@ pub fn forms(flight: &Flight, means: &Means) -> impl Iterator<Item = Form> + use
 fn parity_forms(code: Parity, segments: u32) -> impl Iterator<Item = Protection> {
     let groups = segments.div_ceil(code.blocks_max());
     let group = segments.div_ceil(groups);
-    let most = match code {
-        Parity::Xor | Parity::Interleaved => 1,
-        Parity::ReedSolomon => PARITIES_MAX,
-    };
     let doubled = if code == Parity::Interleaved { 2 } else { 1 };
-    (1..=most).flat_map(move |parities| {
+    (1..=parities_max(code) / doubled).flat_map(move |parities| {
         [false, true].map(|pause| Protection::Parity { parities: parities * doubled, group, pause })
     })
+}
+
+/// Most parities of a group that a code makes.
+fn parities_max(code: Parity) -> u32 {
+    match code {
+        Parity::Xor => 1,
+        Parity::Interleaved => 2,
+        Parity::ReedSolomon => PARITIES_MAX,
+    }
 }
 
 /// What is expected of a candidate.
@@ -348,22 +359,22 @@ fn with_copies(segments: u32, last: u32, pause: bool, chain: &Chain) -> Odds {
     odds(&[(tail, LATE_TAIL), (hole, LATE_HOLE), (used, pause_late)], (tail + hole).min(ONE))
 }
 
-fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, chain: &Chain) -> Odds {
+fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mut Tally) -> Odds {
     let groups = segments.div_ceil(group);
     let blocks = segments.div_ceil(groups);
-    let lost = chain.lost(blocks, parities + 1);
+    let lost = tally.lost(blocks, parities + 1);
     let any = ONE - lost[0];
     let failure = if pause {
-        let parity = chain.lost(parities, parities + 1);
-        let mut failure = 0;
-        for (data, share) in lost.iter().enumerate().skip(1) {
-            let beyond = (parities as usize + 1).saturating_sub(data);
-            let enough: u64 = parity.iter().skip(beyond).sum();
+        let parity = tally.lost(parities, parities + 1);
+        // The more segments of data are lost, the fewer lost parities make it too much.
+        let (mut failure, mut enough) = (0, parity[parities as usize + 1]);
+        for (share, fewest) in lost[1..].iter().zip((0..=parities as usize).rev()) {
+            enough += parity[fewest];
             failure += mul(*share, enough);
         }
         failure
     } else {
-        chain.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
+        tally.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
     };
     let wait = if pause { PAUSE } else { BEHIND };
     // Of several groups the last decides when the flight is there; each can fail.
@@ -397,27 +408,80 @@ impl Chain {
         if packets == 0 { ONE } else { mul(ONE - self.loss, pow(ONE - self.enter, packets - 1)) }
     }
 
-    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one.
-    fn lost(&self, packets: u32, most: u32) -> ArrayVec<u64, COUNTS> {
+    /// The next packet is not lost, of whoever is so far.
+    fn delivered(&self, so_far: Ends) -> u64 {
+        mul(so_far.good, ONE - self.enter) + mul(so_far.bad, ONE - self.stay)
+    }
+
+    /// The next packet is lost.
+    fn lost(&self, so_far: Ends) -> u64 {
+        mul(so_far.good, self.enter) + mul(so_far.bad, self.stay)
+    }
+}
+
+/// Probabilities that so many packets are lost and the last one is not, or is.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ends {
+    good: u64,
+    bad: u64,
+}
+
+/// How many of some packets in a row are lost. The forms of a flight ask for the same few numbers again and again, and what
+/// is known of fewer packets is where one more begins.
+#[derive(Clone, Debug)]
+struct Tally {
+    chain: Chain,
+    /// Most losses that are told apart from more.
+    most: usize,
+    /// By the number of packets: that exactly so many are lost, and that so many or more are.
+    rows: Vec<[[Ends; COUNTS]; 2]>,
+}
+
+impl Tally {
+    /// For groups of at most so many parities.
+    fn of(losses: &Losses, parities: u32) -> Tally {
+        Tally { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
+    }
+
+    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one, which is at least 1 and
+    /// at most one more than there are parities.
+    fn lost(&mut self, packets: u32, most: u32) -> [u64; COUNTS] {
+        while self.rows.len() <= packets as usize {
+            let row = self.next_row();
+            self.rows.push(row);
+        }
+        let [exactly, or_more] = &self.rows[packets as usize];
         let most = most as usize;
-        // That so many are lost and the last one is not, or is.
-        let (mut good, mut bad) = ([0; COUNTS], [0; COUNTS]);
-        match packets {
-            0 => good[0] = ONE,
-            _ => (good[0], bad[1.min(most)]) = (ONE - self.loss, self.loss),
+        let mut shares = [0; COUNTS];
+        for (share, ends) in shares.iter_mut().zip(&exactly[..most]) {
+            *share = ends.good + ends.bad;
         }
-        let delivered = |good, bad| mul(good, ONE - self.enter) + mul(bad, ONE - self.stay);
-        let lost = |good, bad| mul(good, self.enter) + mul(bad, self.stay);
-        for before in 1..packets as usize {
-            // From the top, since each count comes of itself and of the one below. No more are lost than there are.
-            for count in (1..=most.min(before + 1)).rev() {
-                let beyond = if count == most { lost(good[most], bad[most]) } else { 0 };
-                good[count] = delivered(good[count], bad[count]);
-                bad[count] = lost(good[count - 1], bad[count - 1]) + beyond;
+        shares[most] = or_more[most].good + or_more[most].bad;
+        shares
+    }
+
+    fn next_row(&self) -> [[Ends; COUNTS]; 2] {
+        let Tally { chain, most, ref rows } = *self;
+        let mut row = [[Ends::default(); COUNTS]; 2];
+        let [exactly, or_more] = &mut row;
+        match rows.last() {
+            None => exactly[0].good = ONE,
+            Some(_) if rows.len() == 1 => {
+                (exactly[0].good, exactly[1].bad, or_more[1].bad) =
+                    (ONE - chain.loss, chain.loss, chain.loss);
             }
-            (good[0], bad[0]) = (delivered(good[0], bad[0]), 0);
+            Some([before, or_more_before]) => {
+                // No more are lost than there are.
+                for count in 1..=most.min(rows.len()) {
+                    let first = chain.lost(before[count - 1]);
+                    let (same, more) = (before[count], or_more_before[count]);
+                    exactly[count] = Ends { good: chain.delivered(same), bad: first };
+                    or_more[count] = Ends { good: chain.delivered(more), bad: first + chain.lost(more) };
+                }
+                exactly[0].good = chain.delivered(before[0]);
+            }
         }
-        (0..=most).map(|count| good[count] + bad[count]).collect()
+        row
     }
 }
 
@@ -598,8 +662,48 @@ mod tests {
             let burst = ONE * 1000 / (ONE - chain.stay);
             assert!(burst.abs_diff(u64::from(burst_milli)) <= 1, "{burst} of {chain:?}");
             for packets in 0..12 {
-                let none = chain.lost(packets, 3)[0];
+                let none = tally(chain).lost(packets, 3)[0];
                 assert!(chain.none_lost(packets).abs_diff(none) < 1_000, "{packets} of {chain:?}");
+            }
+        }
+    }
+
+    fn tally(chain: Chain) -> Tally {
+        Tally { chain, most: COUNTS - 1, rows: Vec::new() }
+    }
+
+    /// What a tally keeps, worked out for one number of packets alone.
+    fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
+        let mut ends = [Ends::default(); COUNTS];
+        match packets {
+            0 => ends[0].good = ONE,
+            _ => (ends[0].good, ends[1.min(most)].bad) = (ONE - chain.loss, chain.loss),
+        }
+        for _ in 1..packets {
+            for count in (1..=most).rev() {
+                let more = if count == most { chain.lost(ends[most]) } else { 0 };
+                ends[count] =
+                    Ends { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
+            }
+            ends[0] = Ends { good: chain.delivered(ends[0]), bad: 0 };
+        }
+        ends[..=most].iter().map(|Ends { good, bad }| good + bad).collect()
+    }
+
+    #[test]
+    fn a_tally_has_the_odds_of_each_number_of_packets_in_any_order() {
+        for (per_million, burst_milli) in [(0, 1_000), (20_000, 1_000), (50_000, 2_700), (600_000, 9_000)] {
+            let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
+            for most in 1..COUNTS {
+                let mut tally = Tally { most, ..tally(chain) };
+                for packets in [7, 0, 1, 2, 40, 3, 39] {
+                    for fewer in 1..=most {
+                        let expected = lost_of(&chain, packets, fewer);
+                        let shares = tally.lost(packets, fewer as u32);
+                        assert_eq!(shares[..=fewer], expected, "{packets} {fewer}");
+                        assert!(shares[fewer + 1..].iter().all(|share| *share == 0));
+                    }
+                }
             }
         }
     }
@@ -623,11 +727,11 @@ mod tests {
                 }
                 counts[lost.min(4)] += 1;
             }
-            for (computed, counted) in chain.lost(12, 4).iter().zip(counts) {
+            for (computed, counted) in tally(chain).lost(12, 4).iter().zip(counts) {
                 let seen = counted * (ONE / RUNS);
                 assert!(computed.abs_diff(seen) < ONE / 100, "{computed} {seen}");
             }
-            assert!(chain.lost(12, 4).iter().sum::<u64>().abs_diff(ONE) < 1_000, "they sum up to one");
+            assert!(tally(chain).lost(12, 4).iter().sum::<u64>().abs_diff(ONE) < 1_000, "they sum up to one");
         }
     }
 }

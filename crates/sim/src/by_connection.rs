@@ -1,0 +1,88 @@
+//! What belongs to each connection of a host, found by the connection's place in its stack.
+
+use brisk_tcp::ConnId;
+
+/// A value for each of some connections of one stack, in the order of their places.
+#[derive(Debug)]
+pub(crate) struct ByConnection<T> {
+    places: Vec<Option<(ConnId, T)>>,
+}
+
+impl<T> Default for ByConnection<T> {
+    fn default() -> ByConnection<T> {
+        ByConnection { places: Vec::new() }
+    }
+}
+
+impl<T> ByConnection<T> {
+    /// As a new one is, in the same storage.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+    }
+
+    /// Sets the value of a connection. What its predecessor in the same place had is gone.
+    pub(crate) fn insert(&mut self, id: ConnId, value: T) {
+        if self.places.len() <= id.place() {
+            self.places.resize_with(id.place() + 1, || None);
+        }
+        self.places[id.place()] = Some((id, value));
+    }
+
+    pub(crate) fn get(&self, id: ConnId) -> Option<&T> {
+        self.places.get(id.place())?.as_ref().filter(|(of, _)| *of == id).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut T> {
+        self.places.get_mut(id.place())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
+    }
+
+    /// Takes the value of a connection away.
+    pub(crate) fn remove(&mut self, id: ConnId) {
+        if let Some(place) = self.places.get_mut(id.place())
+            && place.as_ref().is_some_and(|(of, _)| *of == id)
+        {
+            *place = None;
+        }
+        // Whoever goes through all need not go through those that were there at the busiest time.
+        while self.places.pop_if(|place| place.is_none()).is_some() {}
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &T)> {
+        self.places.iter().flatten().map(|(id, value)| (*id, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    use brisk_wire::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_by_the_name_and_not_by_the_place() {
+        let local = StackConfig { addresses: vec![[10, 0, 0, 1].into()], ..StackConfig::default() };
+        let mut stack = Stack::new(local, 1).unwrap();
+        let remote: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        let mut open = |drop: Option<ConnId>| {
+            drop.into_iter().for_each(|id| stack.abort(id, Instant::ZERO));
+            drop.into_iter().for_each(|id| stack.release(id, Instant::ZERO));
+            stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap()
+        };
+        let (first, second) = (open(None), open(None));
+        let mut values = ByConnection::default();
+        values.insert(second, 'b');
+        values.insert(first, 'a');
+        assert_eq!(values.iter().collect::<Vec<_>>(), [(first, &'a'), (second, &'b')]);
+        let third = open(Some(first));
+        assert_eq!((third.place(), values.get(third)), (first.place(), None));
+        values.remove(third);
+        assert_eq!(values.get(first), Some(&'a'));
+        values.insert(third, 'c');
+        assert_eq!((values.get(first), values.get(third)), (None, Some(&'c')));
+        values.remove(third);
+        assert_eq!(values.iter().count(), 1);
+    }
+}
