@@ -1,13 +1,13 @@
 //! A table of bounded size that forgets what was not used for longest.
 //!
-//! Entries lie in one vector and are linked in order of use; a hash table finds them. Every entry has a
-//! generation, so that who remembers a place can tell that its entry was evicted and the place given to
-//! another.
+//! Entries lie in one vector and are linked in order of use; a hash table of their places finds them, unless it is the one
+//! that was used last, which is looked at first. Every entry has a generation, so that who remembers a place can tell that
+//! its entry was evicted and the place given to another.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 
 const NOWHERE: u32 = u32::MAX;
 
@@ -30,7 +30,9 @@ struct Entry<K, V> {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Lru<K, V, S> {
-    index: HashMap<K, u32, S>,
+    hash: S,
+    /// Places of all entries, by the hash of their keys.
+    index: HashTable<u32>,
     entries: Vec<Option<Entry<K, V>>>,
     free: Vec<u32>,
     oldest: u32,
@@ -43,7 +45,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
     /// An empty table for `capacity` entries; 0 keeps nothing.
     pub(crate) fn new(capacity: usize, hash: S) -> Self {
         Lru {
-            index: HashMap::with_hasher(hash),
+            hash,
+            index: HashTable::new(),
             entries: Vec::new(),
             free: Vec::new(),
             oldest: NOWHERE,
@@ -59,32 +62,64 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.index.len()
     }
 
+    /// As [`Lru::new`] makes one, in the same storage.
+    pub(crate) fn renew(&mut self, most: usize, by: S) {
+        let Lru { hash, index, entries, free, oldest, newest, capacity, generations } = self;
+        index.clear();
+        entries.clear();
+        free.clear();
+        (*oldest, *newest, *generations) = (NOWHERE, NOWHERE, 0);
+        (*capacity, *hash) = (most.min(NOWHERE as usize), by);
+    }
+
     /// The entry of this key; it counts as used.
     pub(crate) fn touch(&mut self, key: &K) -> Option<&mut V> {
-        let at = *self.index.get(key)?;
-        self.unlink(at);
-        self.link_newest(at);
+        let at = self.find(key)?;
+        self.make_newest(at);
         self.entry_mut(at).map(|entry| &mut entry.value)
     }
 
     /// The entry of this key, whose last use stays what it was.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
-        self.entry(*self.index.get(key)?).map(|entry| &entry.value)
+        self.entry(self.find(key)?).map(|entry| &entry.value)
     }
 
     /// The entry of this key, made if there is none; the one unused for longest makes way. `None` if the
     /// table keeps nothing.
     pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(Place, &mut V)> {
-        let at = match self.index.get(&key) {
-            Some(&at) => {
-                self.unlink(at);
+        let at = match self.find(&key) {
+            Some(at) => {
+                self.make_newest(at);
                 at
             }
             None => self.place_for(key, make)?,
         };
-        self.link_newest(at);
         let entry = self.entry_mut(at)?;
         Some((Place { index: at, generation: entry.generation }, &mut entry.value))
+    }
+
+    /// Where the entry of this key stands.
+    #[inline]
+    fn find(&self, key: &K) -> Option<u32> {
+        // There is one that was used last unless there is none at all.
+        if self.entry(self.newest)?.key == *key {
+            return Some(self.newest);
+        }
+        self.find_older(key)
+    }
+
+    fn find_older(&self, key: &K) -> Option<u32> {
+        let is_of = |at: &u32| self.entry(*at).is_some_and(|entry| entry.key == *key);
+        self.index.find(self.hash.hash_one(key), is_of).copied()
+    }
+
+    /// The entry at `at` counts as used.
+    #[inline]
+    fn make_newest(&mut self, at: u32) {
+        if at != self.newest {
+            self.unlink(at);
+            self.link_newest(at);
+        }
     }
 
     fn place_for(&mut self, key: K, make: impl FnOnce() -> V) -> Option<u32> {
@@ -106,7 +141,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
             }
         };
         *self.entries.get_mut(at as usize)? = Some(entry);
-        self.index.insert(key, at);
+        let Lru { hash, index, entries, .. } = self;
+        let hash_at = |at: &u32| match entries.get(*at as usize) {
+            Some(Some(entry)) => hash.hash_one(entry.key),
+            Some(None) | None => 0,
+        };
+        index.insert_unique(hash.hash_one(key), at, hash_at);
+        self.link_newest(at);
         Some(at)
     }
 
@@ -126,7 +167,10 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
 
     /// Takes the entry of this key out.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        let at = self.index.remove(key)?;
+        let at = self.find(key)?;
+        if let Ok(found) = self.index.find_entry(self.hash.hash_one(key), |known| *known == at) {
+            found.remove();
+        }
         self.unlink(at);
         self.free.push(at);
         self.entries.get_mut(at as usize)?.take().map(|entry| entry.value)
@@ -236,14 +280,18 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_list_in_order_of_use(
-            steps in proptest::collection::vec((0u8..8, 0u8..3), 0..200),
+            steps in proptest::collection::vec((0u8..8, 0u8..40), 0..200),
             capacity in 1usize..5,
         ) {
             let mut table = table(capacity);
             let mut model: Vec<u8> = vec![];
             for (key, step) in steps {
                 let known = model.contains(&key);
-                match step {
+                match step % 3 {
+                    _ if step == 39 => {
+                        table.renew(capacity, BuildHasherDefault::default());
+                        model.clear();
+                    }
                     0 => {
                         table.touch_or_insert(key, || 0);
                         model.retain(|&other| other != key);
