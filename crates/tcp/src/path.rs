@@ -281,6 +281,13 @@ impl PathMemory {
         PathMemory { config, paths: Lru::new(config.entries, hash.clone()), hash }
     }
 
+    /// As [`PathMemory::new`] makes one, in the same storage.
+    pub(crate) fn renew(&mut self, by: PathMemoryConfig, with: KeyedHash) {
+        let PathMemory { config, hash, paths } = self;
+        paths.renew(by.entries, with.clone());
+        (*config, *hash) = (by, with);
+    }
+
     fn emptied(&self) -> Self {
         PathMemory::new(self.config, self.hash.clone())
     }

@@ -364,6 +364,14 @@ impl ClientCache {
         ClientCache { memory, hash, paths, breakers: Vec::new() }
     }
 
+    /// As [`ClientCache::new`] makes one, in the same storage.
+    pub(crate) fn renew(&mut self, by: ClientMemory, with: KeyedHash) {
+        let ClientCache { memory, hash, paths, breakers } = self;
+        paths.renew(by.entries, with.clone());
+        (*memory, *hash) = (by, with);
+        breakers.clear();
+    }
+
     /// An empty cache of the same kind.
     pub(super) fn emptied(&self) -> Self {
         ClientCache::new(self.memory, self.hash.clone())

@@ -217,6 +217,16 @@ impl Server {
         }
     }
 
+    /// As [`Server::new`] makes one, in the same storage.
+    pub(crate) fn renew(&mut self, by: ServerLimits, hash: KeyedHash) {
+        let Server { limits, pending, total, bytes, penalties, per_ip } = self;
+        *limits = by;
+        *pending = HashMap::with_hasher(hash.clone());
+        (*total, *bytes) = (0, 0);
+        penalties.clear();
+        per_ip.renew(by.per_ip_entries, hash);
+    }
+
     /// Judges a SYN. The limits are looked at before the cookie, so that an overload costs no
     /// cryptography.
     pub(crate) fn judge(

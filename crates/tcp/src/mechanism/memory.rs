@@ -113,6 +113,11 @@ impl GentleMemory {
         GentleMemory { records: Lru::new(entries, hash) }
     }
 
+    /// As [`GentleMemory::new`] makes one, in the same storage.
+    pub(crate) fn renew(&mut self, entries: usize, hash: KeyedHash) {
+        self.records.renew(entries, hash);
+    }
+
     /// What the SYN of a new connection may carry.
     pub(crate) fn turn(&self, to: &Destination, now: Instant) -> Turn {
         let Some(record) = self.records.peek(to) else { return Turn::Together };

@@ -5,8 +5,6 @@
 
 use alloc::vec::Vec;
 
-use hashbrown::HashTable;
-
 use super::deadlines::Deadlines;
 use super::demux::{CompactTuple, Demux, FourTuple, KeyedHash, Target};
 use crate::time::Instant;
@@ -21,9 +19,8 @@ pub struct Table {
 impl Table {
     /// Of these four-tuples, each of which is there once: the first leads to connection 0.
     pub fn of(tuples: impl ExactSizeIterator<Item = FourTuple>) -> Table {
-        let entries = HashTable::with_capacity(tuples.len());
         let mut table =
-            Table { demux: Demux::new(KeyedHash::new(1), entries), tuples: Vec::with_capacity(tuples.len()) };
+            Table { demux: Demux::new(KeyedHash::new(1)), tuples: Vec::with_capacity(tuples.len()) };
         for (place, tuple) in (0..).zip(tuples) {
             table.demux.point(&tuple, None, Target::Connection(place));
             table.tuples.push(tuple.into());

@@ -213,7 +213,7 @@ pub(crate) struct Demux {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
+struct Entry {
     hash: u32,
     target: u32,
 }
@@ -226,16 +226,17 @@ impl Entry {
 }
 
 impl Demux {
-    /// The table with this hash and these entries, of which there are none.
-    pub(crate) fn new(hash: KeyedHash, entries: HashTable<Entry>) -> Self {
-        Demux { hash, last: Cell::new(None), entries }
+    /// An empty table with this hash.
+    pub(crate) fn new(hash: KeyedHash) -> Self {
+        Demux { hash, last: Cell::new(None), entries: HashTable::new() }
     }
 
-    /// The entries of a table that is no longer needed, emptied.
-    pub(super) fn take_entries(&mut self) -> HashTable<Entry> {
-        let mut entries = core::mem::take(&mut self.entries);
+    /// As [`Demux::new`] makes one, in the same storage.
+    pub(super) fn renew(&mut self, by: KeyedHash) {
+        let Demux { hash, last, entries } = self;
+        *hash = by;
+        last.set(None);
         entries.clear();
-        entries
     }
 
     /// Number of four-tuples.
@@ -324,7 +325,7 @@ mod tests {
             tuple("10.0.0.1:80", "10.0.0.2:82"),
             tuple("[2001:db8::1]:80", "[2001:db8::2]:81"),
         ];
-        let mut demux = Demux::new(KeyedHash::new(1), HashTable::new());
+        let mut demux = Demux::new(KeyedHash::new(1));
         let owner = |target| match target {
             Target::Connection(place) => &tuples[place as usize],
             Target::HalfOpen(place) => &tuples[place as usize - 5],

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
@@ -34,14 +35,15 @@ use crate::time::Instant;
 pub(crate) struct FastOpen {
     cache: ClientCache,
     server: Server,
-    keys: KeySource,
+    seed: u64,
+    /// Drawn when the first listener wants them, unless somebody gave them: most stacks make no cookie.
+    keys: OnceCell<KeySource>,
     hold: HoldTable,
     which: LastAckHold,
     pub(super) switches: FastOpenSwitches,
     hash: KeyedHash,
     /// Made when the first listener wants it: it has a bitmap of 128 KiB.
     one_time: Option<OneTimeCookies>,
-    chance: Chance,
     /// The time of day, and when it was told.
     unix: Option<(u64, Instant)>,
 }
@@ -83,20 +85,31 @@ impl FastOpen {
     /// Fast Open of the stack with this seed.
     pub(crate) fn new(config: &StackConfig, seed: u64, hash: KeyedHash) -> Self {
         let of = &config.fast_open;
-        let mut chance = Chance::new(seed, Purpose::FastOpen);
-        let drawn = CookieKey::new(chance.key());
         FastOpen {
+            seed,
             cache: ClientCache::new(of.memory, hash.clone()),
             server: Server::new(of.limits, hash.clone()),
-            keys: of.keys.clone().unwrap_or(KeySource::Fixed { primary: drawn, backup: None }),
+            keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
             hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
             switches: of.switches,
             one_time: None,
-            chance,
             unix: None,
         }
+    }
+
+    /// As [`FastOpen::new`] makes it, in the same storage.
+    pub(crate) fn renew(&mut self, config: &StackConfig, by: u64, with: &KeyedHash) {
+        let of = &config.fast_open;
+        let FastOpen { seed, cache, server, keys, hold, which, switches, hash, one_time, unix } = self;
+        *seed = by;
+        cache.renew(of.memory, with.clone());
+        server.renew(of.limits, with.clone());
+        *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
+        *hold = HoldTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
+        (*one_time, *unix) = (None, None);
     }
 
     pub(super) fn set_unix_time(&mut self, secs: u64, now: Instant) {
@@ -110,7 +123,16 @@ impl FastOpen {
 
     /// The keys of listeners that have none of their own.
     pub(super) fn keys(&self) -> &KeySource {
-        &self.keys
+        self.keys.get_or_init(|| {
+            let [primary, ..] = self.drawn();
+            KeySource::Fixed { primary, backup: None }
+        })
+    }
+
+    /// The keys that the seed gives: that of the stack's cookies, and the two of its one-time cookies.
+    fn drawn(&self) -> [CookieKey; 3] {
+        let mut chance = Chance::new(self.seed, Purpose::FastOpen);
+        [(); 3].map(|()| CookieKey::new(chance.key()))
     }
 
     /// Another stack of the host has learnt this of a server.
@@ -169,15 +191,15 @@ impl Stack {
     pub(super) fn cut_keys(&mut self, listener: ListenerId) {
         let Stack { listeners, fast_open, .. } = self;
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
-        at.cut(&fast_open.keys, &fast_open.hash);
+        at.cut(fast_open.keys(), &fast_open.hash);
         if at.config.one_time && fast_open.one_time.is_none() {
-            let [key, hash_key] = [(); 2].map(|()| CookieKey::new(fast_open.chance.key()));
+            let [_, key, hash_key] = fast_open.drawn();
             fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
         }
     }
 
     pub(super) fn install_keys(&mut self, keys: KeySource) {
-        self.fast_open.keys = keys;
+        self.fast_open.keys = OnceCell::from(keys);
         let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();
         for listener in listeners {
             self.cut_keys(listener);

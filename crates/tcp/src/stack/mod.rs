@@ -108,7 +108,6 @@ use keys::Purpose;
 use listener::Listener;
 use parking::Idle;
 use ports::Ports;
-use renew::Lists;
 use settle::{Phase, Slot};
 use share::Share;
 use spares::Spares;
@@ -212,48 +211,30 @@ impl Stack {
     /// The first value of `config` that is out of its range.
     pub fn new(config: StackConfig, seed: u64) -> Result<Stack, ConfigError> {
         config.validate()?;
-        Ok(Stack::with_lists(Lists::default(), config, seed))
-    }
-
-    /// The stack of a valid configuration in these lists, which are empty.
-    fn with_lists(lists: Lists, config: StackConfig, seed: u64) -> Stack {
-        let Lists {
-            slots,
-            listeners,
-            tuples,
-            half_open,
-            time_waits,
-            deadlines,
-            to_transmit,
-            hurried,
-            events,
-            mut spares,
-        } = lists;
-        spares.renew(config.max_buffer_bytes);
         let hash = KeyedHash::new(seed);
         let challenge_limit = config.challenge_acks_per_second;
-        Stack {
+        Ok(Stack {
             stats: StackStats::default(),
             clock: Instant::ZERO,
-            slots,
-            listeners,
+            slots: Slots::default(),
+            listeners: Slots::default(),
             listening: HashMap::with_hasher(hash.clone()),
-            half_open,
-            time_wait: TimeWaitTable::new(time_waits, config.msl),
-            demux: Demux::new(hash.clone(), tuples),
-            deadlines,
+            half_open: HalfOpenTable::default(),
+            time_wait: TimeWaitTable::new(config.msl),
+            demux: Demux::new(hash.clone()),
+            deadlines: Deadlines::default(),
             idle: Idle::default(),
-            to_transmit,
-            hurried,
+            to_transmit: VecDeque::new(),
+            hurried: VecDeque::new(),
             answers: Answers::default(),
             early: VecDeque::new(),
-            events,
+            events: EventQueue::default(),
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
             memory: 0,
-            spares,
+            spares: Spares::new(config.max_buffer_bytes),
             lent: None,
             repair_memory: FecMemory::new(config.fec_mem_total),
             repair_memory_swept: None,
@@ -267,7 +248,7 @@ impl Stack {
             allowances: Allowances::default(),
             share: Share::default(),
             config,
-        }
+        })
     }
 }
 

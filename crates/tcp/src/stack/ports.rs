@@ -45,12 +45,16 @@ impl PortSecrets {
 impl Ports {
     /// Chooses from `range`, which is not empty.
     pub(crate) fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
-        Ports {
-            first: *range.start(),
-            count: u32::from(range.end().saturating_sub(*range.start())) + 1,
-            seed,
-            secrets: None,
-            counters: [0; COUNTERS],
+        Ports { first: *range.start(), count: count(range), seed, secrets: None, counters: [0; COUNTERS] }
+    }
+
+    /// As [`Ports::new`] makes them, in the same place.
+    pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: u64) {
+        // Who never chose has counted nothing.
+        if self.secrets.is_some() {
+            *self = Ports::new(range, seed);
+        } else {
+            (self.first, self.count, self.seed) = (*range.start(), count(range), seed);
         }
     }
 
@@ -86,6 +90,11 @@ impl Ports {
         }
         None
     }
+}
+
+/// Ports of a range that is not empty.
+fn count(range: &RangeInclusive<u16>) -> u32 {
+    u32::from(range.end().saturating_sub(*range.start())) + 1
 }
 
 fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {

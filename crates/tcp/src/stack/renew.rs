@@ -4,65 +4,20 @@
 //! run a hundred thousand of them a second. The lists of a stack are what each of them would have to grow again.
 
 use alloc::collections::VecDeque;
-use core::mem::take;
 
-use hashbrown::HashTable;
+use hashbrown::HashMap;
 
-use super::Stack;
-use super::chunked::Places;
-use super::conn_id::{ConnId, Slots};
-use super::deadlines::Deadlines;
-use super::demux::Entry;
-use super::events::EventQueue;
-use super::half_open::HalfOpenTable;
-use super::listener::Listener;
-use super::settle::Slot;
-use super::spares::Spares;
-use super::time_wait::TimeWaitEntry;
+use super::challenge::AnswerLimit;
+use super::demux::KeyedHash;
+use super::isn::SecretSource;
+use super::keys::Purpose;
+use super::reset::RESETS_PER_SECOND;
+use super::syn_cookie::CookieJar;
+use super::{Allowances, Answers, Idle, Share, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::error::ConfigError;
-
-/// The lists that every connection goes through. What is in none of them begins anew with every stack.
-#[derive(Default)]
-pub(super) struct Lists {
-    pub(super) slots: Slots<Slot>,
-    pub(super) listeners: Slots<Listener>,
-    pub(super) tuples: HashTable<Entry>,
-    pub(super) half_open: HalfOpenTable,
-    pub(super) time_waits: Places<TimeWaitEntry>,
-    pub(super) deadlines: Deadlines,
-    pub(super) to_transmit: VecDeque<ConnId>,
-    pub(super) hurried: VecDeque<ConnId>,
-    pub(super) events: EventQueue,
-    pub(super) spares: Spares,
-}
-
-impl Lists {
-    /// The lists of a stack that is over, emptied.
-    fn of(stack: &mut Stack) -> Lists {
-        let Stack { slots, listeners, half_open, deadlines, to_transmit, hurried, events, spares, .. } =
-            stack;
-        slots.clear();
-        listeners.clear();
-        half_open.clear();
-        deadlines.clear();
-        to_transmit.clear();
-        hurried.clear();
-        events.clear();
-        Lists {
-            slots: take(slots),
-            listeners: take(listeners),
-            tuples: stack.demux.take_entries(),
-            half_open: take(half_open),
-            time_waits: stack.time_wait.take_places(),
-            deadlines: take(deadlines),
-            to_transmit: take(to_transmit),
-            hurried: take(hurried),
-            events: take(events),
-            spares: take(spares),
-        }
-    }
-}
+use crate::mechanism::corrective::history::FecMemory;
+use crate::time::Instant;
 
 impl Stack {
     /// Makes this stack what [`Stack::new`] makes of `config` and `seed`. Nothing is left of its connections, listeners
@@ -72,9 +27,58 @@ impl Stack {
     /// As [`Stack::new`]; the stack then is what it was.
     pub fn renew(&mut self, config: StackConfig, seed: u64) -> Result<(), ConfigError> {
         config.validate()?;
-        let lists = Lists::of(self);
-        *self = Stack::with_lists(lists, config, seed);
+        self.renew_lists(&config);
+        self.renew_memories(&config, seed);
+        let Stack { secrets, ports, cookies, challenges, resets, .. } = self;
+        *secrets = SecretSource::new(seed);
+        ports.renew(&config.ephemeral_ports, seed);
+        *cookies = CookieJar::new(seed);
+        let per_second = config.challenge_acks_per_second;
+        *challenges = AnswerLimit::new(per_second, seed, Purpose::ChallengeLimit);
+        *resets = AnswerLimit::new(RESETS_PER_SECOND, seed, Purpose::ResetLimit);
+        self.config = config;
         Ok(())
+    }
+
+    /// Empties what connections stand in, and what waits.
+    fn renew_lists(&mut self, config: &StackConfig) {
+        let Stack { slots, listeners, half_open, time_wait, deadlines, idle, spares, .. } = self;
+        slots.clear();
+        listeners.clear();
+        half_open.clear();
+        time_wait.renew(config.msl);
+        deadlines.clear();
+        *idle = Idle::default();
+        spares.renew(config.max_buffer_bytes);
+        let Stack { to_transmit, hurried, answers, early, events, probes, lent, memory_waiters, .. } = self;
+        to_transmit.clear();
+        hurried.clear();
+        *answers = Answers::default();
+        early.clear();
+        events.clear();
+        *probes = VecDeque::new();
+        *lent = None;
+        memory_waiters.clear();
+    }
+
+    /// Forgets and counts from nothing.
+    fn renew_memories(&mut self, config: &StackConfig, seed: u64) {
+        let hash = KeyedHash::new(seed);
+        let Stack { listening, demux, fast_open, gentle_memory, paths, allowances, share, .. } = self;
+        *listening = HashMap::with_hasher(hash.clone());
+        demux.renew(hash.clone());
+        fast_open.renew(config, seed, &hash);
+        gentle_memory.renew(config.path.entries, hash.clone());
+        paths.renew(config.path, hash);
+        *allowances = Allowances::default();
+        *share = Share::default();
+        let Stack { stats, clock, memory, repair_memory, repair_memory_swept, latest_tcp, .. } = self;
+        *stats = StackStats::default();
+        *clock = Instant::ZERO;
+        *memory = 0;
+        *repair_memory = FecMemory::new(config.fec_mem_total);
+        *repair_memory_swept = None;
+        *latest_tcp = None;
     }
 }
 

@@ -24,8 +24,7 @@ const SHORT_PART: usize = 4096;
 /// Most places of connections that are kept: some 200 kB.
 const PLACES: usize = 64;
 
-/// Storage that nobody uses. None and nothing is kept, until [`Spares::renew`] is told how much may be.
-#[derive(Default)]
+/// Storage that nobody uses.
 pub(super) struct Spares {
     bulk: Pile<Vec<u8>>,
     /// All of [`FIRST_STORAGE`].
@@ -42,13 +41,12 @@ struct Pile<T> {
     most: usize,
 }
 
-impl<T> Default for Pile<T> {
-    fn default() -> Self {
-        Pile { kept: Vec::new(), bytes: 0, most: 0 }
-    }
-}
-
 impl<T: Storage> Pile<T> {
+    /// An empty one, in which no more than `most` bytes will be kept.
+    fn new(most: usize) -> Self {
+        Pile { kept: Vec::new(), bytes: 0, most }
+    }
+
     /// Nothing is left, and no more than `most` bytes will be kept.
     fn renew(&mut self, most: usize) {
         self.kept.clear();
@@ -95,6 +93,17 @@ impl fmt::Debug for Spares {
 }
 
 impl Spares {
+    /// For buffers of `max_buffer_bytes` in all.
+    pub(super) fn new(max_buffer_bytes: usize) -> Self {
+        let short = max_buffer_bytes / SHORT_PART;
+        Spares {
+            bulk: Pile::new(max_buffer_bytes / BULK_PART),
+            first: Pile::new(short),
+            send: Pile::new(short),
+            places: Vec::new(),
+        }
+    }
+
     /// For another stack, in which connections are to be what they would be without any spares: only places stay, and storage
     /// that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
@@ -169,15 +178,9 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn spares(max_buffer_bytes: usize) -> Spares {
-        let mut spares = Spares::default();
-        spares.renew(max_buffer_bytes);
-        spares
-    }
-
     #[test]
     fn what_was_used_last_serves_first_and_no_more_is_kept_than_may_be() {
-        let mut spares = spares(128 * (100 << 10));
+        let mut spares = Spares::new(128 * (100 << 10));
         spares.put(vec![1; 64 << 10]);
         spares.put(vec![2; LEAST]);
         spares.put(vec![3; LEAST]);
@@ -190,7 +193,7 @@ mod tests {
 
     #[test]
     fn small_storage_is_not_kept_and_large_storage_does_not_serve_small_needs() {
-        let mut spares = spares(1 << 30);
+        let mut spares = Spares::new(1 << 30);
         spares.put(vec![0; LEAST - 1]);
         assert_eq!(spares.take(1 << 20), None);
         spares.put(vec![0; 5 * LEAST]);
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_first_storage_of_a_receive_buffer_serves_the_next_one() {
-        let mut spares = spares(3 * FIRST_STORAGE * SHORT_PART);
+        let mut spares = Spares::new(3 * FIRST_STORAGE * SHORT_PART);
         for byte in 0..4 {
             spares.put(vec![byte; FIRST_STORAGE]);
         }
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_send_buffer_is_served_with_what_is_long_enough_and_not_much_too_long() {
-        let mut spares = spares(1 << 30);
+        let mut spares = Spares::new(1 << 30);
         for none in [0, SEND_MOST + 1] {
             spares.put_sent(VecDeque::with_capacity(none));
         }

@@ -160,16 +160,16 @@ pub(crate) struct TimeWaitTable {
 }
 
 impl TimeWaitTable {
-    /// A table whose entries last two times `msl`, at these places, which are empty.
-    pub(crate) fn new(entries: Places<TimeWaitEntry>, msl: Duration) -> Self {
-        TimeWaitTable { entries, first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
+    /// An empty table whose entries last two times `msl`.
+    pub(crate) fn new(msl: Duration) -> Self {
+        TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
-    /// The places of a table that is no longer needed, emptied.
-    pub(super) fn take_places(&mut self) -> Places<TimeWaitEntry> {
-        let mut places = core::mem::take(&mut self.entries);
-        places.clear();
-        places
+    /// As [`TimeWaitTable::new`] makes one, in the same storage.
+    pub(super) fn renew(&mut self, msl: Duration) {
+        let TimeWaitTable { entries, first, last, lifetime } = self;
+        entries.clear();
+        (*first, *last, *lifetime) = (NOWHERE, NOWHERE, msl * 2);
     }
 
     /// Number of entries.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn table() -> TimeWaitTable {
-        TimeWaitTable::new(Places::default(), Duration::from_secs(30))
+        TimeWaitTable::new(Duration::from_secs(30))
     }
 
     fn entry(ts_recent: Option<u32>) -> TimeWaitEntry {
