@@ -42,6 +42,12 @@ impl Sum {
         Sum { words, odd: false }
     }
 
+    /// The sum of a header of `4 * N` bytes.
+    pub(crate) fn of_words<const N: usize>(words: &[[u8; 4]; N]) -> Self {
+        let words = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        Sum { words, odd: false }
+    }
+
     /// Appends `bytes` to what is summed. Pieces may have odd lengths.
     pub fn add(&mut self, bytes: &[u8]) {
         let piece = native_sum(bytes);
@@ -130,11 +136,10 @@ fn wide_add(a: u64, b: u64) -> u64 {
 
 /// Folds 64 bits to 16 with end-around carry.
 fn fold(words: u64) -> u16 {
-    let mut sum = (words & 0xffff_ffff) + (words >> 32);
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+    let (sum, carry) = (words as u32).overflowing_add((words >> 32) as u32);
+    let sum = sum + u32::from(carry);
+    let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
+    sum + u16::from(carry)
 }
 
 #[cfg(test)]

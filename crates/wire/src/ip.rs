@@ -139,6 +139,7 @@ impl IpHeader {
     ///
     /// # Errors
     /// The reasons of [`ParseError`] that concern IP.
+    #[inline]
     pub fn parse(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => parse_v4(packet, strictness),
@@ -149,6 +150,7 @@ impl IpHeader {
     }
 }
 
+#[inline]
 fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseError> {
     let (fixed, _) = packet.split_first_chunk::<IPV4_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let payload_at = usize::from(fixed[0] & 0x0f) * 4;
@@ -158,7 +160,7 @@ fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     }
     let header = packet.get(..payload_at).ok_or(ParseError::Truncated)?;
     let end = packet_end(packet, total_len, strictness)?;
-    if strictness == Strictness::Arrived && Sum::of(header).finish() != 0 {
+    if strictness == Strictness::Arrived && sum_of_v4(header).finish() != 0 {
         return Err(ParseError::IpChecksum);
     }
     let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
@@ -306,12 +308,10 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
                 src.to_bits(),
                 dst.to_bits(),
             ];
-            let mut header = [0; IPV4_HEADER_LEN];
-            for (place, field) in header.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
-                *place = field.to_be_bytes();
-            }
-            fill_v4_checksum(&mut header);
-            out.extend_from_slice(&header);
+            let mut words = fields.map(u32::to_be_bytes);
+            let [check, sum] = Sum::of_words(&words).finish().to_be_bytes();
+            words[2] = [meta.hop_limit, protocol, check, sum];
+            out.extend_from_slice(words.as_flattened());
         }
         (src, dst) => {
             let first = 6 << 28 | u32::from(traffic_class) << 20 | meta.flow_label & 0xf_ffff;
@@ -338,11 +338,19 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// The sum of an IPv4 header, nearly always one without options.
+fn sum_of_v4(header: &[u8]) -> Sum {
+    match header.as_chunks::<4>().0.as_array::<5>() {
+        Some(words) => Sum::of_words(words),
+        None => Sum::of(header),
+    }
+}
+
 /// Writes the checksum of an IPv4 header, which `header` is exactly. Shorter bytes are left alone.
 pub(crate) fn fill_v4_checksum(header: &mut [u8]) {
     if let Some(field) = header.get_mut(10..12) {
         field.fill(0);
-        let check = Sum::of(header).finish();
+        let check = sum_of_v4(header).finish();
         if let Some(field) = header.get_mut(10..12) {
             field.copy_from_slice(&check.to_be_bytes());
         }

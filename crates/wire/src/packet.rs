@@ -7,11 +7,13 @@ use core::net::{IpAddr, SocketAddr};
 
 use alloc::vec::Vec;
 
+use arrayvec::ArrayVec;
+
 use crate::checksum::Sum;
 use crate::error::{EmitError, ParseError};
 use crate::icmp::{self, IcmpError};
 use crate::ip::{self, IpHeader, IpMeta, Strictness, protocol};
-use crate::options::OptionProfile;
+use crate::options::{self, OptionProfile};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
@@ -106,7 +108,7 @@ pub fn parse_with<'a>(
     let ip = IpHeader::parse(bytes, Strictness::Arrived)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
     match (ip.protocol, ip.meta.src) {
-        (protocol::TCP, _) => parse_segment(&ip, payload, check, profile).map(Packet::Tcp),
+        (protocol::TCP, _) => parse_segment(&ip, payload, check, profile),
         (protocol::ICMP, IpAddr::V4(_)) | (protocol::ICMPV6, IpAddr::V6(_)) => {
             Ok(match icmp::parse(&ip, payload)? {
                 Some(error) => Packet::Icmp(error),
@@ -117,21 +119,23 @@ pub fn parse_with<'a>(
     }
 }
 
+/// The segment is made where the caller wants it: it is large.
+#[inline]
 fn parse_segment<'a>(
     ip: &IpHeader,
     bytes: &'a [u8],
     check: ChecksumCheck,
     profile: &OptionProfile,
-) -> Result<Segment<'a>, ParseError> {
-    let (tcp, header_len) = TcpHeader::parse(bytes, profile)?;
+) -> Result<Packet<'a>, ParseError> {
+    let parts = tcp::split(bytes)?;
     match check {
         ChecksumCheck::Verify if tcp_sum(&ip.meta, bytes).finish() != 0 => {
             return Err(ParseError::TcpChecksum);
         }
         ChecksumCheck::Verify | ChecksumCheck::Trust => {}
     }
-    let payload = bytes.get(header_len..).ok_or(ParseError::Truncated)?;
-    Ok(Segment { ip: ip.meta, tcp, payload })
+    let segment = Segment { ip: ip.meta, tcp: TcpHeader::of(&parts, profile), payload: parts.payload };
+    Ok(Packet::Tcp(segment))
 }
 
 /// The sum over the pseudo header, the TCP header and the payload.
@@ -215,16 +219,17 @@ fn emit_headers_within(
     if ip.src.is_ipv4() != ip.dst.is_ipv4() {
         return Err(EmitError::MixedFamilies);
     }
-    let (header, _) = tcp.emit(profile);
-    let segment_len = header.len() + payload_len;
+    let mut options = ArrayVec::<u8, { options::MAX_LEN }>::new();
+    tcp.options.emit_with(tcp.flags.contains(Flags::SYN), profile, &mut options);
+    let segment_len = tcp::MIN_HEADER_LEN + options.len() + payload_len;
     let len = ip.header_len() + segment_len;
     if len > most {
         return Err(EmitError::TooLong { len, most });
     }
-    ip::emit_header(ip, protocol::TCP, segment_len, out);
-    out.extend_from_slice(&header);
     let check = Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment_len as u32).fold();
-    put_tcp_checksum(out.get_mut(ip.header_len()..).unwrap_or_default(), check);
+    ip::emit_header(ip, protocol::TCP, segment_len, out);
+    out.extend_from_slice(&tcp.fixed(options.len(), check));
+    out.extend_from_slice(&options);
     Ok(())
 }
 

@@ -149,6 +149,23 @@ impl fmt::Debug for Flags {
     }
 }
 
+/// The bytes of a segment, as its data offset divides them.
+pub(crate) struct Parts<'a> {
+    fixed: &'a [u8; MIN_HEADER_LEN],
+    options: &'a [u8],
+    pub(crate) payload: &'a [u8],
+}
+
+/// Divides the bytes of a segment.
+#[inline]
+pub(crate) fn split(bytes: &[u8]) -> Result<Parts<'_>, ParseError> {
+    let (fixed, rest) = bytes.split_first_chunk::<MIN_HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let header_len = usize::from(fixed[12] >> 4) * 4;
+    let options_len = header_len.checked_sub(MIN_HEADER_LEN).ok_or(ParseError::TcpHeaderLength)?;
+    let (options, payload) = rest.split_at_checked(options_len).ok_or(ParseError::Truncated)?;
+    Ok(Parts { fixed, options, payload })
+}
+
 /// A TCP header. The data offset and the checksum are not here: they follow from the rest.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TcpHeader {
@@ -177,14 +194,16 @@ impl TcpHeader {
     /// # Errors
     /// [`ParseError::Truncated`] and [`ParseError::TcpHeaderLength`].
     pub fn parse(bytes: &[u8], profile: &OptionProfile) -> Result<(TcpHeader, usize), ParseError> {
-        let (fixed, _) = bytes.split_first_chunk::<MIN_HEADER_LEN>().ok_or(ParseError::Truncated)?;
-        let header_len = usize::from(fixed[12] >> 4) * 4;
-        if header_len < MIN_HEADER_LEN {
-            return Err(ParseError::TcpHeaderLength);
-        }
-        let options = bytes.get(MIN_HEADER_LEN..header_len).ok_or(ParseError::Truncated)?;
+        let parts = split(bytes)?;
+        Ok((TcpHeader::of(&parts, profile), MIN_HEADER_LEN + parts.options.len()))
+    }
+
+    /// The header of these bytes.
+    #[inline]
+    pub(crate) fn of(parts: &Parts<'_>, profile: &OptionProfile) -> TcpHeader {
+        let Parts { fixed, options, .. } = parts;
         let flags = Flags(u16::from_be_bytes([fixed[12], fixed[13]]) & Flags::ALL.0);
-        let header = TcpHeader {
+        TcpHeader {
             src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
             dst_port: u16::from_be_bytes([fixed[2], fixed[3]]),
             seq: SeqNum(u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]])),
@@ -193,17 +212,25 @@ impl TcpHeader {
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
             urgent: u16::from_be_bytes([fixed[18], fixed[19]]),
             options: Options::parse(options, flags.contains(Flags::SYN), profile),
-        };
-        Ok((header, header_len))
+        }
     }
 
     /// The bytes of the header with a checksum of zero, and which options did not fit.
     pub fn emit(&self, profile: &OptionProfile) -> (ArrayVec<u8, MAX_HEADER_LEN>, Dropped) {
-        let TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent, options } = self;
         let mut area = ArrayVec::new();
-        let dropped = options.emit_with(flags.contains(Flags::SYN), profile, &mut area);
+        let dropped = self.options.emit_with(self.flags.contains(Flags::SYN), profile, &mut area);
+        let mut out = ArrayVec::new();
+        // Together they have at most 60 bytes.
+        let _ = out
+            .try_extend_from_slice(&self.fixed(area.len(), 0))
+            .and_then(|()| out.try_extend_from_slice(&area));
+        (out, dropped)
+    }
 
-        let words = ((MIN_HEADER_LEN + area.len()) / 4) as u16;
+    /// The header before its options, which have `options_len` bytes, with `checksum`.
+    pub(crate) fn fixed(&self, options_len: usize, checksum: u16) -> [u8; MIN_HEADER_LEN] {
+        let TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent, options: _ } = self;
+        let words = ((MIN_HEADER_LEN + options_len) / 4) as u16;
         let ports = u32::from(*src_port) << 16 | u32::from(*dst_port);
         let flags = words << 12 | flags.0 & Flags::ALL.0;
         let fields = [
@@ -211,17 +238,13 @@ impl TcpHeader {
             seq.0,
             ack.0,
             u32::from(flags) << 16 | u32::from(*window),
-            // The checksum is zero.
-            u32::from(*urgent),
+            u32::from(checksum) << 16 | u32::from(*urgent),
         ];
         let mut fixed = [0; MIN_HEADER_LEN];
         for (place, field) in fixed.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
             *place = field.to_be_bytes();
         }
-        let mut out = ArrayVec::new();
-        // Together they have at most 60 bytes.
-        let _ = out.try_extend_from_slice(&fixed).and_then(|()| out.try_extend_from_slice(&area));
-        (out, dropped)
+        fixed
     }
 }
 

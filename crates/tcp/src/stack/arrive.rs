@@ -48,10 +48,12 @@ impl Stack {
     }
 
     pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
-        match brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile)? {
-            Packet::Tcp(segment) => self.on_tcp(&segment, packet.len(), rx.segment_size, now),
-            Packet::Icmp(error) => self.on_icmp(&error, now),
-            Packet::Other { .. } => Err(Refusal::NotTcp),
+        // What was read stays where it was put: it is large.
+        match &brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile) {
+            Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
+            Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
+            Ok(Packet::Other { .. }) => Err(Refusal::NotTcp),
+            Err(error) => Err((*error).into()),
         }
     }
 
