@@ -61,17 +61,20 @@ impl Stack {
 
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
     /// TCP checksum is partial if the device takes super-segments ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: false })
     }
 
     /// As [`Stack::poll_transmit`], but only what is [hurried](Stack::is_hurried): the rest waits for its turn.
+    #[inline]
     pub fn poll_hurried(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::Hurried)
     }
 
     /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
     /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
+    #[inline]
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
     }
@@ -87,8 +90,23 @@ impl Stack {
         [(); MOST_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
+    /// True if there is surely nothing to send, and nothing else to do for who asks, as mostly.
+    #[inline]
+    fn is_silent(&self, now: Instant) -> bool {
+        self.nobody_is_listed()
+            && self.early.is_empty()
+            && !self.answers.are_waiting()
+            && self.half_open_rest(now)
+            && self.idle.next_timeout().is_none_or(|at| at > now)
+    }
+
+    #[inline]
     fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         out.clear();
+        if self.is_silent(now) { None } else { self.next_packet(now, out, which) }
+    }
+
+    fn next_packet(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         if let Some((mut packet, transmit)) = self.early.pop_front() {
             core::mem::swap(out, &mut packet);
             self.answers.recycle(packet);
@@ -189,7 +207,12 @@ impl Stack {
     }
 
     /// The next thing that an application waits for.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() { None } else { self.next_event() }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
         while let Some(event) = self.events.pop() {
             let is_known = match event {
                 Event::Incoming(listener) => self.listeners.at(listener).is_some(),

@@ -86,6 +86,12 @@ impl EventQueue {
         }
     }
 
+    /// True if there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.order.pop_front()?;

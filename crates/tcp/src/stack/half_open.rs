@@ -383,6 +383,12 @@ impl Stack {
         }
     }
 
+    /// True if no timer is due.
+    #[inline]
+    pub(super) fn half_open_rest(&self, now: Instant) -> bool {
+        self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
+    }
+
     /// Lets the next timer that is due fire. One at a time, when nothing else is to be sent: not all of them are to be
     /// whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {

@@ -105,6 +105,14 @@ impl Slot {
         self.listing != Listing::Off
     }
 
+    /// Counts its buffers anew among those of all connections, bytes.
+    #[inline]
+    fn count_memory(&mut self, all: &mut usize) {
+        let held = self.connection.awake().map_or(0, Connection::memory);
+        *all = all.saturating_sub(self.memory).saturating_add(held);
+        self.memory = held;
+    }
+
     /// True if there is surely nothing to do about the connection that was touched, as mostly: every line of [`Slot::news`] is no.
     #[inline]
     fn is_quiet(&self, now: Instant) -> bool {
@@ -133,6 +141,7 @@ impl Slot {
 }
 
 /// Calls `f` with what a connection may ask of the stack.
+#[inline]
 pub(crate) fn with_env<R>(
     config: &StackConfig,
     challenges: &mut AnswerLimit,
@@ -300,17 +309,22 @@ impl Stack {
 
     fn follow_up(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
-        let Some(slot) = self.slots.at(id) else { return };
-        if slot.is_quiet(now) && self.memory_waiters.is_empty() && !self.config.observe {
-            return;
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if self.memory_waiters.is_empty() && !self.config.observe {
+            // Nearly every segment fills or empties a buffer, and nobody waits for what that frees.
+            slot.count_memory(&mut self.memory);
+            if slot.is_quiet(now) {
+                return;
+            }
         }
-        let news = slot.news(now);
-        self.pass_on(id, news, now);
+        self.pass_on(id, now);
     }
 
     /// Does what there is to do about a connection.
     #[inline(never)]
-    fn pass_on(&mut self, id: ConnId, news: News, now: Instant) {
+    fn pass_on(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at(id) else { return };
+        let news = slot.news(now);
         if news.storage {
             self.take_storage(id);
         }
@@ -369,6 +383,12 @@ impl Stack {
                 self.deadlines.set(id.index, slot.connection.look().next_timeout());
             }
         }
+    }
+
+    /// True if nobody is on a list of those that may have something to send.
+    #[inline]
+    pub(super) fn nobody_is_listed(&self) -> bool {
+        self.to_transmit.is_empty() && self.hurried.is_empty()
     }
 
     /// The next connection that may have something to send, or repeat.
@@ -432,9 +452,7 @@ impl Stack {
     /// Counts the buffers of a connection that was touched, or parked.
     pub(super) fn count_memory(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let held = slot.connection.awake().map_or(0, Connection::memory);
-        self.memory = self.memory.saturating_sub(slot.memory).saturating_add(held);
-        slot.memory = held;
+        slot.count_memory(&mut self.memory);
         self.wake_memory_waiters();
     }
 
