@@ -185,6 +185,15 @@ pub(crate) struct Connection {
     counters: Counters,
 }
 
+/// How soon what a connection has to send should leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pressure {
+    /// It should leave before the next segment of a batch is taken in.
+    pub(crate) presses: bool,
+    /// It should leave before the application has had its turn.
+    pub(crate) hurries: bool,
+}
+
 impl Connection {
     fn new(
         place: Place,
@@ -274,16 +283,14 @@ impl Connection {
         }
     }
 
-    /// What is to be sent should leave before the next segment of a batch is taken in.
-    pub(crate) fn is_pressing(&self) -> bool {
-        self.tx.is_pressing() || self.rx.ack.is_pressing(self.rx.rcv_nxt())
-    }
-
-    /// What is to be sent should not wait until the application has had its turn.
-    pub(crate) fn is_hurried(&self) -> bool {
-        self.state == State::SynReceived
-            || self.tx.is_pressing()
-            || self.rx.ack.tells_of_hole(self.rx.rcv_nxt())
+    /// How soon what is to be sent should leave.
+    #[inline]
+    pub(crate) fn pressure(&self) -> Pressure {
+        let (is_pressing, rcv_nxt) = (self.tx.is_pressing(), self.rx.rcv_nxt());
+        Pressure {
+            presses: is_pressing || self.rx.ack.is_pressing(rcv_nxt),
+            hurries: is_pressing || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt),
+        }
     }
 
     /// What must be remembered in TIME-WAIT; `None` in every other state.

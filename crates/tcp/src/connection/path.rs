@@ -237,7 +237,7 @@ impl Connection {
         if self.path.over || self.established.is_none() && self.closed.is_none() {
             return false;
         }
-        let due = self.path.told_at.is_none_or(|at| now.saturating_since(at) >= REPORT_INTERVAL);
+        let due = self.path.told_at.is_none_or(|at| at + REPORT_INTERVAL <= now);
         due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
     }
 

@@ -299,8 +299,8 @@ impl Sender {
     /// and with a small window that is a round trip in which nothing is sent but the retransmission. RFC 9937 section
     /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
     pub(crate) fn is_pressing(&self) -> bool {
-        let is_small = self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
-        self.prr.is_active() || (self.unsent() > 0 && is_small)
+        let is_small = || self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
+        self.prr.is_active() || (self.unsent() > 0 && is_small())
     }
 
     /// True if a FIN is queued and was never sent.

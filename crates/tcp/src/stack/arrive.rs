@@ -183,8 +183,13 @@ impl Stack {
         } else if takes_memory && !no_memory {
             self.spares.lend(connection);
         }
-        let bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
-        let taken = if no_memory { &bare } else { arrived };
+        let bare;
+        let taken = if no_memory {
+            bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
+            &bare
+        } else {
+            arrived
+        };
         self.drive(id, now, |connection, env| {
             if no_memory {
                 connection.stop_repair(ParityOff::Memory);
@@ -203,9 +208,9 @@ impl Stack {
     fn note_pressure(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(connection) = slot.connection.awake() else { return };
-        let (pressed, hurried) = (connection.is_pressing(), connection.is_hurried());
-        slot.pressed = pressed;
-        if hurried {
+        let pressure = connection.pressure();
+        slot.pressed = pressure.presses;
+        if pressure.hurries {
             self.hurry(id);
         }
     }

@@ -125,6 +125,7 @@ impl Slot {
         same && self.asker.is_none() && self.ticket.is_none() && connection.is_quiet(now)
     }
 
+    #[inline]
     fn news(&self, now: Instant) -> News {
         // Who was touched is awake.
         let Some(connection) = self.connection.awake() else { return News::default() };

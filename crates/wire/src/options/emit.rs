@@ -56,6 +56,7 @@ impl Options {
     }
 
     /// The same as [`Options::emit`] with the experiment numbers of `profile`.
+    #[inline]
     pub fn emit_with(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
         // Nearly every segment: what the general way writes too (a test compares them).
         if !syn && self.is_at_most_timestamps() {

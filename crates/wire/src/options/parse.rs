@@ -16,6 +16,7 @@ impl Options {
     ///   handshake, unknown kinds and unknown experiments go to [`Options::unknown`].
     /// - A GA option outside of the handshake that is malformed, or that comes twice with one of the
     ///   two saying `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
+    #[inline]
     pub fn parse(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
         // Nearly every segment after the handshake has timestamps as RFC 7323 appendix A recommends to write them.
         match Timestamps::read_aligned(area) {
