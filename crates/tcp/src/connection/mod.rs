@@ -327,6 +327,7 @@ impl Connection {
     }
 
     /// True if nothing has happened that the stack around it would have to follow up but for memory and Fast Open.
+    #[inline]
     pub(crate) fn is_quiet(&self, now: Instant) -> bool {
         !self.has_events()
             && self.closed.is_none()
