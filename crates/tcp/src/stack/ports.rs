@@ -5,7 +5,7 @@
 //! used towards others, and a port is not used again before the others had their turn.
 
 use core::hash::{Hash, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::ops::RangeInclusive;
 
 use siphasher::sip::SipHasher24;
@@ -99,8 +99,21 @@ fn count(range: &RangeInclusive<u16>) -> u32 {
 
 fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {
     let mut hasher = SipHasher24::new_with_key(key);
+    if let (IpAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) {
+        return hasher.hash(&v4_bytes(local, remote));
+    }
     (local, remote).hash(&mut hasher);
     hasher.finish()
+}
+
+/// What the standard library hashes of these ends, in one piece: the kind of each address in a word, zero, before it. That takes
+/// less than half of the instructions.
+fn v4_bytes(local: Ipv4Addr, remote: SocketAddrV4) -> [u8; 26] {
+    let mut bytes = [0; 26];
+    bytes[8..12].copy_from_slice(&local.octets());
+    bytes[20..24].copy_from_slice(&remote.ip().octets());
+    bytes[24..].copy_from_slice(&remote.port().to_ne_bytes());
+    bytes
 }
 
 #[cfg(test)]
@@ -138,6 +151,13 @@ mod tests {
             assert_eq!(found, None);
         }
         assert_eq!(asked.len(), 20);
+    }
+
+    #[test]
+    fn a_hash_is_the_same_in_one_piece_and_field_by_field() {
+        let mut hasher = SipHasher24::new_with_key(&[7; 16]);
+        (LOCAL, remote(9)).hash(&mut hasher);
+        assert_eq!(hash(&[7; 16], LOCAL, remote(9)), hasher.finish());
     }
 
     #[test]
