@@ -77,30 +77,38 @@ enum Extent {
 impl Connection {
     /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
     /// asked.
+    #[inline]
     pub(crate) fn rests(&mut self, now: Instant) -> bool {
-        let nothing_new = self.tx.unsent() == 0 && !self.tx.fin_unsent();
         let owes = match self.rx.ack.owed() {
             Owed::Nothing => false,
             Owed::Now => true,
             Owed::At(due) => due <= now,
         };
-        if !self.state.is_synchronized()
-            || !nothing_new
-            || owes
+        if owes || self.tx.unsent() > 0 || self.may_send_more() {
+            return false;
+        }
+        self.rest(now);
+        true
+    }
+
+    /// There may be something else to send than data for the first time or an acknowledgement that is due.
+    fn may_send_more(&self) -> bool {
+        !self.state.is_synchronized()
+            || self.tx.fin_unsent()
             || !self.outbox.is_empty()
             || self.gentle.active.is_some()
             || self.tx.scoreboard.has_lost()
             || self.mechanisms.iter().any(|mechanism| mechanism.asks())
-        {
-            return false;
-        }
+    }
+
+    /// Notes what [`Connection::choose`] notes that finds nothing.
+    fn rest(&mut self, now: Instant) {
         self.tx.paced = false;
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.note_burst_end(false);
         }
         debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
         self.update_timers(now);
-        true
     }
 
     /// What [`Connection::rests`] takes for granted.
