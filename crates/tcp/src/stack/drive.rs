@@ -112,7 +112,7 @@ impl Stack {
             self.answers.recycle(packet);
             return Some(transmit);
         }
-        if self.answers.pop_into(out) {
+        if self.answers.are_waiting() && self.answers.pop_into(out) {
             self.stats.packets_out += 1;
             return Some(Transmit {
                 len: out.len(),
@@ -172,10 +172,10 @@ impl Stack {
         let partial_checksum = self.partial_checksum();
         let Some(slot) = self.slots.at_mut(id) else { return Asked::Rests };
         slot.pressed = false;
-        if slot.connection.wake().rests(now) {
+        let connection = slot.connection.wake();
+        if connection.rests(now) {
             return Asked::Rests;
         }
-        let connection = slot.connection.wake();
         let planned = connection.planner_config().map(|planner| {
             let remote = connection.tuple().remote.ip();
             (remote, self.allowances.available(remote, planner, now))
@@ -185,7 +185,7 @@ impl Stack {
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;
-            slot.connection.wake().poll_transmit(now, env, out)
+            connection.poll_transmit(now, env, out)
         });
         let Some(built) = built else { return Asked::Nothing };
         slot.note_sent(now);

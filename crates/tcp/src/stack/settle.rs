@@ -437,7 +437,9 @@ impl Stack {
             self.end_hurry_of_first();
         }
         // A flood of SYNs is over.
-        self.hurried.shrink_to(LISTED);
+        if self.hurried.capacity() > LISTED {
+            self.hurried.shrink_to(LISTED);
+        }
     }
 
     fn pop_listed(&mut self) -> Option<ConnId> {
