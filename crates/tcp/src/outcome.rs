@@ -307,10 +307,6 @@ pub struct View {
     pub mss: u32,
     /// Smoothed round-trip time, if there is a sample.
     pub srtt: Option<Duration>,
-    /// Windowed minimum round-trip time, if there is a sample.
-    pub min_rtt: Option<Duration>,
-    /// The retransmission timeout in force, backoff included.
-    pub rto: Duration,
     /// When the retransmission timer fires, or would fire if it were armed now.
     pub rto_at: Option<Instant>,
     /// True while the reordering timer of loss detection is running.

@@ -393,8 +393,6 @@ impl Connection {
             sacked: self.tx.scoreboard.sacked_bytes(),
             mss: self.tx.mss(),
             srtt: self.tx.rtt.srtt(),
-            min_rtt: self.tx.rtt.min_rtt(),
-            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
             rto_at: self.tx.rto.deadline(),
             reordering_timer: self.tx.reordering_timeout().is_some(),
             granularity: self.tx.rtt.granularity(),

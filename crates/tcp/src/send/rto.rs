@@ -78,6 +78,9 @@ impl Rto {
 
     /// The timeout in force: `base` doubled per backoff, at most the configured maximum.
     pub(crate) fn current(&self, base: Duration) -> Duration {
+        if self.backoffs == 0 {
+            return base.min(self.max);
+        }
         let factor = 1u32.checked_shl(self.backoffs).unwrap_or(u32::MAX);
         base.saturating_mul(factor).min(self.max)
     }
