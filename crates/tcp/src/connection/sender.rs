@@ -382,6 +382,9 @@ impl Sender {
 
     /// Tells the pacer what the window and the round-trip time are now.
     pub(crate) fn update_pacing(&mut self, now: Instant) {
+        if !self.pacer.is_configured() {
+            return;
+        }
         let (cwnd, slow_start) = (self.congestion.cwnd(), self.congestion.in_slow_start());
         let mss = self.mss();
         self.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);

@@ -67,10 +67,10 @@ impl Tlp {
         if !Tlp::may_probe(view) {
             return;
         }
-        let pto = match view.srtt {
+        let pto = match view.srtt.map(|srtt| srtt.saturating_add(srtt)) {
             // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            Some(srtt) if view.segments == 1 => srtt.saturating_mul(2).saturating_add(self.max_ack_delay),
-            Some(srtt) => srtt.saturating_mul(2),
+            Some(twice) if view.segments == 1 => twice.saturating_add(self.max_ack_delay),
+            Some(twice) => twice,
             None => PTO_WITHOUT_SAMPLE,
         };
         let at = now + pto.max(view.granularity);

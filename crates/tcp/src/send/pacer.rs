@@ -56,6 +56,12 @@ impl Pacer {
         rate.min(most).clamp(1, 1 << 40)
     }
 
+    /// True if it follows the window and the round-trip time.
+    #[inline]
+    pub(crate) fn is_configured(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// Sets the rate from the window, bytes, and the smoothed round-trip time.
     pub(crate) fn update(
         &mut self,
