@@ -24,6 +24,8 @@ pub(crate) struct Reactor {
     reading: Option<Reading>,
     /// While a write is waited for.
     writing: Cell<Option<AsyncFd<OwnedFd>>>,
+    /// A duplicate for that, made in time: a process that is out of descriptors goes on.
+    spare: Cell<Option<OwnedFd>>,
 }
 
 struct Reading {
@@ -56,14 +58,22 @@ impl Reactor {
     pub(crate) fn poll_writable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let writing = self.writing.get_mut();
         if writing.is_none() {
-            *writing = Some(register(fd, Interest::WRITABLE)?);
+            let duplicate = self.spare.take().map_or_else(|| fd.try_clone_to_owned(), Ok)?;
+            *writing = Some(register(duplicate, Interest::WRITABLE)?);
         }
         if let Some(waiting) = writing {
             ready!(waiting.poll_write_ready(cx))?.retain_ready();
         }
         // Told once: the next who waits registers anew, and hears of what is so by then.
-        *writing = None;
+        self.end_waiting();
         Poll::Ready(Ok(()))
+    }
+
+    /// Nobody waits to write any more.
+    fn end_waiting(&self) {
+        if let Some(waited) = self.writing.take() {
+            self.spare.set(Some(waited.into_inner()));
+        }
     }
 
     /// Reads, and on `WouldBlock` lets the next `poll_readable` wait for the reactor.
@@ -79,7 +89,7 @@ impl Reactor {
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let written = write();
         if written.is_ok() {
-            self.writing.set(None);
+            self.end_waiting();
         }
         written
     }
@@ -101,17 +111,17 @@ impl Reactor {
 
     fn reading(&mut self, fd: BorrowedFd<'_>) -> io::Result<&mut Reading> {
         if self.reading.is_none() {
-            let fd = Arc::new(register(fd, Interest::READABLE)?);
+            self.spare.set(Some(fd.try_clone_to_owned()?));
+            let fd = Arc::new(register(fd.try_clone_to_owned()?, Interest::READABLE)?);
             self.reading = Some(Reading { failing: failing(fd.clone()), fd, cause: Interest::READABLE });
         }
         self.reading.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
-/// Ties a duplicate of the descriptor to the reactor of the runtime.
-fn register(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+/// Ties a duplicate of a descriptor to the reactor of the runtime.
+fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-    let fd = fd.try_clone_to_owned()?;
     // SAFETY: the duplicate is open, and the AsyncFd that owns it is the only one who ever closes it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
@@ -128,5 +138,45 @@ fn failing(fd: Arc<AsyncFd<OwnedFd>>) -> Failing {
 impl fmt::Debug for Reactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Reactor").field(&self.reading.as_ref().map(|reading| &reading.fd)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    impl Reactor {
+        fn has_spare(&self) -> bool {
+            let spare = self.spare.take();
+            let has = spare.is_some();
+            self.spare.set(spare);
+            has
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_to_write_needs_no_new_descriptor_and_hears_of_room() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut reactor = Reactor::default();
+        let reads = poll_fn(|cx| Poll::Ready(reactor.poll_readable(near.as_fd(), cx).is_ready())).await;
+        assert!(!reads && reactor.has_spare());
+        for _ in 0..2 {
+            while reactor.write(|| near.send(&[0; 1000])).is_ok() {}
+            let room = poll_fn(|cx| Poll::Ready(reactor.poll_writable(near.as_fd(), cx).is_ready())).await;
+            assert!(!room && !reactor.has_spare(), "it is used while the write is waited for");
+            let (waits, reads) = (poll_fn(|cx| reactor.poll_writable(near.as_fd(), cx)), async {
+                while far.recv(&mut [0; 1000]).is_ok() {}
+            });
+            let (room, ()) = tokio::join!(waits, reads);
+            room.unwrap();
+            assert!(reactor.has_spare());
+            reactor.write(|| near.send(&[0; 1000])).unwrap();
+        }
     }
 }
