@@ -52,6 +52,13 @@ pub trait Device: Send {
         self.send(&[headers, payload[0], payload[1]].concat(), tx)
     }
 
+    /// As [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets, in their order as long as none
+    /// of them meets a full queue. What was taken, or refused by the path, says so ([`Gathered::taken`]) and is not sent if it said
+    /// so before; for the rest it is as if `send` had answered `WouldBlock`.
+    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
+        send_each(self, packets)
+    }
+
     /// Ready when a [`send`](Device::send) or [`flush`](Device::flush) that would have blocked is worth
     /// another try.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -91,6 +98,47 @@ pub trait Device: Send {
     fn spread(&mut self, _steering: &Steering) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// One of several packets that are sent together.
+#[derive(Clone, Copy, Debug)]
+pub struct Gathered<'a> {
+    /// Its headers, or all of it.
+    pub headers: &'a [u8],
+    /// Payload that lies elsewhere, in two pieces; then the checksum is open.
+    pub payload: [&'a [u8]; 2],
+    /// How it is to be sent.
+    pub tx: TxMeta,
+    /// Whether the device has taken it.
+    pub taken: bool,
+}
+
+impl Gathered<'_> {
+    /// Bytes of the packet.
+    pub fn packet_len(&self) -> usize {
+        self.headers.len() + self.payload_len()
+    }
+
+    /// Bytes of it that lie elsewhere.
+    pub fn payload_len(&self) -> usize {
+        self.payload[0].len() + self.payload[1].len()
+    }
+}
+
+/// Sends packets one after the other until one of them finds no room.
+pub(crate) fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_>]) -> io::Result<()> {
+    for packet in packets.iter_mut().filter(|packet| !packet.taken) {
+        let sent = match packet.payload {
+            [[], []] => device.send(packet.headers, packet.tx),
+            payload => device.send_gathered(packet.headers, payload, packet.tx),
+        };
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            sent => sent?,
+        }
+        packet.taken = true;
+    }
+    Ok(())
 }
 
 /// What one queue of a device tells another of a peer.

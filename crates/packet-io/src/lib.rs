@@ -50,10 +50,11 @@ mod testing;
 mod timer;
 pub mod tun;
 pub mod udp;
+mod uring;
 mod vnet;
 pub mod xdp;
 
-pub use device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta, WayBack};
+pub use device::{Capabilities, ChecksumState, Counters, Device, Gathered, RxMeta, TxMeta, WayBack};
 pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};
 pub use timer::SystemTimer;

@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 
 use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
-use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta, WayBack};
+use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
 use mailbox::{Handed, Mailbox};
 
 /// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the kernel can
@@ -235,6 +235,10 @@ impl Device for SteeredDevice {
 
     fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
         self.queue.send_gathered(headers, payload, tx)
+    }
+
+    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
+        self.queue.send_batch(packets)
     }
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -9,6 +9,7 @@
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
 
+mod batch;
 mod big;
 mod queues;
 
@@ -24,7 +25,9 @@ use brisk_wire::MAX_SUPER_LEN;
 use rustix::fs::{Mode, OFlags};
 
 use crate::buffers::Buffers;
-use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta};
+use crate::device::{
+    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, SharedSink, TxMeta,
+};
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
 use crate::netns::Namespace;
@@ -34,6 +37,7 @@ use crate::reactor::Reactor;
 use crate::spec::name_problem;
 use crate::steering::Steering;
 use crate::vnet::{Gso, VnetHeader};
+use batch::Batch;
 use big::Locals;
 
 /// How a TUN device is opened.
@@ -72,6 +76,8 @@ pub struct TunDevice {
     vnet: bool,
     /// Who takes super-packets beyond 64 kB; `None`: nobody.
     big: Option<Locals>,
+    /// What hands over several packets in one call; `None` where the system has no such thing.
+    batch: Option<Batch>,
     buffers: Buffers,
     cut: Cut,
     counters: Counters,
@@ -167,6 +173,7 @@ impl TunDevice {
             mtu,
             vnet,
             big: None,
+            batch: vnet.then(Batch::open).flatten(),
             buffers: Buffers::of(TunDevice::READ_BUFFER),
             cut: Cut::default(),
             counters: Counters::default(),
@@ -416,6 +423,10 @@ impl Device for TunDevice {
         }
     }
 
+    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
+        self.send_together(packets)
+    }
+
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.reactor.poll_writable(self.fd.as_fd(), cx)
     }
@@ -614,11 +625,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-    const KERNEL: &str = "10.77.0.1";
-    const KERNEL6: &str = "fd00:77::1";
+    pub(super) const KERNEL: &str = "10.77.0.1";
+    pub(super) const KERNEL6: &str = "fd00:77::1";
 
     /// Runs `body` in a fresh namespace with a configured device and a runtime, or says why not.
-    fn with_device(offload: bool, body: impl AsyncFnOnce(TunDevice) + Send) {
+    pub(super) fn with_device(offload: bool, body: impl AsyncFnOnce(TunDevice) + Send) {
         with_device_of(TunOptions { offload, ..TunOptions::default() }, body);
     }
 
@@ -672,7 +683,7 @@ mod tests {
     }
 
     /// Opens a connection to a kernel listener and returns the template of the next packet of ours.
-    async fn connect(device: &mut TunDevice, template: Tcp, port: u16) -> Tcp {
+    pub(super) async fn connect(device: &mut TunDevice, template: Tcp, port: u16) -> Tcp {
         let mss = (device.mtu() - if template.src.is_ipv4() { 40 } else { 60 }) as u16;
         let [m0, m1] = mss.to_be_bytes();
         let options = vec![2, 4, m0, m1, 1, 3, 3, 7];

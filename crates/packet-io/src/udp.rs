@@ -113,6 +113,8 @@ impl UdpDevice {
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
+        // Nobody asks when a datagram came.
+        let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
         Ok(UdpDevice {
             reactor: Reactor::default(),
@@ -144,6 +146,13 @@ impl UdpDevice {
     /// Segments that lost their URG flag because the datagram has no urgent pointer.
     pub fn urgent_cleared(&self) -> u64 {
         self.urgent_cleared
+    }
+
+    /// The longest super-packet whose datagrams are one chain: what goes beyond it would leave in a call of its own.
+    fn max_super(&self) -> usize {
+        let (payload, most) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
+        let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, most.max(1));
+        if most > 1 { INNER_HEADERS + datagrams * payload } else { MAX_SUPER }
     }
 
     /// Sends the waiting chains, oldest first, until at most `keep` are left.
@@ -282,7 +291,7 @@ impl Device for UdpDevice {
             checksum_offload: true,
             gather: true,
             twice: true,
-            max_super: MAX_SUPER,
+            max_super: self.max_super(),
             descriptor: true,
         }
     }
@@ -318,14 +327,14 @@ impl UdpDevice {
             return Ok(());
         };
         self.urgent_cleared += u64::from(outgoing.is_urgent());
-        let max_datagrams = self.state.max_gso_segments();
-        for index in 0..outgoing.pieces(tx.segment_size) {
-            let len = outgoing.piece_len(tx.segment_size, index);
-            for copy in [false, true].into_iter().take(1 + usize::from(tx.twice)) {
-                self.batches.add(route, outgoing.ecn, len, max_datagrams, |out| {
-                    outgoing.write_piece(tx.segment_size, index, copy, out);
-                });
-            }
+        let (size, times) = (tx.segment_size, 1 + usize::from(tx.twice));
+        let (full, all) = (outgoing.full_pieces(size), outgoing.pieces(size));
+        for pieces in [0..full, full..all] {
+            let (first, len) = (pieces.start * times, outgoing.piece_len(size, pieces.start));
+            let run = (pieces.len() * times, len);
+            self.batches.add(route, outgoing.ecn, run, self.state.max_gso_segments(), |range, out| {
+                outgoing.write_pieces(size, tx.twice, first + range.start..first + range.end, out);
+            });
         }
         self.counters.on_sent(outgoing.packet_len());
         match self.transmit(SEND_AT) {

@@ -2,10 +2,13 @@
 
 mod watched;
 
+use std::io;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use brisk_packet_io::memory::MemoryDevice;
+use brisk_packet_io::{Capabilities, Device, Gathered, RxMeta, TxMeta};
 use brisk_runtime::TcpListener;
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,6 +68,71 @@ async fn answers(thinking: Duration) -> Vec<Sent> {
     asking.read_exact(&mut response).await.unwrap();
     drop(program.await.unwrap());
     sent.lock().unwrap().clone()
+}
+
+/// A device that gathers, and of packets that are sent together leaves every third.
+struct Choosy {
+    inner: MemoryDevice,
+    offered: usize,
+}
+
+impl Device for Choosy {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_readable(cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        self.inner.receive(budget, sink)
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.inner.send(packet, tx)
+    }
+
+    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
+        for packet in packets {
+            self.offered += 1;
+            if !self.offered.is_multiple_of(3) {
+                let [first, second] = packet.payload;
+                self.inner.send(&[packet.headers, first, second].concat(), packet.tx)?;
+                packet.taken = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_writable(cx)
+    }
+
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { gather: true, ..self.inner.capabilities() }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_packets_that_are_sent_together_follows() {
+    let (near, far) = MemoryDevice::pair();
+    let (client, server) =
+        (endpoint(near, "10.0.0.1"), endpoint(Choosy { inner: far, offered: 0 }, "10.0.0.2"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (reading, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+    let (mut reading, (mut writing, _)) = (reading.unwrap(), accepted.unwrap());
+    let content: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    let expected = content.clone();
+    let writer = tokio::spawn(async move {
+        writing.write_all(&content).await.unwrap();
+        writing.shutdown().await.unwrap();
+        writing
+    });
+    let mut read = Vec::new();
+    reading.read_to_end(&mut read).await.unwrap();
+    assert!(read == expected);
+    drop(writer.await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -202,6 +202,36 @@ fn on_an_ethernet_the_kernel_redirects_the_frames_and_keeps_what_is_its_own() {
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
 }
 
+/// Long files over an interface that takes packets of any length, over one that has them cut into 1,500 bytes, and with losses; and
+/// to somebody who does not read for a while.
+#[test]
+fn long_files_arrive_unchanged_whatever_becomes_of_packets() {
+    require!("curl", "ethtool", "nft");
+    let ((near, far), pages) = (ethernet(), Pages::new());
+    let page = pages.write("page", 50_000_000);
+    let words = ["serve", pages.directory(), "--device", "packet:eth", "--port", "8000"];
+    let server = Process::start("brisk serve", &mut far.brisk(&words));
+    server.until_it_says("url=");
+    let fetch = |more: &[&str]| {
+        for host in ["10.66.0.2", "[fd66::2]"] {
+            let url = format!("http://{host}:8000/page");
+            fetches(near.command("curl").args(["-sSfg", "-m", "60", &url]).args(more), &page, 1);
+        }
+    };
+    fetch(&[]);
+    fetch(&["--limit-rate", "20M"]);
+    for host in [&near, &far] {
+        run(host.command("ethtool").args(["-K", "eth", "tso", "off", "gso", "on", "gro", "on"]));
+    }
+    fetch(&[]);
+    let rule = "add table inet lossy; add chain inet lossy arriving { type filter hook prerouting priority 0; }; \
+                add rule inet lossy arriving tcp sport 8000 numgen random mod 100 == 0 counter drop";
+    run(near.command("nft").arg(rule));
+    fetch(&[]);
+    let said = run(near.command("nft").args(["list", "table", "inet", "lossy"]));
+    assert!(!text(&said.stdout).contains("packets 0 "), "nothing was lost: {}", text(&said.stdout));
+}
+
 #[test]
 fn what_passes_through_a_host_is_not_taken_for_its_own() {
     require!("nginx", "curl");

@@ -17,7 +17,7 @@ use super::filter::{self, MOST_ADDRESSES, Wanted};
 use super::guard::Guards;
 use super::{ETHERNET_HEADER, PacketOptions};
 use crate::bpf::extended::{self, Instruction, Kind};
-use crate::device::{Capabilities, Counters, Device, RxMeta, SharedSink, TxMeta};
+use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::steering::Steering;
@@ -102,6 +102,16 @@ impl Device for RedirectDevice {
             true => self.tun.refuse(),
             false => self.tun.send_gathered(headers, payload, tx),
         }
+    }
+
+    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
+        for packet in packets.iter_mut().filter(|packet| !packet.taken) {
+            if self.guards.leave_open(packet.headers) {
+                self.tun.refuse()?;
+                packet.taken = true;
+            }
+        }
+        self.tun.send_batch(packets)
     }
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

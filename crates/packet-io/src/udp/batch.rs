@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use super::peers::Route;
 
 /// The longest chain of datagrams in one call: the IPv4 limit of one unsegmented datagram.
-const MAX_BYTES: usize = 65_507;
+pub(super) const MAX_BYTES: usize = 65_507;
 /// Buffers kept for reuse.
 const SPARE: usize = 16;
 
@@ -42,13 +43,17 @@ impl Batch {
     }
 
     fn takes(&self, outer: SocketAddr, ecn: u8, len: usize, max_datagrams: usize) -> bool {
-        self.route.outer == outer
-            && self.ecn == ecn
-            && self.sent == 0
-            && !self.closed
-            && len <= self.segment_size
-            && self.datagrams < max_datagrams
-            && self.buffer.len() + len <= MAX_BYTES
+        self.route.outer == outer && self.ecn == ecn && self.sent == 0 && self.room(len, max_datagrams) > 0
+    }
+
+    /// How many datagrams of `len` bytes it takes. One that is shorter than the others is its last.
+    fn room(&self, len: usize, max_datagrams: usize) -> usize {
+        if self.closed || len > self.segment_size {
+            return 0;
+        }
+        let most = if len < self.segment_size { 1 } else { usize::MAX };
+        let bytes = MAX_BYTES.saturating_sub(self.buffer.len());
+        most.min(max_datagrams.saturating_sub(self.datagrams)).min(bytes / len.max(1))
     }
 }
 
@@ -60,29 +65,39 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Adds a datagram of `len` bytes, which `write` appends to a buffer. Chains grow to `max_datagrams`.
+    /// Adds `count` datagrams of `len` bytes each. `write` appends those with the numbers that it is given, from 0 on, to a buffer.
+    /// Chains grow to `max_datagrams`.
     pub(super) fn add(
         &mut self,
         route: Route,
         ecn: u8,
-        len: usize,
+        (count, len): (usize, usize),
         max_datagrams: usize,
-        write: impl FnOnce(&mut Vec<u8>),
+        mut write: impl FnMut(Range<usize>, &mut Vec<u8>),
     ) {
-        // Only the youngest chain to a peer may grow, or datagrams would overtake each other.
-        let youngest = self.queue.iter_mut().rev().find(|batch| batch.route.outer == route.outer);
-        if let Some(batch) = youngest
-            && batch.takes(route.outer, ecn, len, max_datagrams)
-        {
-            batch.closed = len < batch.segment_size;
-            batch.datagrams += 1;
-            write(&mut batch.buffer);
-            return;
+        let mut added = 0;
+        while added < count {
+            let chain = self.chain_for(route, ecn, len, max_datagrams);
+            let next = added..count.min(added + chain.room(len, max_datagrams).max(1));
+            chain.closed = len < chain.segment_size;
+            chain.datagrams += next.len();
+            added = next.end;
+            write(next, &mut chain.buffer);
         }
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        write(&mut buffer);
-        let batch = Batch { route, ecn, segment_size: len, buffer, sent: 0, datagrams: 1, closed: false };
-        self.queue.push_back(batch);
+    }
+
+    /// The chain that a datagram joins: the youngest to its peer, for only that may grow, or datagrams would overtake each
+    /// other; a new one if that does not take it.
+    fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
+        let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
+        let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);
+        let at = youngest.filter(takes).unwrap_or_else(|| {
+            let buffer = self.spare.pop().unwrap_or_default();
+            let empty = Batch { route, ecn, segment_size: len, buffer, sent: 0, datagrams: 0, closed: false };
+            self.queue.push_back(empty);
+            self.queue.len() - 1
+        });
+        &mut self.queue[at]
     }
 
     pub(super) fn oldest(&mut self) -> Option<&mut Batch> {
@@ -116,7 +131,7 @@ mod tests {
     fn chains(datagrams: &[(u16, u8, usize)], max: usize) -> Vec<usize> {
         let mut batches = Batches::default();
         for &(port, ecn, len) in datagrams {
-            batches.add(route(port), ecn, len, max, |out| out.resize(out.len() + len, 0));
+            batches.add(route(port), ecn, (1, len), max, |_, out| out.resize(out.len() + len, 0));
         }
         batches.queue.iter().map(|batch| batch.buffer.len()).collect()
     }
@@ -135,6 +150,21 @@ mod tests {
     }
 
     #[test]
+    fn a_run_fills_one_chain_after_the_other() {
+        let mut batches = Batches::default();
+        let mut written = Vec::new();
+        for (count, len) in [(1, 100), (150, 100), (1, 40), (2, 40)] {
+            batches.add(route(1), 0, (count, len), 64, |range, out| {
+                out.resize(out.len() + len * range.len(), 0);
+                written.push(range);
+            });
+        }
+        let lengths: Vec<_> = batches.queue.iter().map(|batch| batch.buffer.len()).collect();
+        assert_eq!(lengths, [6400, 6400, 2340, 80]);
+        assert_eq!(written, [0..1, 0..63, 63..127, 127..150, 0..1, 0..2]);
+    }
+
+    #[test]
     fn peers_may_alternate_without_breaking_the_chains() {
         assert_eq!(chains(&[(1, 0, 10), (2, 0, 10), (1, 0, 10), (2, 0, 10)], 64), [20, 20]);
     }
@@ -143,7 +173,7 @@ mod tests {
     fn without_segmentation_one_datagram_is_next_at_a_time() {
         let mut batches = Batches::default();
         for len in [10, 10, 4] {
-            batches.add(route(1), 0, len, 64, |out| out.resize(out.len() + len, 0));
+            batches.add(route(1), 0, (1, len), 64, |_, out| out.resize(out.len() + len, 0));
         }
         let batch = batches.oldest().unwrap();
         assert_eq!(batch.next(true).len(), 24);

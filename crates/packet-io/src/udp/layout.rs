@@ -103,31 +103,44 @@ impl<'a> Outgoing<'a> {
         HEADER_LEN + self.tcp.len().saturating_sub(20) + self.piece(segment_size, index).len()
     }
 
-    /// Appends datagram `index` to `out`, or the marked copy of it. FIN and PSH stay on the last, CWR on the first.
-    pub(super) fn write_piece(&self, segment_size: Option<u16>, index: usize, copy: bool, out: &mut Vec<u8>) {
+    /// How many of the [pieces](Outgoing::pieces) are as long as the first.
+    pub(super) fn full_pieces(&self, segment_size: Option<u16>) -> usize {
+        (self.payload_len() / self.step(segment_size)).max(1)
+    }
+
+    /// Appends datagrams of the pieces in `indices` to `out`; where `twice`, each has its marked copy behind it, and the
+    /// indices count both. FIN and PSH stay on the last piece, CWR on the first.
+    pub(super) fn write_pieces(
+        &self,
+        segment_size: Option<u16>,
+        twice: bool,
+        indices: Range<usize>,
+        out: &mut Vec<u8>,
+    ) {
         let Some((&fixed, options)) = self.tcp.split_first_chunk::<20>() else { return };
-        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, mut offset, mut flags, w0, w1, ..] = fixed;
-        flags &= !URG;
-        if copy {
-            offset |= COPY;
+        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = fixed;
+        let (first, last) = (u32::from_be_bytes([q0, q1, q2, q3]), self.pieces(segment_size) - 1);
+        for index in indices {
+            let (index, copy) = if twice { (index / 2, index % 2 == 1) } else { (index, false) };
+            let piece = self.piece(segment_size, index);
+            let without = URG | if index > 0 { CWR } else { 0 } | if index < last { FIN | PSH } else { 0 };
+            let (offset, flags) = (if copy { offset | COPY } else { offset }, flags & !without);
+            let [q0, q1, q2, q3] = first.wrapping_add(piece.start as u32).to_be_bytes();
+            out.extend_from_slice(&[offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
+            out.extend_from_slice(options);
+            self.payload_in(piece).into_iter().for_each(|part| out.extend_from_slice(part));
         }
-        if index > 0 {
-            flags &= !CWR;
-        }
-        if index + 1 < self.pieces(segment_size) {
-            flags &= !(FIN | PSH);
-        }
-        let start = index * self.step(segment_size);
-        let seq = u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add(start as u32);
-        let [q0, q1, q2, q3] = seq.to_be_bytes();
-        out.extend_from_slice(&[offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
-        out.extend_from_slice(options);
-        let piece = self.piece(segment_size, index);
+    }
+
+    /// This part of the payload, in two pieces.
+    fn payload_in(&self, range: Range<usize>) -> [&'a [u8]; 2] {
         let [first, second] = self.payload;
         let split = first.len();
-        out.extend_from_slice(first.get(piece.start.min(split)..piece.end.min(split)).unwrap_or_default());
-        let (start, end) = (piece.start.saturating_sub(split), piece.end.saturating_sub(split));
-        out.extend_from_slice(second.get(start..end).unwrap_or_default());
+        let (start, end) = (range.start.saturating_sub(split), range.end.saturating_sub(split));
+        [
+            first.get(range.start.min(split)..range.end.min(split)).unwrap_or_default(),
+            second.get(start..end).unwrap_or_default(),
+        ]
     }
 
     /// Where in the payload datagram `index` begins and ends.
@@ -291,7 +304,7 @@ mod tests {
         (0..outgoing.pieces(segment_size))
             .map(|index| {
                 let mut piece = Vec::new();
-                outgoing.write_piece(segment_size, index, false, &mut piece);
+                outgoing.write_pieces(segment_size, false, index..index + 1, &mut piece);
                 assert_eq!(piece.len(), outgoing.piece_len(segment_size, index));
                 piece
             })
@@ -392,7 +405,7 @@ mod tests {
             assert_eq!((outgoing.pieces(Some(1000)), outgoing.packet_len()), (4, packet.len()));
             for (index, expected) in whole.iter().enumerate() {
                 let mut piece = Vec::new();
-                outgoing.write_piece(Some(1000), index, false, &mut piece);
+                outgoing.write_pieces(Some(1000), false, index..index + 1, &mut piece);
                 assert!(piece == *expected, "datagram {index} of a payload split at {split}");
             }
         }

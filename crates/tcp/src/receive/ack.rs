@@ -39,6 +39,13 @@ const FIN_WAIT: Duration = Duration::from_millis(1);
 /// Most packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
+/// What may be more of packets that are so long, bytes: super-segments at a rate at which a whole round of a driver takes some 50 us.
+/// Its end has an acknowledgement anyway, and with the window that reading opens; one within it would only be one more.
+const LONG_PACKET: u32 = 32 << 10;
+
+/// Most bytes of a batch of such packets that one acknowledgement covers.
+const BATCH_BYTES: u32 = 512 << 10;
+
 /// The default MSS (RFC 9293 section 3.7.1): segments from here on tell of the peer's segment size.
 const MSS_DEFAULT: u32 = 536;
 
@@ -161,7 +168,9 @@ impl AckPolicy {
     /// receive offload does, but not for a sender in slow start, and not where each duplicate acknowledgement tells of
     /// another segment that arrived. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_pressing(&self, rcv_nxt: SeqNum) -> bool {
-        let is_due = self.in_quick_mode() || self.unanswered >= BATCH_MAX;
+        let unacknowledged = rcv_nxt.since(self.last_ack_sent);
+        let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
+        let is_due = self.in_quick_mode() || self.unanswered >= BATCH_MAX && !are_long;
         self.tells_of_hole(rcv_nxt) || (self.owed == Owed::Now && is_due)
     }
 
@@ -490,6 +499,23 @@ mod tests {
             receiver.data(MSS, ms(10));
             assert_eq!(receiver.policy.is_pressing(receiver.rcv_nxt), packet == 4, "packet {packet}");
         }
+    }
+
+    #[test]
+    fn a_batch_of_long_packets_may_be_larger() {
+        let mut receiver = Receiver::settled(40);
+        for packet in 1..=13 {
+            receiver.arrive(ArrivalKind::InOrder, 40_000, false, ms(10));
+            // Fourteen of them would be more than half a megabyte.
+            assert!(!receiver.policy.is_pressing(receiver.rcv_nxt), "packet {packet}");
+        }
+        receiver.arrive(ArrivalKind::InOrder, 40_000, false, ms(10));
+        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
+        receiver.ack();
+        for len in [40_000, MSS, MSS, MSS] {
+            receiver.arrive(ArrivalKind::InOrder, len, false, ms(10));
+        }
+        assert!(receiver.policy.is_pressing(receiver.rcv_nxt), "most are short");
     }
 
     #[test]

@@ -79,8 +79,8 @@ impl Stack {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
     }
 
-    /// The payload of what [`Stack::poll_transmit_in_place`] has just answered, in two pieces, as far as it is not in
-    /// the buffer. To be asked before anything else happens to the stack.
+    /// The payload of what [`Stack::poll_transmit_in_place`] has answered, in two pieces, as far as it is not in the buffer. To
+    /// be asked before anything happens to the stack but that more packets are polled.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         // What has just sent is awake.
         let connection =

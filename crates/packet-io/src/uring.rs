@@ -1,0 +1,144 @@
+//! Several writes in one call of the kernel (`io_uring(7)`).
+//!
+//! Who is woken by what is written preempts the writer as soon as that comes back from its call; with several writes in one
+//! call it does so once. All of them are done when the call is over, so nothing is kept for the kernel and nobody waits.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::{IoUring, opcode, types};
+
+/// Most writes in one call.
+pub(crate) const MOST: usize = 32;
+
+/// A queue of writes that is empty between calls.
+pub(crate) struct Uring(IoUring);
+
+impl Uring {
+    /// # Errors
+    /// Where the kernel knows no such thing, or the system does not allow it (`kernel.io_uring_disabled`, a filter of system
+    /// calls), or there is no descriptor or memory left.
+    pub(crate) fn open() -> io::Result<Uring> {
+        IoUring::new(MOST as u32).map(Uring)
+    }
+
+    /// Writes at most [`MOST`] messages, each with a number and from a few pieces of memory, and tells `done` what became of each that
+    /// the kernel has looked at. The kernel tries all of them in this order, whatever becomes of those before, and never blocks.
+    ///
+    /// Answers itself for another time; `None` if the kernel did not take the writes, and will not.
+    pub(crate) fn write<'a>(
+        mut self,
+        fd: BorrowedFd<'_>,
+        messages: impl Iterator<Item = (usize, &'a [IoSlice<'a>])>,
+        mut done: impl FnMut(usize, io::Result<()>),
+    ) -> Option<Uring> {
+        let mut queued = 0;
+        for (number, pieces) in messages.take(MOST) {
+            let write =
+                opcode::Writev::new(types::Fd(fd.as_raw_fd()), pieces.as_ptr().cast(), pieces.len() as u32);
+            let entry = write.rw_flags(libc::RWF_NOWAIT).build().user_data(number as u64);
+            // SAFETY: an IoSlice is an iovec. Pieces and what they point to outlive 'a, and so this call, which does not end before the
+            // kernel is done with them. What is not submitted is never looked at, as the queue is dropped then.
+            queued += usize::from(unsafe { self.0.submission().push(&entry) }.is_ok());
+        }
+        let submitted = self.submit(queued);
+        // They were done when they were submitted; on a kernel that does it another way this waits for it.
+        while self.0.completion().len() < submitted {
+            std::thread::yield_now();
+        }
+        for entry in self.0.completion() {
+            let written = match entry.result() {
+                error @ ..=-1 => Err(io::Error::from_raw_os_error(-error)),
+                0.. => Ok(()),
+            };
+            done(entry.user_data() as usize, written);
+        }
+        (submitted == queued).then_some(self)
+    }
+
+    /// Submits all that is queued; answers how much of it the kernel took.
+    fn submit(&mut self, queued: usize) -> usize {
+        let mut submitted = 0;
+        while submitted < queued {
+            match self.0.submit() {
+                Ok(0) => break,
+                Ok(count) => submitted += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        submitted
+    }
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Uring")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    use super::*;
+
+    fn open() -> Option<Uring> {
+        Uring::open().inspect_err(|error| println!("skipped: no io_uring here: {error}")).ok()
+    }
+
+    #[test]
+    fn messages_leave_in_order_and_each_is_answered() {
+        let Some(mut uring) = open() else { return };
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        for round in 0..3u8 {
+            let bytes: Vec<[u8; 2]> = (0..8).map(|n| [round, n]).collect();
+            let messages: Vec<Vec<IoSlice<'_>>> =
+                bytes.iter().map(|bytes| bytes.chunks(1).map(IoSlice::new).collect()).collect();
+            let mut answered = Vec::new();
+            let done = |n, written: io::Result<()>| answered.push((n, written.is_ok()));
+            uring = uring.write(near.as_fd(), messages.iter().map(Vec::as_slice).enumerate(), done).unwrap();
+            answered.sort_unstable();
+            assert_eq!(answered, (0..8).map(|n| (n, true)).collect::<Vec<_>>());
+            for expected in bytes {
+                let mut buffer = [0; 4];
+                assert_eq!(far.recv(&mut buffer).unwrap(), 2);
+                assert_eq!(buffer[..2], expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_queue_is_told_and_nobody_waits() {
+        let Some(uring) = open() else { return };
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let big = vec![7; 1 << 20];
+        let message = [IoSlice::new(&big)];
+        let mut answers = [const { None }; 3];
+        let done = |n: usize, written| answers[n] = Some(written);
+        let uring = uring.write(near.as_fd(), [&message[..]; 3].into_iter().enumerate(), done);
+        assert!(uring.is_some());
+        // The first of them fits in part; the others find no room.
+        for answer in &answers[1..] {
+            assert_eq!(answer.as_ref().unwrap().as_ref().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        drop(near);
+        let mut rest = Vec::new();
+        far.read_to_end(&mut rest).unwrap();
+        assert!(!rest.is_empty() && rest.len() < big.len());
+    }
+
+    #[test]
+    fn what_cannot_be_written_to_is_told() {
+        let Some(uring) = open() else { return };
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let message = [IoSlice::new(b"read only")];
+        let mut failed = 0;
+        let done = |_, written: io::Result<()>| failed += usize::from(written.is_err());
+        assert!(uring.write(null.as_fd(), [&message[..]; 40].into_iter().enumerate(), done).is_some());
+        assert_eq!(failed, MOST);
+    }
+}
