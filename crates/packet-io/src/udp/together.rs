@@ -20,7 +20,7 @@ use crate::uring::{MOST, Uring};
 #[derive(Debug)]
 pub(super) struct Together {
     uring: Uring,
-    /// It has sent something: Linux before 5.11 takes no control messages in this way.
+    /// It has sent something: early kernels take no control messages in this way, and say so each time.
     is_proven: bool,
 }
 
