@@ -1,6 +1,6 @@
 //! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface hands through.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use socket2::SockAddr;
@@ -25,10 +25,46 @@ pub fn send(
     to: Option<&SockAddr>,
     control: &[u8],
 ) -> io::Result<usize> {
-    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let part = IoSlice::new(data);
+    let header = header(to, control, &part);
+    // SAFETY: everything that the header points to outlives the call, which only reads it.
+    let taken = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) };
+    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+}
+
+/// Something to send to somebody, with control messages.
+pub(crate) struct Message<'a> {
+    pub(crate) to: SockAddr,
+    pub(crate) data: IoSlice<'a>,
+    pub(crate) control: Vec<u8>,
+}
+
+impl<'a> Message<'a> {
+    pub(crate) fn new(to: SockAddr, data: &'a [u8]) -> Message<'a> {
+        Message { to, data: IoSlice::new(data), control: Vec::new() }
+    }
+
+    /// Adds a control message.
+    pub(crate) fn add_control(&mut self, level: i32, kind: i32, value: &[u8]) {
+        let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
+        self.control.extend(len.to_ne_bytes());
+        self.control.extend([level.to_ne_bytes(), kind.to_ne_bytes()].concat());
+        self.control.extend(value);
+        self.control.resize(self.control.len().next_multiple_of(size_of::<usize>()), 0);
+    }
+
+    /// What the kernel takes for it. It points into the message.
+    pub(crate) fn header(&self) -> libc::msghdr {
+        header(Some(&self.to), &self.control, &self.data)
+    }
+}
+
+/// A header that points to all of these, which are only read.
+fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::msghdr {
     // SAFETY: all zero is a header that names nothing.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+    // An IoSlice is an iovec.
+    (header.msg_iov, header.msg_iovlen) = (std::ptr::from_ref(part).cast_mut().cast(), 1);
     if let Some(to) = to {
         header.msg_name = to.as_ptr().cast_mut().cast();
         header.msg_namelen = to.len();
@@ -36,9 +72,7 @@ pub fn send(
     if !control.is_empty() {
         (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), control.len());
     }
-    // SAFETY: everything that the header points to outlives the call, which only reads it.
-    let taken = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) };
-    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    header
 }
 
 /// Receives into `data`, and control messages into `control`.
@@ -74,5 +108,29 @@ mod tests {
         assert_eq!(control[16..20], 2i32.to_ne_bytes());
         let none = receive(receiver.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn control_messages_stand_where_the_system_looks_for_them() {
+        let mut message =
+            Message::new("127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap().into(), b"data");
+        for value in [&[1, 2][..], &[3, 4, 5, 6], &[7; 20]] {
+            message.add_control(value.len() as i32, -1, value);
+        }
+        let header = message.header();
+        // SAFETY: the header points to the control messages of `message`, which are as long as it says.
+        let mut next = unsafe { libc::CMSG_FIRSTHDR(&header) };
+        for value in [&[1, 2][..], &[3, 4, 5, 6], &[7; 20]] {
+            // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer a message that is whole, or null.
+            let (found, data) = unsafe { (next.read_unaligned(), libc::CMSG_DATA(next)) };
+            assert_eq!((found.cmsg_level, found.cmsg_type), (value.len() as i32, -1));
+            // SAFETY: it only calculates.
+            assert_eq!(found.cmsg_len, unsafe { libc::CMSG_LEN(value.len() as u32) } as usize);
+            // SAFETY: so many bytes of data follow its header.
+            assert_eq!(unsafe { std::slice::from_raw_parts(data, value.len()) }, value);
+            // SAFETY: as above.
+            next = unsafe { libc::CMSG_NXTHDR(&header, next) };
+        }
+        assert!(next.is_null());
     }
 }

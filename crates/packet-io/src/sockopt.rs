@@ -70,11 +70,26 @@ pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
 /// Arrivals that found the receive buffer full since the socket was made; 0 if the kernel does not tell.
 pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
     const SK_MEMINFO_DROPS: usize = 8;
-    let Ok(meminfo) = get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, 4 * (SK_MEMINFO_DROPS + 1)) else {
-        return 0;
-    };
-    let drops = meminfo.chunks_exact(4).nth(SK_MEMINFO_DROPS).and_then(|word| word.try_into().ok());
-    drops.map_or(0, u32::from_ne_bytes).into()
+    memory(fd).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())
+}
+
+/// Bytes of memory that what a socket has sent may take before it is told to wait, and how many it takes; `None` if the kernel does
+/// not tell.
+pub(crate) fn send_memory(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
+    const SK_MEMINFO_WMEM_ALLOC: usize = 2;
+    const SK_MEMINFO_SNDBUF: usize = 3;
+    memory(fd).map(|memory| (memory[SK_MEMINFO_SNDBUF] as usize, memory[SK_MEMINFO_WMEM_ALLOC] as usize))
+}
+
+/// `SO_MEMINFO`, as linux/sock_diag.h numbers it.
+fn memory(fd: BorrowedFd<'_>) -> Option<[u32; 9]> {
+    let meminfo = get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, size_of::<[u32; 9]>()).ok()?;
+    let mut words = meminfo.chunks_exact(4).filter_map(|word| word.try_into().ok());
+    let mut memory = [0; 9];
+    for word in &mut memory {
+        *word = u32::from_ne_bytes(words.next()?);
+    }
+    Some(memory)
 }
 
 #[cfg(test)]

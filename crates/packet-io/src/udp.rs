@@ -15,6 +15,7 @@ mod batch;
 pub mod layout;
 pub mod peers;
 mod queues;
+mod together;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -35,6 +36,7 @@ use batch::{Batch, Batches};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
+use together::Together;
 
 /// How a UDP device is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +67,8 @@ pub struct UdpDevice {
     mtu: usize,
     peers: Peers,
     batches: Batches,
+    /// How several chains are sent in one call, where the system allows it.
+    together: Option<Together>,
     /// Room for [`RECEIVE_BATCH`] chains of datagrams.
     buffer: Vec<u8>,
     assembly: Assembly,
@@ -77,9 +81,9 @@ pub struct UdpDevice {
 const RECEIVE_BATCH: usize = 8;
 /// The longest chain that the kernel's GRO builds.
 const CHAIN: usize = 65_536;
-/// With more chains than this waiting, sending starts without waiting for a flush ...
+/// With more chains than this waiting, all but the youngest are sent without waiting for a flush.
 const SEND_AT: usize = 8;
-/// ... and with more than this, nothing is taken any more.
+/// With more than this, nothing is taken any more.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
 /// Where an IPv6 header has its source.
@@ -125,6 +129,7 @@ impl UdpDevice {
             mtu: inner_mtu(path_mtu, local),
             peers: Peers::new(),
             batches: Batches::default(),
+            together: Together::open(),
             buffer: vec![0; RECEIVE_BATCH * CHAIN],
             assembly: Assembly::default(),
             copies: Assembly::default(),
@@ -157,6 +162,7 @@ impl UdpDevice {
 
     /// Sends the waiting chains, oldest first, until at most `keep` are left.
     fn transmit(&mut self, keep: usize) -> io::Result<()> {
+        while self.transmit_together(keep) {}
         while self.batches.len() > keep {
             let Some(batch) = self.batches.oldest() else { break };
             let step = transmit_step(&self.reactor, &self.socket, &self.state, self.local.is_ipv6(), batch)?;
@@ -337,7 +343,10 @@ impl UdpDevice {
             });
         }
         self.counters.on_sent(outgoing.packet_len());
-        match self.transmit(SEND_AT) {
+        if self.batches.len() <= SEND_AT {
+            return Ok(());
+        }
+        match self.transmit(1) {
             // What waits in a chain is taken.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
@@ -458,7 +467,7 @@ mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
 
-    fn device(bind: &str) -> UdpDevice {
+    pub(super) fn device(bind: &str) -> UdpDevice {
         UdpDevice::bind(bind.parse().unwrap(), UdpOptions::default()).unwrap()
     }
 
@@ -477,11 +486,11 @@ mod tests {
         inner_address(SocketAddr::new(loopback, device.local_addr().port()))
     }
 
-    fn to(dst: IpAddr) -> Tcp {
+    pub(super) fn to(dst: IpAddr) -> Tcp {
         Tcp { src: UdpDevice::local_inner(), dst, ..Tcp::v6() }
     }
 
-    async fn receive(device: &mut UdpDevice, packets: usize) -> Vec<(Tcp, Option<u16>)> {
+    pub(super) async fn receive(device: &mut UdpDevice, packets: usize) -> Vec<(Tcp, Option<u16>)> {
         let mut received = Vec::new();
         let all = async {
             while received.len() < packets {

@@ -1,4 +1,4 @@
-//! Several writes in one call of the kernel (`io_uring(7)`).
+//! Several writes, or messages for a socket, in one call of the kernel (`io_uring(7)`).
 //!
 //! Who is woken by what is written preempts the writer as soon as that comes back from its call; with several writes in one
 //! call it does so once. All of them are done when the call is over, so nothing is kept for the kernel and nobody waits.
@@ -6,7 +6,9 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::message::Message;
 
 /// Most writes in one call.
 pub(crate) const MOST: usize = 32;
@@ -27,18 +29,48 @@ impl Uring {
     ///
     /// Answers itself for another time; `None` if the kernel did not take the writes, and will not.
     pub(crate) fn write<'a>(
-        mut self,
+        self,
         fd: BorrowedFd<'_>,
         messages: impl Iterator<Item = (usize, &'a [IoSlice<'a>])>,
+        done: impl FnMut(usize, io::Result<()>),
+    ) -> Option<Uring> {
+        let entries = messages.take(MOST).map(|(number, pieces)| {
+            let write =
+                opcode::Writev::new(types::Fd(fd.as_raw_fd()), pieces.as_ptr().cast(), pieces.len() as u32);
+            write.rw_flags(libc::RWF_NOWAIT).build().user_data(number as u64)
+        });
+        // SAFETY: an IoSlice is an iovec. Pieces and what they point to outlive 'a, and so this call.
+        unsafe { self.run(entries, done) }
+    }
+
+    /// As [`write`](Uring::write), for a socket. The messages are numbered from 0 on.
+    pub(crate) fn send(
+        self,
+        fd: BorrowedFd<'_>,
+        messages: &[Message<'_>],
+        done: impl FnMut(usize, io::Result<()>),
+    ) -> Option<Uring> {
+        let headers: Vec<_> = messages.iter().take(MOST).map(Message::header).collect();
+        let entries = headers.iter().enumerate().map(|(number, header)| {
+            let send = opcode::SendMsg::new(types::Fd(fd.as_raw_fd()), header);
+            send.flags(libc::MSG_DONTWAIT as u32).build().user_data(number as u64)
+        });
+        // SAFETY: the headers, and the messages that they point to, outlive this call.
+        unsafe { self.run(entries, done) }
+    }
+
+    /// Has the kernel do all of this, and tells what became of each.
+    ///
+    /// # Safety
+    /// What the entries point to has to be there for as long as this call takes: it does not end before the kernel is done with them.
+    unsafe fn run(
+        mut self,
+        entries: impl Iterator<Item = squeue::Entry>,
         mut done: impl FnMut(usize, io::Result<()>),
     ) -> Option<Uring> {
         let mut queued = 0;
-        for (number, pieces) in messages.take(MOST) {
-            let write =
-                opcode::Writev::new(types::Fd(fd.as_raw_fd()), pieces.as_ptr().cast(), pieces.len() as u32);
-            let entry = write.rw_flags(libc::RWF_NOWAIT).build().user_data(number as u64);
-            // SAFETY: an IoSlice is an iovec. Pieces and what they point to outlive 'a, and so this call, which does not end before the
-            // kernel is done with them. What is not submitted is never looked at, as the queue is dropped then.
+        for entry in entries {
+            // SAFETY: as the caller says. What is not submitted is never looked at, as the queue is dropped then.
             queued += usize::from(unsafe { self.0.submission().push(&entry) }.is_ok());
         }
         let submitted = self.submit(queued);

@@ -100,6 +100,11 @@ impl Batches {
         &mut self.queue[at]
     }
 
+    /// The chains that wait, oldest first.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Batch> {
+        self.queue.iter_mut()
+    }
+
     pub(super) fn oldest(&mut self) -> Option<&mut Batch> {
         self.queue.front_mut()
     }
