@@ -83,6 +83,8 @@ const RECEIVE_BATCH: usize = 8;
 const CHAIN: usize = 65_536;
 /// With more chains than this waiting, all but the youngest are sent without waiting for a flush.
 const SEND_AT: usize = 8;
+/// Chains leave together where so many bytes wait: transactions, whose chains are short, are sent as quickly one by one.
+const TOGETHER_AT: usize = 96 << 10;
 /// With more than this, nothing is taken any more.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
@@ -162,7 +164,7 @@ impl UdpDevice {
 
     /// Sends the waiting chains, oldest first, until at most `keep` are left.
     fn transmit(&mut self, keep: usize) -> io::Result<()> {
-        while self.transmit_together(keep) {}
+        while self.batches.bytes() >= TOGETHER_AT && self.transmit_together(keep) {}
         while self.batches.len() > keep {
             let Some(batch) = self.batches.oldest() else { break };
             let step = transmit_step(&self.reactor, &self.socket, &self.state, self.local.is_ipv6(), batch)?;

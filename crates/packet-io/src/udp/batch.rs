@@ -122,6 +122,11 @@ impl Batches {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.queue.iter().map(|chain| chain.next(true).len()).sum()
+    }
 }
 
 #[cfg(test)]
