@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
-use brisk_tcp::error::WriteError;
+use brisk_tcp::error::{CloseReason, WriteError};
+use brisk_tcp::{ConnId, Event};
 use brisk_wire::{Flags, Options, SackBlock, SeqNum, TcpHeader, Timestamps};
 use proptest::prelude::*;
 
@@ -60,6 +60,10 @@ impl Exchange<'_> {
                     Ok(None) => ended[n] = true,
                     Err(_) => failed = true,
                 }
+                // Who has sent and read all he wanted hears of the failure by that alone.
+                failed |= pair.events.iter().any(|(at, event)| {
+                    matches!(event, Event::Closed(of, reason) if (*at, *of) == (side, id) && *reason != CloseReason::Finished)
+                });
                 watch(pair, side, id);
             }
             failed || ended == [true; 2]
