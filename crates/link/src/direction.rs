@@ -77,21 +77,31 @@ pub struct Direction<P> {
     leaving: Vec<P>,
 }
 
+/// What a direction has of its link.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    pub(crate) seed: u64,
+    /// Separates its chance from that of other directions under the same seed.
+    pub(crate) name: &'a str,
+    pub(crate) way: Way,
+    /// What middleboxes know of connections, if one of them wants to.
+    pub(crate) flows: Option<&'a Arc<Flows>>,
+    /// From when on outages and rate traces count.
+    pub(crate) began: Instant,
+}
+
 impl<P: Parcel> Direction<P> {
     /// A direction by itself, whose clock began at zero. `name` separates its chance from that of other directions
     /// under the same `seed`. Middleboxes that know both ways of a connection need [`Link`](crate::Link) instead.
     pub fn new(spec: &DirectionSpec, seed: u64, name: &str) -> Self {
-        Direction::of_link(spec, seed, name, Way::Up, Flows::wanted_by(&[spec]).as_ref(), Instant::ZERO)
+        let flows = Flows::wanted_by(&[spec]);
+        Direction::of_link(
+            spec,
+            Setting { seed, name, way: Way::Up, flows: flows.as_ref(), began: Instant::ZERO },
+        )
     }
 
-    pub(crate) fn of_link(
-        spec: &DirectionSpec,
-        seed: u64,
-        name: &str,
-        way: Way,
-        flows: Option<&Arc<Flows>>,
-        began: Instant,
-    ) -> Self {
+    pub(crate) fn of_link(spec: &DirectionSpec, setting: Setting<'_>) -> Self {
         let mut direction = Direction {
             middleboxes: Vec::new(),
             mtu: None,
@@ -102,20 +112,13 @@ impl<P: Parcel> Direction<P> {
             entering: Vec::new(),
             leaving: Vec::new(),
         };
-        direction.renew(spec, seed, name, way, flows, began);
+        direction.renew(spec, setting);
         direction
     }
 
     /// Makes this direction what [`Direction::of_link`] makes, in the same storage.
-    pub(crate) fn renew(
-        &mut self,
-        spec: &DirectionSpec,
-        seed: u64,
-        name: &str,
-        way: Way,
-        flows: Option<&Arc<Flows>>,
-        began: Instant,
-    ) {
+    pub(crate) fn renew(&mut self, spec: &DirectionSpec, setting: Setting<'_>) {
+        let Setting { seed, name, way, flows, began } = setting;
         let Direction { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
         let loss = |(index, loss): (usize, &LossSpec)| {
             loss.model(draws(seed, Name::new(name).with("/loss/").numbered(index as u64)), began)

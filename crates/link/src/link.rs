@@ -1,9 +1,10 @@
 //! Both directions of a path, and what their middleboxes know together.
 
-use crate::direction::{Direction, Way};
+use crate::direction::{Direction, Setting, Way};
 use crate::middlebox::Flows;
 use crate::parcel::Parcel;
 use crate::spec::LinkSpec;
+use alloc::sync::Arc;
 use brisk_wire::Instant;
 
 /// A path in both directions. The directions share nothing but the connection table of stateful middleboxes; each
@@ -26,19 +27,16 @@ impl<P: Parcel> Link<P> {
     /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs already.
     pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
-        let flows = flows.as_ref();
-        Link {
-            down: Direction::of_link(&spec.down, seed, "down", Way::Down, flows, began),
-            up: Direction::of_link(&spec.up, seed, "up", Way::Up, flows, began),
-        }
+        let [down, up] = settings(seed, flows.as_ref(), began);
+        Link { down: Direction::of_link(&spec.down, down), up: Direction::of_link(&spec.up, up) }
     }
 
     /// Makes this link what [`Link::new`] makes of `spec` and `seed`, in the same storage.
     pub fn renew(&mut self, spec: &LinkSpec, seed: u64) {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
-        let flows = flows.as_ref();
-        self.down.renew(&spec.down, seed, "down", Way::Down, flows, Instant::ZERO);
-        self.up.renew(&spec.up, seed, "up", Way::Up, flows, Instant::ZERO);
+        let [down, up] = settings(seed, flows.as_ref(), Instant::ZERO);
+        self.down.renew(&spec.down, down);
+        self.up.renew(&spec.up, up);
     }
 
     /// Gives back all that is on the way; of what is over nobody counts anything any more. What a middlebox holds is not
@@ -55,4 +53,9 @@ impl<P: Parcel> Link<P> {
             (down, up) => down.or(up),
         }
     }
+}
+
+/// What the directions of a link have of it, the way down first.
+fn settings(seed: u64, flows: Option<&Arc<Flows>>, began: Instant) -> [Setting<'_>; 2] {
+    [("down", Way::Down), ("up", Way::Up)].map(|(name, way)| Setting { seed, name, way, flows, began })
 }

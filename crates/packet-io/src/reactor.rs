@@ -69,8 +69,8 @@ impl Reactor {
         Poll::Ready(Ok(()))
     }
 
-    /// Nobody waits to write any more.
-    fn end_waiting(&self) {
+    /// Nobody waits to write any more: something was written.
+    pub(crate) fn end_waiting(&self) {
         if let Some(waited) = self.writing.take() {
             self.spare.set(Some(waited.into_inner()));
         }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
 use brisk_tcp::connection::ConnStats;
-use brisk_tcp::error::{CloseReason, ReadError};
+use brisk_tcp::error::{CloseReason, ReadError, WriteError};
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, Stack};
 use bytes::Bytes;
@@ -274,13 +274,10 @@ impl Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let turn = ready!(poll_proceed(cx));
-        let now = self.shared.clock.now();
-        self.shared.act(|inner| {
-            inner.check_driver()?;
+        self.poll_given(Waiter::POLL, cx, |stack, now| {
             let mut written = 0;
             for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-                match inner.stack.write(self.id, slice, now).map_err(error::write) {
+                match stack.write(self.id, slice, now) {
                     Ok(count) => {
                         written += count;
                         if count < slice.len() {
@@ -288,15 +285,10 @@ impl Connection {
                         }
                     }
                     Err(_) if written > 0 => break,
-                    Err(Some(error)) => return Poll::Ready(Err(error)),
-                    Err(None) => {
-                        inner.waiting(self.id).writers.add(Waiter::POLL, cx);
-                        return Poll::Pending;
-                    }
+                    Err(error) => return Err(error),
                 }
             }
-            turn.made_progress();
-            Poll::Ready(Ok(written))
+            Ok(written)
         })
     }
 
@@ -314,11 +306,21 @@ impl Connection {
     }
 
     fn poll_give(&self, waiter: Waiter, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<usize>> {
+        self.poll_given(waiter, cx, |stack, now| stack.write_bytes(self.id, bytes, now))
+    }
+
+    /// Hands the stack something to send; where it has no room, waits for some.
+    fn poll_given(
+        &self,
+        waiter: Waiter,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(&mut Stack, Instant) -> Result<usize, WriteError>,
+    ) -> Poll<io::Result<usize>> {
         let turn = ready!(poll_proceed(cx));
         let now = self.shared.clock.now();
         self.shared.act(|inner| {
             inner.check_driver()?;
-            match inner.stack.write_bytes(self.id, bytes, now).map_err(error::write) {
+            match write(&mut inner.stack, now).map_err(error::write) {
                 Ok(count) => {
                     turn.made_progress();
                     Poll::Ready(Ok(count))
@@ -347,8 +349,8 @@ impl Connection {
         match result.map_err(|error| (error, error::write(error))) {
             Ok(()) | Err((_, None)) => Ok(()),
             // Closing twice, or after everything is over, is no error: that is the state that was asked for.
-            Err((brisk_tcp::error::WriteError::AfterClose, _)) => Ok(()),
-            Err((brisk_tcp::error::WriteError::Closed(CloseReason::Finished), _)) => Ok(()),
+            Err((WriteError::AfterClose, _)) => Ok(()),
+            Err((WriteError::Closed(CloseReason::Finished), _)) => Ok(()),
             Err((_, Some(error))) => Err(error),
         }
     }

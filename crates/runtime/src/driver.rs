@@ -56,8 +56,6 @@ pub(crate) struct Driver {
     due: Option<Instant>,
     outgoing: Outgoing,
     readers: Readers,
-    /// The device takes the payload of super-packets from where it lies.
-    gathers: bool,
     woken: Vec<Waker>,
     flushed: bool,
     counting: Counting,
@@ -99,18 +97,23 @@ struct Outgoing {
     spare: Vec<Vec<u8>>,
     /// Bytes taken from the stack in this round.
     bytes: usize,
-    /// How many those may be.
-    most_bytes: usize,
+    /// The device takes the payload of super-packets from where it lies.
+    gathers: bool,
 }
 
 impl Outgoing {
     fn is_full(&self) -> bool {
-        self.packets.len() + self.polled.len() >= SEND_BATCH || self.bytes >= self.most_bytes
+        let most_bytes = if self.gathers { GATHERED_BYTES } else { ROUND_BYTES };
+        self.packets.len() + self.polled.len() >= SEND_BATCH || self.bytes >= most_bytes
     }
 
     /// Takes from the stack what it has to send, as far as there is room.
-    fn fill(&mut self, stack: &mut Stack, now: Instant) {
+    fn fill(&mut self, stack: &mut Stack, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        if self.gathers {
+            return self.fill_gathering(stack, device, now);
+        }
         self.fill_with(|buffer| stack.poll_transmit(now, buffer));
+        Ok(())
     }
 
     /// Takes from the stack what should not wait, as far as there is room.
@@ -259,14 +262,12 @@ struct Round {
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>) -> Driver {
         let Capabilities { gather: gathers, descriptor, .. } = device.capabilities();
-        let most_bytes = if gathers { GATHERED_BYTES } else { ROUND_BYTES };
         Driver {
-            gathers,
             timer: Timer::new(shared.clock, descriptor),
             shared,
             device,
             due: None,
-            outgoing: Outgoing { most_bytes, ..Outgoing::default() },
+            outgoing: Outgoing { gathers, ..Outgoing::default() },
             readers: Readers::default(),
             woken: Vec::new(),
             flushed: true,
@@ -347,13 +348,11 @@ impl Driver {
         if self.woken.len() > known {
             self.readers.begin(now);
         }
-        match (self.readers.all_wait, self.gathers) {
-            (true, _) => self.outgoing.fill_hurried(&mut inner.stack, now),
-            (false, true) => {
-                self.flushed = false;
-                self.outgoing.fill_gathering(&mut inner.stack, &mut *self.device, now)?;
-            }
-            (false, false) => self.outgoing.fill(&mut inner.stack, now),
+        if self.readers.all_wait {
+            self.outgoing.fill_hurried(&mut inner.stack, now);
+        } else {
+            self.flushed &= !self.outgoing.gathers;
+            self.outgoing.fill(&mut inner.stack, &mut *self.device, now)?;
         }
         inner.take_events(&mut self.woken);
         // What was received may have been handed over to another queue.

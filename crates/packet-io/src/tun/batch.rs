@@ -127,7 +127,10 @@ impl TunDevice {
         let before: Vec<bool> = packets.iter().map(|packet| packet.taken).collect();
         self.batch = batch.write(self.fd.as_fd(), packets);
         let written = packets.iter().zip(before).filter(|(packet, before)| packet.taken && !before);
-        written.for_each(|(packet, _)| self.counters.on_sent(packet.packet_len()));
+        for (packet, _) in written {
+            self.reactor.end_waiting();
+            self.counters.on_sent(packet.packet_len());
+        }
     }
 }
 

@@ -110,7 +110,10 @@ impl UdpDevice {
         while self.batches.oldest().is_some_and(|chain| chain.next(true).is_empty()) {
             self.batches.pop();
         }
-        sent > 0 && self.reactor.write(|| Ok(())).is_ok()
+        if sent > 0 {
+            self.reactor.end_waiting();
+        }
+        sent > 0
     }
 }
 

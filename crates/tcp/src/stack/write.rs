@@ -15,11 +15,7 @@ impl Stack {
     /// # Errors
     /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`](crate::Event::Writable) follows.
     pub fn write(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data.len(), now, |connection, spares, most| {
-            let data = data.get(..most).unwrap_or(data);
-            lend(connection, spares, most);
-            connection.write(data, now)
-        })
+        self.copy(id, data, now, Connection::write)
     }
 
     /// Takes bytes off the front of `data` and puts them into the send buffer; answers how many fitted. A run of 4 kB and more
@@ -41,10 +37,22 @@ impl Stack {
     /// # Errors
     /// As [`Stack::write`].
     pub fn write_urgent(&mut self, id: ConnId, data: &[u8], now: Instant) -> Result<usize, WriteError> {
+        self.copy(id, data, now, Connection::write_urgent)
+    }
+
+    /// Writes as much of `data` as there is memory for into the storage of a connection, which may be that of one that is gone.
+    fn copy(
+        &mut self,
+        id: ConnId,
+        data: &[u8],
+        now: Instant,
+        write: impl FnOnce(&mut Connection, &[u8], Instant) -> Result<usize, WriteError>,
+    ) -> Result<usize, WriteError> {
         self.write_within_memory(id, data.len(), now, |connection, spares, most| {
-            let data = data.get(..most).unwrap_or(data);
-            lend(connection, spares, most);
-            connection.write_urgent(data, now)
+            if let Some(storage) = spares.take_to_send(connection.wanted_to_send(most)) {
+                connection.lend_to_send(storage);
+            }
+            write(connection, data.get(..most).unwrap_or(data), now)
         })
     }
 
@@ -66,12 +74,5 @@ impl Stack {
         let written = write(connection, &mut self.spares, len.min(left));
         self.settle(id, now);
         written
-    }
-}
-
-/// Storage of one that is gone serves for a write of `len` bytes.
-fn lend(connection: &mut Connection, spares: &mut Spares, len: usize) {
-    if let Some(storage) = spares.take_to_send(connection.wanted_to_send(len)) {
-        connection.lend_to_send(storage);
     }
 }
