@@ -1,13 +1,11 @@
-//! `brisk doctor`: what the path to a backend is like, and what would be on.
+//! `brisk doctor`: what the path to a backend is like.
 //!
 //! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet size, whether data
 //! on the SYN and our options survive, whether the key fits. Nothing reaches an origin.
 
-use std::time::Duration;
-
-use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Report, examine};
 use brisk_gateway::settings::name_and_port;
+use brisk_gateway::{ServiceConfig, Settings};
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
@@ -56,7 +54,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             tcp,
             fast_open,
             probes: args.probes,
-            patience: settings.limits.connect_timeout.unwrap_or(Duration::from_secs(5)),
+            patience: settings.limits.connect_timeout.unwrap_or(ServiceConfig::default().connect_timeout),
         };
         if !quiet {
             eprintln!("asking {} ({address}) {} times ...", args.peer, args.probes);

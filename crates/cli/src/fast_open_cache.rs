@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use brisk_runtime::Endpoint;
+use brisk_runtime::{Endpoint, ImportError};
 
 use crate::failure::Failure;
 
@@ -21,18 +21,31 @@ impl Cache {
         Cache { path }
     }
 
-    /// Hands what is stored to the endpoint. What cannot be used is told and otherwise ignored: nothing depends on it.
-    pub(crate) fn load(&self, endpoint: &Endpoint) {
+    /// Hands what is stored to the endpoint. Cookies that cannot be used are told and otherwise ignored: nothing depends on
+    /// them.
+    ///
+    /// # Errors
+    /// The file is something else, or nobody can say what: it would be overwritten.
+    pub(crate) fn load(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let path = self.path.display();
-        match std::fs::read_to_string(&self.path) {
-            Ok(text) => {
-                let read = endpoint.import_fast_open_cache(&text).and_then(|()| endpoint.import_paths(&text));
-                if let Err(error) = read {
-                    eprintln!("brisk: warning: {path}: {error}");
-                }
+        let text = match std::fs::read(&self.path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                return Err(Failure::failed(format!(
+                    "{path}: the cookies cannot be read: {error}; name a file that is yours"
+                )));
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => eprintln!("brisk: warning: {path}: cannot be read: {error}"),
+        };
+        match endpoint.import_fast_open_cache(&text).and_then(|()| endpoint.import_paths(&text)) {
+            Err(ImportError::NotACache) if !text.is_empty() => Err(Failure::failed(format!(
+                "{path}: this is no file of cookies, and they would overwrite it; name another file, or delete this one"
+            ))),
+            Err(error) if !text.is_empty() => {
+                eprintln!("brisk: warning: {path}: {error}");
+                Ok(())
+            }
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 

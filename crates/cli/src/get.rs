@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let endpoint = builder.build()?;
         let cache = args.fast_open_cache.clone().map(Cache::new);
         if let Some(cache) = &cache {
-            cache.load(&endpoint);
+            cache.load(&endpoint)?;
         }
         for _ in 0..args.repeat {
             let mut sink = Sink::open(&args)?;
@@ -127,10 +127,17 @@ impl Target {
         if host.is_empty() {
             return Err(refuse("there is no host"));
         }
+        let port = match authority.port() {
+            Some(port) => port.as_str().parse().ok().filter(|port| *port != 0),
+            // A colon with nothing behind it is allowed, and means nothing.
+            None if authority.as_str().trim_end_matches(':').ends_with(authority.host()) => Some(80),
+            None => None,
+        };
+        let port: u16 = port.ok_or_else(|| refuse("a port is a number from 1 to 65535"))?;
         Ok(Target {
             url: url.to_owned(),
             host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port,
             authority: authority.to_string(),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
         })
@@ -407,7 +414,8 @@ mod tests {
 
     #[test]
     fn a_url_that_cannot_be_fetched_is_a_usage_error() {
-        for url in ["https://a/", "ftp://a/", "a/b", "", "http://"] {
+        let bad_ports = ["http://a:99999/", "http://a:0/", "http://[::1]:65536/", "http://a:x/"];
+        for url in ["https://a/", "ftp://a/", "a/b", "", "http://"].into_iter().chain(bad_ports) {
             let failure = Target::parse(url).map(|_| ()).expect_err(url);
             assert_eq!(failure.code, 2, "{url}");
             assert!(failure.message.ends_with("write http://HOST[:PORT]/PATH"), "{}", failure.message);

@@ -132,6 +132,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         Command::Run(run) => run.run(common),
         Command::Merge(Merge { from, out }) => {
             let merged = merge(&from, &out).map_err(Failure::failed)?;
+            if merged.is_empty() {
+                let searched: Vec<String> = from.iter().map(|from| from.display().to_string()).collect();
+                let searched = searched.join(", ");
+                return Err(Failure::failed(format!(
+                    "{searched}: no results there; `brisk lab run --out` writes them"
+                )));
+            }
             merged.iter().try_for_each(|store| show(store, false))
         }
         Command::Report(report) => report.write(),
@@ -150,7 +157,7 @@ fn list() -> Result<(), Failure> {
 
 impl Run {
     fn run(self, common: &Common) -> Result<(), Failure> {
-        if self.real.is_asked_for() {
+        if self.real.is_asked_for()? {
             return self.real.run(&self.plans()?, self.seed, &self.out, self.json, common);
         }
         if let Some(jobs) = self.jobs {
@@ -222,7 +229,8 @@ impl Run {
     }
 }
 
-fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
+fn read_plan(given: &str) -> Result<(Plan, String), Failure> {
+    let name = given;
     let (name, text) = if name.ends_with(".toml") {
         let text = read_text(Path::new(name), LARGEST_PLAN)
             .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
@@ -234,7 +242,10 @@ fn read_plan(name: &str) -> Result<(Plan, String), Failure> {
         })?;
         (name.to_owned(), text.to_owned())
     };
-    let plan = Plan::parse(&name, &text).map_err(Failure::usage)?;
+    let plan = Plan::parse(&name, &text).map_err(|error| match given.ends_with(".toml") {
+        true => Failure::usage(format!("{given}: {error}")),
+        false => Failure::usage(error),
+    })?;
     Ok((plan, text))
 }
 

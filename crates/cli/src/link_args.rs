@@ -70,6 +70,9 @@ impl LinkArgs {
         {
             spec.set(key, value).map_err(Failure::usage)?;
         }
+        if self.queue.is_some() && spec.down.rate.is_none() && spec.up.rate.is_none() {
+            return Err(Failure::usage("--queue: nothing waits where there is no rate; add --rate 20mbit"));
+        }
         if self.seed.is_some() {
             spec.seed = self.seed;
         }

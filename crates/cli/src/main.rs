@@ -46,9 +46,7 @@ use failure::Failure;
 /// A user-space TCP for short transfers: one round trip to open and answer.
 #[derive(Debug, Parser)]
 #[command(name = "brisk", version, propagate_version = true, max_term_width = 100)]
-#[command(
-    after_help = "Start with:  brisk demo\nEvery flag can also be set as BRISK_<FLAG> in the environment."
-)]
+#[command(after_help = "Start with:  brisk demo\nFlags that say [env: BRISK_...] can also be set there.")]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -102,7 +100,7 @@ enum Command {
     Run(run::Args),
     /// Say what is wrong with a configuration of the gateway
     Check(check::Args),
-    /// What the path to a backend is like, and what would be on
+    /// What the path to a backend is like: round trip, loss, packets, Fast Open, the ways out
     Doctor(doctor::Args),
     /// A gateway at work, in the terminal
     Top(top::Args),
@@ -117,10 +115,10 @@ enum Command {
     /// Make Fast Open keys, and rotate them in the order that refuses nobody
     TfoKey(tfo_key::Args),
     /// Print a shell completion script
-    #[command(hide = true)]
+    #[command(after_help = "Examples:\n  brisk completions bash > /etc/bash_completion.d/brisk")]
     Completions(manual::Completions),
     /// Write the man pages into a directory
-    #[command(hide = true)]
+    #[command(after_help = "Examples:\n  brisk man /usr/local/share/man/man1")]
     Man(manual::Man),
 }
 

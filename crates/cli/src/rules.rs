@@ -17,13 +17,12 @@ Examples:
 pub(crate) struct Args {
     /// Port of the frontend that runs with --transparent
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    #[arg(required_unless_present = "as_client")]
     listen_port: Option<u16>,
     /// Ports that clients connect to
-    #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',')]
+    #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
     /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are left alone
-    #[arg(long, value_name = "USER", required_unless_present_any = ["router", "as_client"], conflicts_with = "router")]
+    #[arg(long, value_name = "USER", conflicts_with = "router")]
     user: Option<String>,
     /// For clients behind this router (TPROXY): the interface that they come in by
     #[arg(long, value_name = "IFACE")]
@@ -43,6 +42,13 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
         {
             return Err(Failure::usage(format!("'{name}' is no name of a user or an interface")));
         }
+    }
+    let whose = args.user.is_some() || args.router.is_some();
+    if !(args.as_client || whose && args.listen_port.is_some()) {
+        return Err(Failure::usage(
+            "say whose connections: --listen-port PORT with --user NAME (clients of this host) or --router IFACE (clients \
+             behind it), or --as-client (answers to a backend); see brisk rules --help",
+        ));
     }
     output::print(&text(args))
 }

@@ -56,6 +56,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     for file in &args.files {
         collect(file, &mut files)?;
     }
+    if files.is_empty() {
+        let searched: Vec<String> = args.files.iter().map(|file| file.display().to_string()).collect();
+        return Err(Failure::failed(format!("{}: no *.pkt there", searched.join(", "))));
+    }
     if args.kernel {
         return judge_kernel(&files, &options, common);
     }

@@ -1,7 +1,7 @@
 //! `brisk top`: a gateway at work, in the terminal. It reads what `/status` of the admin listener shows.
 
 use std::io::{IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The admin listener of a frontend or backend
-    #[arg(value_name = "ADMIN", default_value = USUAL, env = "BRISK_ADMIN")]
+    #[arg(value_name = "HOST:PORT", default_value = USUAL, env = "BRISK_ADMIN", value_parser = address)]
     admin: SocketAddr,
     /// File with the admin token
     #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
@@ -35,6 +35,13 @@ pub(crate) struct Args {
     /// Show it once and end
     #[arg(long)]
     once: bool,
+}
+
+/// The address that HOST:PORT has.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write HOST:PORT, such as {USUAL}"))?;
+    found.next().ok_or_else(|| format!("it has no address; write HOST:PORT, such as {USUAL}"))
 }
 
 /// Shows it every second until it is interrupted.
@@ -78,9 +85,12 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     let response = fetch().map_err(|error| failed(error.to_string()))?;
     let (head, body) = response.split_once("\r\n\r\n").ok_or_else(|| failed("no HTTP answer".to_owned()))?;
     if !head.starts_with("HTTP/1.1 200") {
-        return Err(Failure::failed(format!("{admin}: {}", body.trim())));
+        // What ours says is a line of text; of anything else its status is enough.
+        let status = head.lines().next().unwrap_or_default();
+        let told = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
+        return Err(Failure::failed(format!("{admin}: {}", told.unwrap_or(status))));
     }
-    serde_json::from_str(body).map_err(|error| failed(format!("no status: {error}")))
+    serde_json::from_str(body).map_err(|_| failed("this is no admin listener of brisk".to_owned()))
 }
 
 fn number(value: &Value, path: &str) -> f64 {
@@ -89,6 +99,11 @@ fn number(value: &Value, path: &str) -> f64 {
 
 fn word<'a>(value: &'a Value, path: &str) -> &'a str {
     value.pointer(path).and_then(Value::as_str).unwrap_or("-")
+}
+
+/// Nothing was measured where it is 0.
+fn milliseconds(value: f64) -> String {
+    if value > 0.0 { format!("{value} ms") } else { "-".to_owned() }
 }
 
 /// Bytes as people read them.
@@ -111,7 +126,8 @@ fn page(status: &Value) -> String {
         .iter()
         .filter(|second| number(second, "/at") + 10.0 >= uptime)
         .map(|second| number(second, "/connections"))
-        .sum();
+        // `sum` of nothing is -0.0.
+        .fold(0.0, |sum, one| sum + one);
     let total = count("/connections/total");
     let used = 100.0 * count("/connections/fast_open/used") / total.max(1.0);
     let mut page = format!(
@@ -130,10 +146,10 @@ fn page(status: &Value) -> String {
         count("/connections/failed"),
     );
     page += &format!(
-        "first byte   p50 {} ms   p95 {} ms   p99 {} ms   (two minutes)\n",
-        count("/first_byte_ms/p50"),
-        count("/first_byte_ms/p95"),
-        count("/first_byte_ms/p99"),
+        "first byte   p50 {}   p95 {}   p99 {}   (two minutes)\n",
+        milliseconds(count("/first_byte_ms/p50")),
+        milliseconds(count("/first_byte_ms/p95")),
+        milliseconds(count("/first_byte_ms/p99")),
     );
     page += &format!(
         "carried      up {}   down {}   hop out {}   hop in {}\n",

@@ -2,10 +2,11 @@
 //!
 //! clap says it in a paragraph. What it says is kept, its layout is not; help and version are shown as they are.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Command, Parser};
 
 use crate::failure::Failure;
 
@@ -21,13 +22,22 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
         _ => {
-            let subcommand = words
-                .iter()
-                .skip(1)
-                .find_map(|word| C::command().find_subcommand(word).map(|c| c.get_name().to_owned()));
+            let subcommand = subcommand(C::command(), words.iter().skip(1));
             Failure::usage(one_line(&error.to_string(), subcommand.as_deref())).report()
         }
     })
+}
+
+/// The subcommand that the words name, with those above it: `lab run`.
+fn subcommand<'a>(mut command: Command, words: impl Iterator<Item = &'a OsString>) -> Option<String> {
+    let mut names = Vec::new();
+    for word in words {
+        if let Some(below) = command.find_subcommand(word).cloned() {
+            names.push(below.get_name().to_owned());
+            command = below;
+        }
+    }
+    (!names.is_empty()).then(|| names.join(" "))
 }
 
 /// What clap's paragraph says, and where the help is.

@@ -23,6 +23,9 @@ use crate::output::{print, print_line};
 use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
+Without any flag of the link it is --rtt 100ms --rate 20mbit --loss 2%; with one of them, what is not said is not there:
+no delay, no loss, no limit of the rate.
+
 Examples:
   brisk whatif --rtt 100ms --rate 20mbit --loss 2% --flow 30kB
   brisk whatif --rtt 200ms --loss after:1%,50% --flow 5kB -n 10000 --json
@@ -104,10 +107,15 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     if args.json {
         let json = serde_json::to_string(&report)
             .map_err(|error| Failure::failed(format!("cannot write the report as JSON: {error}")))?;
-        print_line(&json)
+        print_line(&json)?;
     } else {
-        print(&report.to_text())
+        print(&report.to_text())?;
     }
+    if report.arms.iter().all(|arm| arm.completed == 0) {
+        let link = &report.link.spec;
+        return Err(Failure::failed(format!("no transaction was completed over this link: {link}")));
+    }
+    Ok(())
 }
 
 fn style() -> ProgressStyle {

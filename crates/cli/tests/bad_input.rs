@@ -71,6 +71,16 @@ fn values_that_cannot_be_meant_say_what_can() {
         (&["get", "http://127.0.0.1/", "--device", "tun:t", "--addr", "10.7.0.2/33"], &["/33", "1 to 32"]),
         (&["get", "ftp://127.0.0.1/", "--device", "udp:127.0.0.1:0"], &["write http://HOST[:PORT]/PATH"]),
         (&["serve", ".", "--device", "udp:127.0.0.1"], &["the port is missing"]),
+        (&["get", "http://127.0.0.1:99999/", "--device", "udp:127.0.0.1:0"], &["from 1 to 65535"]),
+        (&["whatif", "--queue", "10p"], &["--queue", "add --rate"]),
+        (&["emulate", "--between", "a,b", "--addr-a", "10.0.0.1"], &["10.0.0.1", "10.77.0.1/24"]),
+        (&["rules"], &["--user NAME", "--router IFACE", "--as-client"]),
+        (&["rules", "--listen-port", "8080"], &["--user NAME", "--router IFACE", "--as-client"]),
+        (&["rules", "--listen-port", "8080", "--user", "a", "--port", "0"], &["1..=65535"]),
+        (&["top", "127.0.0.1"], &["write HOST:PORT"]),
+        (&["lab", "run", "ga-table5b", "-n", "3"], &["--number", "add --real"]),
+        (&["lab", "run", "ga-table5b", "--beside", "3s"], &["--beside", "add --real"]),
+        (&["lab", "run", "--bogus"], &["see brisk lab run --help"]),
     ] {
         refused(words, USAGE, says);
     }
@@ -115,6 +125,46 @@ fn files_that_are_not_there_are_named() {
     refused(&["whatif", "--access-log", "/nonexistent"], FAILED, &["--access-log /nonexistent"]);
     let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "-o", "/nonexistent/copy"];
     refused(&words, FAILED, &["/nonexistent/copy"]);
+}
+
+/// A mistyped directory is no success.
+#[test]
+fn where_nothing_is_nothing_has_passed() {
+    let place = std::env::temp_dir().join(format!("brisk-nothing-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let at = place.display().to_string();
+    refused(&["script", &at], FAILED, &[&at, "no *.pkt there"]);
+    refused(&["lab", "merge", &at, "--out", &at], FAILED, &[&at, "no results there"]);
+    std::fs::remove_dir_all(&place).expect("it is removed");
+}
+
+#[test]
+fn a_link_over_which_nothing_comes_is_no_success() {
+    let words = ["whatif", "-q", "--rtt", "10ms", "--loss", "100%", "-n", "1", "--arms", "tcp"];
+    let out = brisk(&words).output().expect("the program starts");
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(FAILED), "{told}");
+    assert!(told.contains("no transaction was completed") && told.contains("100%"), "{told}");
+}
+
+/// Cookies are not written over something else.
+#[test]
+fn a_file_that_holds_no_cookies_is_left_alone() {
+    let file = std::env::temp_dir().join(format!("brisk-no-cookies-{}", std::process::id()));
+    std::fs::write(&file, "somebody's key\n").expect("a file");
+    let at = file.display().to_string();
+    let words = [
+        "get",
+        "http://127.0.0.1:9/",
+        "--device",
+        "udp:127.0.0.1:0",
+        "--fast-open",
+        "--fast-open-cache",
+        &at,
+    ];
+    refused(&words, FAILED, &[&at, "no file of cookies"]);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "somebody's key\n");
+    std::fs::remove_file(&file).expect("it is removed");
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub async fn examine(examination: &Examination) -> Report {
                 again(&upstream, &dialling, patience, &mut report).await;
             }
         }
-        Err(why) => report.add("hop", false, format!("{why}; is UDP blocked, is the backend there?")),
+        Err(why) => report.add("hop", false, why),
     }
     for (way, what) in [(Way::Packet, "native tcp"), (Way::Kernel, "kernel tcp")] {
         other(&upstream, &dialling, patience, way, what, &mut report).await;
@@ -114,7 +114,12 @@ async fn open(
     let opening = Opening::new(Purpose::Watch);
     match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, way)).await {
         Ok(opened) => opened.map_err(|refused| refused.to_string()),
-        Err(_) => Err(format!("no answer within {}", humantime::format_duration(patience))),
+        Err(_) => {
+            let patience = humantime::format_duration(patience);
+            Err(format!(
+                "no answer within {patience}; is the backend there, does something drop what goes there?"
+            ))
+        }
     }
 }
 
@@ -207,7 +212,7 @@ async fn other(
                 "works: the way out where the path does not carry what is before it".to_owned(),
             );
         }
-        Err(why) => report.add(what, false, format!("{why}; it is no way out")),
+        Err(why) => report.add(what, false, format!("no way out: {why}")),
     }
 }
 

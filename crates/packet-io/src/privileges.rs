@@ -60,7 +60,7 @@ impl OpenError {
             Some(libc::EBUSY) => OpenError::new(
                 subject,
                 action,
-                "another process holds this device; end it or choose another name",
+                "another process holds this device, or it is no TUN device; end that process or choose another name",
                 source,
             ),
             Some(libc::EINVAL) => OpenError::new(

@@ -45,6 +45,7 @@ pub use brisk_packet_io::{Counters, DeviceSpec};
 pub use brisk_tcp::config::FastOpenConfig;
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
+pub use brisk_tcp::stored::ImportError;
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use cores::Cores;
 pub use endpoint::{Builder, Endpoint};

@@ -225,18 +225,19 @@ pub enum CongestionAlgorithm {
 /// Sizes of one of the two buffers of a connection, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct BufferConfig {
-    /// What a connection starts with.
+    /// What a connection starts with. At least 2,048, default 256 KiB to send and 128 KiB to receive.
     pub initial: usize,
-    /// What autotuning may grow it to; equal to `initial` switches autotuning off.
+    /// What autotuning may grow it to; equal to `initial` switches autotuning off. Up to 1 GiB, default 4 MiB to send and
+    /// 6 MiB to receive.
     pub max: usize,
 }
 
 /// Pacing of transmissions over the round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PacingConfig {
-    /// Rate in slow start in percent of cwnd/srtt. Linux: 200.
+    /// Rate in slow start in percent of cwnd/srtt. Default 200, as Linux has it.
     pub slow_start_percent: u32,
-    /// Rate afterwards. Linux: 120.
+    /// Rate afterwards in percent of cwnd/srtt. Default 120, as Linux has it.
     pub congestion_avoidance_percent: u32,
     /// Most bytes per second, payload (Linux: `SO_MAX_PACING_RATE`). Default `None`: no bound.
     pub max_rate: Option<u64>,

@@ -130,13 +130,16 @@ fn pair(directory: &Path) -> Result<String, String> {
 }
 
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
-    let at = path.display();
-    let size =
-        std::fs::metadata(path).map_err(|error| format!("the key cannot be read: {error} ({at})"))?.len();
+    let unreadable = |error: &dyn std::fmt::Display| match path.file_name() {
+        // Of a directory the file in it matters.
+        Some(name) => format!("the key cannot be read: {error} ({})", name.display()),
+        None => format!("the key cannot be read: {error}"),
+    };
+    let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
     if size > MAX_BYTES {
-        return Err(format!("the key cannot be read: {at} has {size} bytes"));
+        return Err(unreadable(&format!("it has {size} bytes")));
     }
-    std::fs::read(path).map_err(|error| format!("the key cannot be read: {error} ({at})"))
+    std::fs::read(path).map_err(|error| unreadable(&error))
 }
 
 #[cfg(test)]

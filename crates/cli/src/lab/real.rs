@@ -24,24 +24,42 @@ pub(super) struct Args {
     /// the plan's `contestant`, and the gateway pair with each arm
     #[arg(long, conflicts_with_all = ["shard", "pages", "jobs", "quick"])]
     real: bool,
-    /// Requests of each contestant
-    #[arg(short, long = "number", value_name = "N", default_value_t = 200, requires = "real", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    n: u64,
-    /// Requests at a time
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "real", value_parser = clap::value_parser!(u64).range(1..=256))]
-    parallel: u64,
+    /// Requests of each contestant; default: 200
+    #[arg(short, long = "number", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    n: Option<u64>,
+    /// Requests at a time; default: 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
+    parallel: Option<u64>,
     /// How long a bulk flow of each contestant runs beside one of the kernel's CUBIC; 0s leaves that out, as does a link
-    /// without a rate
-    #[arg(long, value_name = "TIME", default_value = "10s", requires = "real", value_parser = parse_duration)]
-    beside: Duration,
+    /// without a rate; default: 10s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    beside: Option<Duration>,
     /// Only this cell
-    #[arg(long, value_name = "NAME", requires = "real")]
+    #[arg(long, value_name = "NAME")]
     cell: Option<String>,
 }
 
+/// Requests of each contestant, and at a time, if nobody says.
+const USUAL_NUMBER: u64 = 200;
+const USUAL_PARALLEL: u64 = 4;
+/// How long two bulk flows run side by side if nobody says.
+const USUAL_BESIDE: Duration = Duration::from_secs(10);
+
 impl Args {
-    pub(super) fn is_asked_for(&self) -> bool {
-        self.real
+    /// Whether it is asked for; flags that mean nothing without it are refused.
+    pub(super) fn is_asked_for(&self) -> Result<bool, Failure> {
+        let given = [
+            ("--number", self.n.is_some()),
+            ("--parallel", self.parallel.is_some()),
+            ("--beside", self.beside.is_some()),
+            ("--cell", self.cell.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given && !self.real) {
+            None => Ok(self.real),
+            Some((flag, _)) => {
+                Err(Failure::usage(format!("{flag} is for runs in real time: add --real, or leave it out")))
+            }
+        }
     }
 
     /// Runs every cell that can be run in real time; the others are named.
@@ -97,8 +115,9 @@ impl Args {
         contestants.extend(cell.arms.iter().map(|arm| Contestant::pair(&program, arm)));
         // Without a rate there is nothing that two flows would have to share.
         let limited = link.up.rate.is_some() || link.down.rate.is_some();
-        let beside = if limited { self.beside } else { Duration::ZERO };
-        let (n, parallel) = (self.n, self.parallel as usize);
+        let beside = if limited { self.beside.unwrap_or(USUAL_BESIDE) } else { Duration::ZERO };
+        let n = self.n.unwrap_or(USUAL_NUMBER);
+        let parallel = self.parallel.unwrap_or(USUAL_PARALLEL) as usize;
         let name = format!("{}, {}", plan.name, cell.name);
         Ok(Ok(Real { name, link, seed, bytes, n, parallel, beside, contestants }))
     }

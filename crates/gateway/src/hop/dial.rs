@@ -29,7 +29,10 @@ pub(crate) enum Refused {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The connection ended before the answer: the backend resets who does not hold its key.
-    #[error("{0} before the backend had answered, whose log says why; is the key the same on both sides?")]
+    #[error("{} before the backend had answered{}", .0, match .0.kind() {
+        io::ErrorKind::ConnectionRefused => ": nobody listens there",
+        _ => ", whose log says why; is the key the same on both sides?",
+    })]
     Line(#[from] io::Error),
 }
 

@@ -27,7 +27,7 @@ pub struct KeyRing(Arc<[HopKey]>);
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("{path}: the key cannot be read: {error}; make one with: brisk keygen > {path}")]
+    #[error("{path}: the key cannot be read: {error}{}", to_read(error, path))]
     Unreadable {
         /// The file.
         path: String,
@@ -84,6 +84,17 @@ pub enum KeyError {
         /// What is wrong.
         problem: &'static str,
     },
+}
+
+/// What to do where a file cannot be read. What exists is not to be written anew.
+fn to_read(error: &io::Error, path: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("; make one with: brisk keygen > {path}"),
+        io::ErrorKind::PermissionDenied => {
+            "; make it the file of the user that this program runs as".to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 impl HopKey {

@@ -24,10 +24,10 @@ pub type Prefix = (IpAddr, u8);
 /// What is wrong with it.
 pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
     let wrong = || EndError::Address(text.to_owned());
-    let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+    let (address, len) = text.split_once('/').ok_or_else(wrong)?;
     let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
     let longest = if address.is_ipv4() { 32 } else { 128 };
-    let len = len.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
+    let len = len.parse().map_err(|_| wrong())?;
     if len > longest {
         return Err(wrong());
     }
