@@ -117,15 +117,16 @@ impl Stack {
 
     /// The four-tuple of a segment, if both ends can be the ends of a connection of this stack.
     fn ends_of(&self, segment: &Segment<'_>) -> Result<FourTuple, Refusal> {
-        let (src, dst) = (segment.ip.src, segment.ip.dst);
+        // Looked at where they are: they are large.
+        let (src, dst) = (&segment.ip.src, &segment.ip.dst);
         if !self.is_local(dst) || !demux::is_unicast(dst) {
             return Err(Refusal::NotOurs);
         }
-        let local = SocketAddr::new(dst, segment.tcp.dst_port);
-        let remote = SocketAddr::new(src, segment.tcp.src_port);
+        let local = SocketAddr::new(*dst, segment.tcp.dst_port);
+        let remote = SocketAddr::new(*src, segment.tcp.src_port);
         // An IPv4-mapped address does not belong on the wire, and would alias an IPv4 connection.
-        let is_mapped = |ip: IpAddr| ip.to_canonical() != ip;
-        let ports = local.port() != 0 && remote.port() != 0;
+        let is_mapped = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+        let ports = segment.tcp.dst_port != 0 && segment.tcp.src_port != 0;
         if !ports || !demux::is_unicast(src) || is_mapped(src) || is_mapped(dst) || local == remote {
             return Err(Refusal::BadSource);
         }
@@ -133,8 +134,8 @@ impl Stack {
     }
 
     /// True if the stack answers to this address.
-    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
-        self.config.any_address || self.config.addresses.contains(&ip)
+    pub(super) fn is_local(&self, ip: &IpAddr) -> bool {
+        self.config.any_address || self.config.addresses.contains(ip)
     }
 
     /// The packet that made a connection counts among those it received, and nobody has anything to add to the answer.

@@ -98,7 +98,7 @@ pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
 }
 
 /// True for an address that one host can have.
-pub(crate) fn is_unicast(ip: IpAddr) -> bool {
+pub(crate) fn is_unicast(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
         IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
@@ -321,9 +321,11 @@ mod tests {
     #[test]
     fn groups_and_nobody_are_not_unicast() {
         for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
-            assert!(!is_unicast(ip.parse().expect("valid")), "{ip}");
+            assert!(!is_unicast(&ip.parse().expect("valid")), "{ip}");
         }
-        assert!(is_unicast("10.0.0.1".parse().expect("valid")) && is_unicast("::1".parse().expect("valid")));
+        assert!(
+            is_unicast(&"10.0.0.1".parse().expect("valid")) && is_unicast(&"::1".parse().expect("valid"))
+        );
     }
 
     #[test]
