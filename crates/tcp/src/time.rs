@@ -5,4 +5,5 @@
 //! runtime a monotonic clock. The type itself lives in `brisk-wire`, the one crate that the core,
 //! the link models and the devices all see.
 
+pub(crate) use brisk_wire::time::micros;
 pub use brisk_wire::{Duration, Instant};

@@ -2,21 +2,23 @@
 //! windowed minimum that RACK scales its reordering window by (RFC 8985 section 6.1).
 
 use crate::config::RtoConfig;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, micros};
 
-/// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s.
-const MIN_RTT_SLOT: Duration = Duration::from_secs(100);
+/// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s; microseconds.
+const MIN_RTT_SLOT: u64 = 100_000_000;
 /// Largest sample that is believed. Beyond it the arithmetic is of no use to anybody.
 const MAX_SAMPLE: Duration = Duration::from_secs(3600);
 
-/// Round-trip time estimator of one connection.
+/// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked often as it was
+/// worked out with the last sample.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RttEstimator {
-    config: RtoConfig,
+    bounds: Bounds,
     granularity: Duration,
     /// What an earlier connection over the path knew: SRTT and RTTVAR.
     prior: Option<(Duration, Duration)>,
-    latest: Option<Duration>,
+    /// The smoothed time, once there is a sample.
+    srtt: Option<Duration>,
     samples: u32,
     /// Eight times the smoothed time in microseconds, so that the division by 8 loses nothing.
     srtt8: u64,
@@ -27,14 +29,36 @@ pub(crate) struct RttEstimator {
     minimum: WindowedMin,
 }
 
+/// What the timeout is kept within, microseconds.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Bounds {
+    /// Least variance term: `max(G, var_floor)`.
+    variance: u64,
+    min: u64,
+    max: u64,
+}
+
+impl Bounds {
+    fn new(config: &RtoConfig, granularity: Duration) -> Self {
+        let variance = micros(config.var_floor.max(granularity));
+        Bounds { variance, min: micros(config.min), max: micros(config.max) }
+    }
+
+    /// The timeout that follows from SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
+    fn timeout(&self, srtt: u64, four_rttvar: u64) -> Duration {
+        let timeout = srtt.saturating_add(four_rttvar.max(self.variance));
+        Duration::from_micros(timeout.max(self.min).min(self.max))
+    }
+}
+
 impl RttEstimator {
     /// An estimator without a sample. `granularity` is G of RFC 6298.
     pub(crate) fn new(config: &RtoConfig, granularity: Duration) -> Self {
         RttEstimator {
-            config: *config,
+            bounds: Bounds::new(config, granularity),
             granularity,
             prior: None,
-            latest: None,
+            srtt: None,
             samples: 0,
             srtt8: 0,
             rttvar4: 0,
@@ -45,13 +69,12 @@ impl RttEstimator {
 
     /// Takes a sample that obeys Karn's rule.
     pub(crate) fn on_sample(&mut self, rtt: Duration, now: Instant) {
-        let rtt = rtt.clamp(Duration::from_micros(1), MAX_SAMPLE);
-        let sample = rtt.as_micros() as u64;
-        if self.latest.is_none() {
-            self.begin(rtt);
+        let sample = micros(rtt.min(MAX_SAMPLE)).max(1);
+        if self.srtt.is_none() {
+            self.begin(sample);
         }
         self.samples = self.samples.saturating_add(1);
-        if self.latest.is_none() && self.srtt8 == 0 {
+        if self.srtt.is_none() && self.srtt8 == 0 {
             // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2"
             self.srtt8 = sample * 8;
             self.rttvar4 = sample * 2;
@@ -62,10 +85,10 @@ impl RttEstimator {
             self.rttvar4 = self.rttvar4 - self.rttvar4 / 4 + error;
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
-        self.latest = Some(rtt);
-        self.rto_base =
-            self.timeout(Duration::from_micros((self.srtt8 / 8).max(1)), Duration::from_micros(self.rttvar4));
-        self.minimum.update(rtt, now);
+        let srtt = (self.srtt8 / 8).max(1);
+        self.srtt = Some(Duration::from_micros(srtt));
+        self.rto_base = self.bounds.timeout(srtt, self.rttvar4);
+        self.minimum.update(sample, now);
     }
 
     /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they
@@ -77,15 +100,16 @@ impl RttEstimator {
     /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
-            self.set_initial_rto(self.timeout(srtt, rttvar.saturating_mul(4)));
+            self.set_initial_rto(self.bounds.timeout(micros(srtt), micros(rttvar).saturating_mul(4)));
         }
     }
 
-    fn begin(&mut self, first: Duration) {
-        let alike = |srtt: Duration| first >= srtt / 2 && first <= srtt * 2;
-        if let Some((srtt, rttvar)) = self.prior.filter(|(srtt, _)| alike(*srtt)) {
-            self.srtt8 = srtt.as_micros() as u64 * 8;
-            self.rttvar4 = rttvar.as_micros() as u64 * 4;
+    fn begin(&mut self, first: u64) {
+        let Some((srtt, rttvar)) = self.prior.map(|(srtt, rttvar)| (micros(srtt), micros(rttvar))) else {
+            return;
+        };
+        if first * 2 >= srtt && first <= srtt * 2 {
+            (self.srtt8, self.rttvar4) = (srtt * 8, rttvar * 4);
         }
     }
 
@@ -94,25 +118,19 @@ impl RttEstimator {
         self.samples
     }
 
-    /// The last sample.
-    #[cfg(test)]
-    pub(crate) fn latest(&self) -> Option<Duration> {
-        self.latest
-    }
-
     /// SRTT; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Duration> {
-        self.latest.map(|_| Duration::from_micros((self.srtt8 / 8).max(1)))
+        self.srtt
     }
 
     /// RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Duration> {
-        self.latest.map(|_| Duration::from_micros(self.rttvar4 / 4))
+        self.srtt.map(|_| Duration::from_micros(self.rttvar4 / 4))
     }
 
     /// The least sample of the last 300 s, as of the last sample.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
-        self.minimum.least()
+        self.minimum.least
     }
 
     /// G of RFC 6298: the granularity of the driver's clock.
@@ -129,53 +147,56 @@ impl RttEstimator {
 
     /// Changes the bounds: the timeout follows at once.
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
-        self.config = *config;
-        self.rto_base = match self.srtt() {
-            Some(srtt) => self.timeout(srtt, Duration::from_micros(self.rttvar4)),
+        self.bounds = Bounds::new(config, self.granularity);
+        self.rto_base = match self.srtt {
+            Some(srtt) => self.bounds.timeout(micros(srtt), self.rttvar4),
             None => self.rto_base.min(config.max),
         };
-    }
-
-    /// `four_rttvar`: K*RTTVAR of RFC 6298.
-    fn timeout(&self, srtt: Duration, four_rttvar: Duration) -> Duration {
-        let variance = four_rttvar.max(self.granularity).max(self.config.var_floor);
-        (srtt + variance).max(self.config.min).min(self.config.max)
     }
 
     /// Sets the timeout that holds until the first sample. RFC 6298 5.7: after the timer of a SYN
     /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn set_initial_rto(&mut self, initial: Duration) {
-        if self.latest.is_none() {
-            self.rto_base = initial.min(self.config.max);
+        if self.srtt.is_none() {
+            self.rto_base = initial.min(Duration::from_micros(self.bounds.max));
         }
     }
 }
 
 /// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct WindowedMin {
-    /// Minima of the current slot, the one before, and the one before that.
-    slots: [Option<Duration>; 3],
+    /// Minima of the current slot, the one before, and the one before that, microseconds; [`NO_SAMPLE`] without one.
+    slots: [u64; 3],
     slot_start: Instant,
+    /// The least of them, if there is one.
+    least: Option<Duration>,
+}
+
+/// More than any sample that is believed.
+const NO_SAMPLE: u64 = u64::MAX;
+
+impl Default for WindowedMin {
+    fn default() -> Self {
+        WindowedMin { slots: [NO_SAMPLE; 3], slot_start: Instant::ZERO, least: None }
+    }
 }
 
 impl WindowedMin {
-    fn update(&mut self, rtt: Duration, now: Instant) {
-        if self.slots.iter().all(Option::is_none) {
+    fn update(&mut self, rtt: u64, now: Instant) {
+        if self.least.is_none() {
             self.slot_start = now;
         }
-        let elapsed = now.saturating_since(self.slot_start).as_micros() / MIN_RTT_SLOT.as_micros();
-        let passed = elapsed.min(3) as usize;
-        if passed > 0 {
+        let elapsed = now.as_micros().saturating_sub(self.slot_start.as_micros());
+        if elapsed >= MIN_RTT_SLOT {
+            let passed = (elapsed / MIN_RTT_SLOT).min(3) as usize;
             self.slots.rotate_right(passed % 3);
-            self.slots[..passed].fill(None);
+            self.slots[..passed].fill(NO_SAMPLE);
             self.slot_start = now;
         }
-        self.slots[0] = Some(self.slots[0].map_or(rtt, |least| least.min(rtt)));
-    }
-
-    fn least(&self) -> Option<Duration> {
-        self.slots.iter().flatten().min().copied()
+        let [current, before, earlier] = &mut self.slots;
+        *current = rtt.min(*current);
+        self.least = Some(Duration::from_micros((*current).min(*before).min(*earlier)));
     }
 }
 
@@ -222,7 +243,6 @@ mod tests {
         rtt.on_sample(ms(800), at(0));
         rtt.on_sample(ms(400), at(1));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(750)), Some(ms(400))));
-        assert_eq!(rtt.latest(), Some(ms(400)));
     }
 
     #[test]
