@@ -189,10 +189,14 @@ impl Connection {
     }
 
     pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
+        // Mostly nothing is.
+        if verdict.lost.is_empty() {
+            return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };
+        }
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
         // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
         // congestion: its data is sent again in segments of the proven size.
-        if let Some(probe) = self.tx.mtu.probe_in_flight().filter(|_| !verdict.lost.is_empty()) {
+        if let Some(probe) = self.tx.mtu.probe_in_flight() {
             if verdict.lost.iter().all(|range| probe.covers(range)) {
                 self.tx.mtu.on_probe_lost(now);
                 self.tx.scoreboard.resplit(self.tx.mss());

@@ -432,7 +432,9 @@ impl Scoreboard {
             self.take_cumulative(ack, &mut outcome, &mut sample);
         }
         if self.sack {
-            self.take_blocks(sack, &info, &mut outcome, &mut sample);
+            if !sack.is_empty() {
+                self.take_blocks(sack, &info, &mut outcome, &mut sample);
+            }
             outcome.reneged = outcome.advanced > 0 && self.head().is_some_and(|head| head.sacked);
         }
         self.count_duplicate(&mut outcome);
@@ -446,14 +448,22 @@ impl Scoreboard {
     }
 
     /// Strikes out what was sent again and is no longer in flight since, from the oldest on.
+    #[inline]
     fn forget_resent(&mut self) {
+        // Mostly nothing was.
+        if self.resent.capacity() > 0 {
+            self.strike_out_resent();
+        }
+    }
+
+    fn strike_out_resent(&mut self) {
         while let Some(oldest) = self.resent.front() {
             if self.records_of(oldest).next().is_some() {
                 return;
             }
             self.resent.pop_front();
         }
-        if self.resent.capacity() > 0 && self.is_empty() {
+        if self.is_empty() {
             self.resent = VecDeque::new();
         }
     }
@@ -474,20 +484,14 @@ impl Scoreboard {
     }
 
     fn take_cumulative(&mut self, ack: SeqNum, outcome: &mut AckOutcome, sample: &mut Sample) {
-        self.cut(ack);
-        while let Some(record) = self.records.front().copied().filter(|record| record.range.end.le(ack)) {
-            self.records.pop_front();
-            if record.transmissions > 1 {
-                sample.retransmitted = true;
-            } else if !record.sacked {
-                sample.cumulative.get_or_insert(record.sent_at);
-            }
-            if record.sacked {
-                self.sacked_segments -= 1;
-            } else {
-                outcome.delivered_bytes += record.range.len();
-                outcome.delivered.push(record.delivered());
-            }
+        while let Some(record) = self.records.pop_front_if(|record| record.range.end.le(ack)) {
+            self.deliver(record, outcome, sample);
+        }
+        if let Some(head) = self.records.front_mut().filter(|head| head.range.start.lt(ack)) {
+            let (before, after) = head.split(ack);
+            *head = after;
+            self.sacked_segments += u32::from(before.sacked);
+            self.deliver(before, outcome, sample);
         }
         outcome.advanced = ack.since(self.una);
         self.una = ack;
@@ -496,6 +500,21 @@ impl Scoreboard {
         self.aside.remove_before(ack);
         if self.sacked.is_empty() {
             self.sack_splits = 0;
+        }
+    }
+
+    /// What `record` holds is acknowledged; it has left the scoreboard.
+    fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
+        if record.transmissions > 1 {
+            sample.retransmitted = true;
+        } else if !record.sacked {
+            sample.cumulative.get_or_insert(record.sent_at);
+        }
+        if record.sacked {
+            self.sacked_segments -= 1;
+        } else {
+            outcome.delivered_bytes += record.range.len();
+            outcome.delivered.push(record.delivered());
         }
     }
 
