@@ -13,7 +13,7 @@ use super::demux::{self, Demux, FourTuple, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::reset;
-use super::settle::{Phase, Slot};
+use super::settle::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack};
@@ -177,43 +177,35 @@ impl Stack {
         let connection = slot.connection.wake();
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
-        let lent = self.lent.take().filter(|packet| 2 * packet.len() <= memory_left);
-        let is_lent = lent.is_some();
+        let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
-            connection.lend_packet(lent);
+            connection.lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
             self.spares.lend(connection);
         }
         let bare;
         let taken = if no_memory {
+            connection.stop_repair(ParityOff::Memory);
             bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
             &bare
         } else {
             arrived
         };
-        self.drive(id, now, |connection, env| {
-            if no_memory {
-                connection.stop_repair(ParityOff::Memory);
-            }
-            connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env);
-            if is_lent {
-                connection.lend_packet(None);
-            }
         });
-        self.note_pressure(id);
-        if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
-    }
-
-    /// Notes whether what a connection has to send should wait for anything.
-    fn note_pressure(&mut self, id: ConnId) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        let Some(connection) = slot.connection.awake() else { return };
+        if is_lent {
+            connection.lend_packet(None);
+        }
         let pressure = connection.pressure();
+        slot.half_open = None;
         slot.pressed = pressure.presses;
+        self.settle(id, now);
         if pressure.hurries {
             self.hurry(id);
         }
+        if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
     fn on_segment_in_time_wait(
