@@ -2,12 +2,14 @@
 //! windowed minimum that RACK scales its reordering window by (RFC 8985 section 6.1).
 
 use crate::config::RtoConfig;
-use crate::time::{Duration, Instant, micros};
+use crate::time::{Duration, Instant, Micros};
 
-/// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s; microseconds.
-const MIN_RTT_SLOT: u64 = 100_000_000;
+/// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s.
+const MIN_RTT_SLOT: Micros = Micros::from_millis(100_000);
 /// Largest sample that is believed. Beyond it the arithmetic is of no use to anybody.
-const MAX_SAMPLE: Duration = Duration::from_secs(3600);
+const MAX_SAMPLE: Micros = Micros::from_millis(3_600_000);
+/// Least one: what is measured takes some time, and nothing may be divided by none.
+const MIN_SAMPLE: Micros = Micros(1);
 
 /// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked often as it was
 /// worked out with the last sample.
@@ -16,7 +18,7 @@ pub(crate) struct RttEstimator {
     bounds: Bounds,
     granularity: Duration,
     /// What an earlier connection over the path knew: SRTT and RTTVAR.
-    prior: Option<(Duration, Duration)>,
+    prior: Option<(Micros, Micros)>,
     /// The smoothed time, once there is a sample.
     srtt: Option<Duration>,
     samples: u32,
@@ -29,25 +31,25 @@ pub(crate) struct RttEstimator {
     minimum: WindowedMin,
 }
 
-/// What the timeout is kept within, microseconds.
+/// What the timeout is kept within.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Bounds {
     /// Least variance term: `max(G, var_floor)`.
-    variance: u64,
-    min: u64,
-    max: u64,
+    variance: Micros,
+    min: Micros,
+    max: Micros,
 }
 
 impl Bounds {
     fn new(config: &RtoConfig, granularity: Duration) -> Self {
-        let variance = micros(config.var_floor.max(granularity));
-        Bounds { variance, min: micros(config.min), max: micros(config.max) }
+        let variance = config.var_floor.max(granularity).into();
+        Bounds { variance, min: config.min.into(), max: config.max.into() }
     }
 
     /// The timeout that follows from SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
-    fn timeout(&self, srtt: u64, four_rttvar: u64) -> Duration {
-        let timeout = srtt.saturating_add(four_rttvar.max(self.variance));
-        Duration::from_micros(timeout.max(self.min).min(self.max))
+    fn timeout(&self, srtt: Micros, four_rttvar: Micros) -> Duration {
+        let timeout = srtt + four_rttvar.max(self.variance);
+        timeout.max(self.min).min(self.max).into()
     }
 }
 
@@ -68,8 +70,9 @@ impl RttEstimator {
     }
 
     /// Takes a sample that obeys Karn's rule.
-    pub(crate) fn on_sample(&mut self, rtt: Duration, now: Instant) {
-        let sample = micros(rtt.min(MAX_SAMPLE)).max(1);
+    pub(crate) fn on_sample(&mut self, rtt: Micros, now: Instant) {
+        let rtt = rtt.clamp(MIN_SAMPLE, MAX_SAMPLE);
+        let Micros(sample) = rtt;
         if self.srtt.is_none() {
             self.begin(sample);
         }
@@ -85,30 +88,31 @@ impl RttEstimator {
             self.rttvar4 = self.rttvar4 - self.rttvar4 / 4 + error;
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
-        let srtt = (self.srtt8 / 8).max(1);
-        self.srtt = Some(Duration::from_micros(srtt));
-        self.rto_base = self.bounds.timeout(srtt, self.rttvar4);
-        self.minimum.update(sample, now);
+        let srtt = Micros(self.srtt8 / 8).max(MIN_SAMPLE);
+        self.srtt = Some(srtt.into());
+        self.rto_base = self.bounds.timeout(srtt, Micros(self.rttvar4));
+        self.minimum.update(rtt, now);
     }
 
     /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they
     /// ended, unless the path has become another.
     pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
-        self.prior = Some((srtt.clamp(Duration::from_micros(1), MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
+        let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
+        self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
     }
 
     /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
-            self.set_initial_rto(self.bounds.timeout(micros(srtt), micros(rttvar).saturating_mul(4)));
+            self.set_initial_rto(self.bounds.timeout(srtt, rttvar * 4));
         }
     }
 
     fn begin(&mut self, first: u64) {
-        let Some((srtt, rttvar)) = self.prior.map(|(srtt, rttvar)| (micros(srtt), micros(rttvar))) else {
-            return;
-        };
-        if first * 2 >= srtt && first <= srtt * 2 {
+        if let Some((Micros(srtt), Micros(rttvar))) = self.prior
+            && first * 2 >= srtt
+            && first <= srtt * 2
+        {
             (self.srtt8, self.rttvar4) = (srtt * 8, rttvar * 4);
         }
     }
@@ -125,7 +129,7 @@ impl RttEstimator {
 
     /// RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Duration> {
-        self.srtt.map(|_| Duration::from_micros(self.rttvar4 / 4))
+        self.srtt.map(|_| Micros(self.rttvar4 / 4).into())
     }
 
     /// The least sample of the last 300 s, as of the last sample.
@@ -149,7 +153,7 @@ impl RttEstimator {
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
         self.bounds = Bounds::new(config, self.granularity);
         self.rto_base = match self.srtt {
-            Some(srtt) => self.bounds.timeout(micros(srtt), self.rttvar4),
+            Some(srtt) => self.bounds.timeout(srtt.into(), Micros(self.rttvar4)),
             None => self.rto_base.min(config.max),
         };
     }
@@ -158,7 +162,7 @@ impl RttEstimator {
     /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn set_initial_rto(&mut self, initial: Duration) {
         if self.srtt.is_none() {
-            self.rto_base = initial.min(Duration::from_micros(self.bounds.max));
+            self.rto_base = initial.min(self.bounds.max.into());
         }
     }
 }
@@ -166,15 +170,15 @@ impl RttEstimator {
 /// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct WindowedMin {
-    /// Minima of the current slot, the one before, and the one before that, microseconds; [`NO_SAMPLE`] without one.
-    slots: [u64; 3],
+    /// Minima of the current slot, the one before, and the one before that; [`NO_SAMPLE`] without one.
+    slots: [Micros; 3],
     slot_start: Instant,
     /// The least of them, if there is one.
     least: Option<Duration>,
 }
 
 /// More than any sample that is believed.
-const NO_SAMPLE: u64 = u64::MAX;
+const NO_SAMPLE: Micros = Micros(u64::MAX);
 
 impl Default for WindowedMin {
     fn default() -> Self {
@@ -183,20 +187,20 @@ impl Default for WindowedMin {
 }
 
 impl WindowedMin {
-    fn update(&mut self, rtt: u64, now: Instant) {
+    fn update(&mut self, rtt: Micros, now: Instant) {
         if self.least.is_none() {
             self.slot_start = now;
         }
-        let elapsed = now.as_micros().saturating_sub(self.slot_start.as_micros());
+        let elapsed = Micros::between(self.slot_start, now);
         if elapsed >= MIN_RTT_SLOT {
-            let passed = (elapsed / MIN_RTT_SLOT).min(3) as usize;
+            let passed = (elapsed.0 / MIN_RTT_SLOT.0).min(3) as usize;
             self.slots.rotate_right(passed % 3);
             self.slots[..passed].fill(NO_SAMPLE);
             self.slot_start = now;
         }
         let [current, before, earlier] = &mut self.slots;
         *current = rtt.min(*current);
-        self.least = Some(Duration::from_micros((*current).min(*before).min(*earlier)));
+        self.least = Some((*current).min(*before).min(*earlier).into());
     }
 }
 
@@ -208,6 +212,10 @@ mod tests {
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    fn micros(millis: u64) -> Micros {
+        Micros::from_millis(millis)
     }
 
     fn at(millis: u64) -> Instant {
@@ -223,7 +231,7 @@ mod tests {
         // RFC 6298 5.7: "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
         rtt.set_initial_rto(ms(3000));
         assert_eq!(rtt.rto_base(), ms(3000));
-        rtt.on_sample(ms(100), at(0));
+        rtt.on_sample(micros(100), at(0));
         assert_eq!(rtt.rto_base(), ms(300));
     }
 
@@ -231,7 +239,7 @@ mod tests {
     fn the_first_sample_sets_half_of_itself_as_variation() {
         // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2, RTO <- SRTT + max (G, K*RTTVAR)".
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(800), at(0));
+        rtt.on_sample(micros(800), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.rto_base()), (Some(ms(800)), Some(ms(400)), ms(2400)));
     }
 
@@ -240,8 +248,8 @@ mod tests {
         // RFC 6298 2.3, computed by hand: RTTVAR = 3/4*400 + 1/4*|800-400| = 400, SRTT = 7/8*800 +
         // 1/8*400 = 750.
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(800), at(0));
-        rtt.on_sample(ms(400), at(1));
+        rtt.on_sample(micros(800), at(0));
+        rtt.on_sample(micros(400), at(1));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(750)), Some(ms(400))));
     }
 
@@ -250,7 +258,7 @@ mod tests {
         // The floor is on the variance term, not on the sum.
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         for sample in 0..200 {
-            rtt.on_sample(ms(100), at(sample));
+            rtt.on_sample(micros(100), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(300));
     }
@@ -260,7 +268,7 @@ mod tests {
         // RFC 6298 2.4: "Whenever RTO is computed, if it is less than 1 second, then the RTO SHOULD be
         // rounded up to 1 second."
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(10), at(0));
+        rtt.on_sample(micros(10), at(0));
         assert_eq!(rtt.rto_base(), ms(1000));
     }
 
@@ -269,7 +277,7 @@ mod tests {
         let config = RtoConfig { min: ms(1), ..RtoConfig::RFC6298 };
         let mut rtt = RttEstimator::new(&config, ms(4));
         for sample in 0..200 {
-            rtt.on_sample(ms(10), at(sample));
+            rtt.on_sample(micros(10), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(14));
     }
@@ -277,18 +285,18 @@ mod tests {
     #[test]
     fn no_sample_makes_the_timeout_exceed_its_maximum() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(Duration::MAX, at(0));
+        rtt.on_sample(Duration::MAX.into(), at(0));
         assert_eq!(rtt.rto_base(), RtoConfig::LINUX.max);
-        rtt.on_sample(Duration::ZERO, at(1));
+        rtt.on_sample(Micros::ZERO, at(1));
         assert!(rtt.srtt() > Some(Duration::ZERO));
     }
 
     #[test]
     fn a_steady_round_trip_is_met_exactly() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(ms(500), at(0));
+        rtt.on_sample(micros(500), at(0));
         for sample in 0..300 {
-            rtt.on_sample(Duration::from_micros(12_345), at(sample));
+            rtt.on_sample(Micros(12_345), at(sample));
         }
         let error = rtt.srtt().map(|srtt| srtt.abs_diff(Duration::from_micros(12_345)));
         assert!(error <= Some(Duration::from_micros(8)), "{error:?}");
@@ -301,7 +309,7 @@ mod tests {
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
         rtt.trust_prior();
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(300), None));
-        rtt.on_sample(ms(108), at(0));
+        rtt.on_sample(micros(108), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.samples()), (Some(ms(101)), Some(ms(5)), 1));
     }
 
@@ -309,25 +317,25 @@ mod tests {
     fn what_is_remembered_of_a_path_that_has_changed_is_forgotten() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.recall(ms(100), ms(4));
-        rtt.on_sample(ms(300), at(0));
+        rtt.on_sample(micros(300), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(300)), Some(ms(150))));
     }
 
     #[test]
     fn the_minimum_forgets_what_is_older_than_five_minutes() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(ms(10), at(0));
+        rtt.on_sample(micros(10), at(0));
         for second in 1..=200 {
-            rtt.on_sample(ms(50), at(second * 1000));
+            rtt.on_sample(micros(50), at(second * 1000));
             assert_eq!(rtt.min_rtt(), Some(ms(10)), "after {second} s");
         }
         for second in 201..=301 {
-            rtt.on_sample(ms(50), at(second * 1000));
+            rtt.on_sample(micros(50), at(second * 1000));
         }
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
-        rtt.on_sample(ms(20), at(302_000));
+        rtt.on_sample(micros(20), at(302_000));
         assert_eq!(rtt.min_rtt(), Some(ms(20)), "a smaller one counts at once");
-        rtt.on_sample(ms(90), at(100_000_000));
+        rtt.on_sample(micros(90), at(100_000_000));
         assert_eq!(rtt.min_rtt(), Some(ms(90)), "after a long silence the past is gone");
     }
 }

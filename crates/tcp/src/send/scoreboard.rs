@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::outcome::{AckOutcome, Delivered, Dsack, DsackOf, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 mod lost;
 mod sent_twice;
@@ -75,7 +75,7 @@ pub(crate) struct AckInfo {
     /// MAX.SND.WND, bytes.
     pub(crate) max_snd_wnd: u32,
     /// Time since the segment was sent whose timestamp is echoed, if timestamps are in use.
-    pub(crate) ts_echo_rtt: Option<Duration>,
+    pub(crate) ts_echo_rtt: Option<Micros>,
 }
 
 /// The records of what is outstanding.
@@ -697,10 +697,10 @@ impl Record {
 impl Sample {
     /// The sample that Karn's rule leaves: from what was cumulatively acknowledged unless some of it
     /// was sent twice, else from what SACK reports, else from the timestamps.
-    fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Duration> {
+    fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Micros> {
         let cumulative = self.cumulative.filter(|_| !self.retransmitted);
         match cumulative.or(self.selective) {
-            Some(sent_at) => Some(info.now.saturating_since(sent_at)),
+            Some(sent_at) => Some(Micros::between(sent_at, info.now)),
             None => info.ts_echo_rtt.filter(|_| advanced),
         }
     }
