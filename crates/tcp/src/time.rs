@@ -83,3 +83,23 @@ impl Add<Micros> for Instant {
         Instant::from_micros(self.as_micros().saturating_add(span.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_whole_microseconds_and_saturate() {
+        let (early, late) = (Instant::from_millis(1), Instant::from_micros(2500));
+        assert_eq!(
+            (Micros::between(early, late), Micros::between(late, early)),
+            (Micros(1500), Micros::ZERO)
+        );
+        assert_eq!(early + Micros(1500), late);
+        assert_eq!(late + Micros(u64::MAX), Instant::from_micros(u64::MAX));
+        assert_eq!(Micros::from(Duration::from_nanos(1999)), Micros(1));
+        assert_eq!(Micros::from(Duration::MAX), Micros(u64::MAX));
+        assert_eq!(Duration::from(Micros::from_millis(7)), Duration::from_millis(7));
+        assert_eq!((Micros(u64::MAX) * 2 + Micros(1), Micros(7) / 2), (Micros(u64::MAX), Micros(3)));
+    }
+}
