@@ -11,7 +11,7 @@ use brisk_wire::{Ecn, Flags, Options, SeqNum};
 
 use crate::mechanism::ParityPlan;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Why a segment was sent. The room table ([`Room::permits`]) and the scoreboard judge by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -145,10 +145,10 @@ pub struct AckOutcome {
     /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.
     pub undelivered_before: u32,
     /// A round-trip sample that obeys Karn's rule, if this acknowledgement brings one.
-    pub rtt: Option<Duration>,
+    pub rtt: Option<Micros>,
     /// The time since the segment was sent whose timestamp the acknowledgement echoes, in ticks of the
     /// timestamp clock; `None` without timestamps. Tells an original from its retransmission.
-    pub echoed_rtt: Option<Duration>,
+    pub echoed_rtt: Option<Micros>,
     /// A DSACK block, if the acknowledgement carried one.
     pub dsack: Option<Dsack>,
     /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data

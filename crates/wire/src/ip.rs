@@ -339,6 +339,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
 }
 
 /// The sum of an IPv4 header, nearly always one without options.
+#[inline]
 fn sum_of_v4(header: &[u8]) -> Sum {
     match header.as_chunks::<4>().0.as_array::<5>() {
         Some(words) => Sum::of_words(words),

@@ -105,12 +105,14 @@ pub fn parse_with<'a>(
     check: ChecksumCheck,
     profile: &OptionProfile,
 ) -> Result<Packet<'a>, ParseError> {
-    let ip = IpHeader::parse(bytes, Strictness::Arrived)?;
+    // What was read stays where it was put: it is large.
+    let read = IpHeader::parse(bytes, Strictness::Arrived);
+    let ip = read.as_ref().map_err(|error| *error)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
     match (ip.protocol, ip.meta.src) {
-        (protocol::TCP, _) => parse_segment(&ip, payload, check, profile),
+        (protocol::TCP, _) => parse_segment(ip, payload, check, profile),
         (protocol::ICMP, IpAddr::V4(_)) | (protocol::ICMPV6, IpAddr::V6(_)) => {
-            Ok(match icmp::parse(&ip, payload)? {
+            Ok(match icmp::parse(ip, payload)? {
                 Some(error) => Packet::Icmp(error),
                 None => Packet::Other { ip: ip.meta, protocol: ip.protocol, payload },
             })

@@ -96,8 +96,8 @@ impl Sub<Instant> for Instant {
     }
 }
 
-/// Whole microseconds of `span`; a fraction is cut off.
-fn micros(span: Duration) -> u64 {
+/// Whole microseconds of `span`; a fraction is cut off. Saturates.
+pub fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(span.subsec_micros()))
 }
 

@@ -128,7 +128,7 @@ impl Cubic {
             return;
         }
         // Sections 4.4 and 4.5: towards what the curve gives one round trip from now, at most by half.
-        let rtt = acked.srtt.or(acked.rtt).unwrap_or(Duration::ZERO);
+        let rtt = acked.srtt.or(acked.rtt.map(Duration::from)).unwrap_or(Duration::ZERO);
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
         let growth = epoch.carry / u64::from(cwnd);
@@ -155,12 +155,11 @@ impl Cubic {
     /// Section 5.8: time in which the window was not the limit does not count for t, nor does a pause
     /// of more than a round trip, in which nothing was in flight.
     fn skip_unused_time(&mut self, acked: &Acked) {
-        let since = acked.now.saturating_since(self.last_ack.unwrap_or(acked.now));
-        self.last_ack = Some(acked.now);
+        let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
+        let Some(epoch) = &mut self.curve.epoch else { return };
+        let since = acked.now.saturating_since(last_ack);
         let used = if acked.cwnd_limited { acked.srtt.unwrap_or(since) } else { Duration::ZERO };
-        if let Some(epoch) = &mut self.curve.epoch {
-            epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
-        }
+        epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
     /// Sections 4.6 and 4.7.
@@ -321,7 +320,7 @@ mod tests {
             Acked {
                 now: self.now,
                 bytes,
-                rtt: Some(rtt),
+                rtt: Some(rtt.into()),
                 srtt: Some(rtt),
                 min_rtt: Some(rtt),
                 una: self.una,

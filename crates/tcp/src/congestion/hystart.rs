@@ -6,14 +6,14 @@
 
 use brisk_wire::SeqNum;
 
-use crate::time::Duration;
+use crate::time::Micros;
 
 /// MIN_RTT_THRESH.
-const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
+const MIN_RTT_THRESH: Micros = Micros::from_millis(4);
 /// MAX_RTT_THRESH.
-const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
+const MAX_RTT_THRESH: Micros = Micros::from_millis(16);
 /// MIN_RTT_DIVISOR.
-const MIN_RTT_DIVISOR: u32 = 8;
+const MIN_RTT_DIVISOR: u64 = 8;
 /// N_RTT_SAMPLE.
 const N_RTT_SAMPLE: u32 = 8;
 /// CSS_GROWTH_DIVISOR.
@@ -29,7 +29,7 @@ pub enum Phase {
     /// Conservative slow start.
     Conservative {
         /// Minimum round-trip time of the round in which it was entered.
-        baseline: Duration,
+        baseline: Micros,
         /// Rounds completed in it.
         rounds: u32,
     },
@@ -44,9 +44,9 @@ pub struct HyStart {
     /// windowEnd: SND.NXT when the round began.
     window_end: Option<SeqNum>,
     /// lastRoundMinRTT.
-    last_round_min: Option<Duration>,
+    last_round_min: Option<Micros>,
     /// currentRoundMinRTT.
-    current_round_min: Option<Duration>,
+    current_round_min: Option<Micros>,
     /// rttSampleCount.
     samples: u32,
 }
@@ -84,7 +84,7 @@ impl HyStart {
     }
 
     /// An acknowledgement in slow start; returns the phase after it.
-    pub fn on_ack(&mut self, rtt: Option<Duration>, una: SeqNum, nxt: SeqNum) -> Phase {
+    pub fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> Phase {
         let window_end = *self.window_end.get_or_insert(nxt);
         if let Some(rtt) = rtt {
             self.current_round_min = Some(self.current_round_min.map_or(rtt, |min| min.min(rtt)));
@@ -126,15 +126,15 @@ impl HyStart {
 }
 
 /// RttThresh: an eighth of the round-trip time, within 4 and 16 ms.
-fn rtt_thresh(last_round_min: Duration) -> Duration {
-    (last_round_min / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH)
+fn rtt_thresh(last_round_min: Micros) -> Micros {
+    Micros(last_round_min.0.div_ceil(MIN_RTT_DIVISOR)).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
+    const MS: Micros = Micros::from_millis(1);
 
     /// Rounds of ten segments of one sequence number each; the next ten leave with the last
     /// acknowledgement.
@@ -151,7 +151,7 @@ mod tests {
             Rounds { hystart: HyStart::new(), una: SeqNum(0), nxt: SeqNum(Self::PER_ROUND) }
         }
 
-        fn ack(&mut self, rtt: Option<Duration>) -> Phase {
+        fn ack(&mut self, rtt: Option<Micros>) -> Phase {
             self.una += 1;
             if self.una == self.nxt {
                 self.nxt += Self::PER_ROUND;
@@ -160,12 +160,12 @@ mod tests {
         }
 
         /// Acknowledges `count` segments with the same round-trip time.
-        fn acks(&mut self, count: u32, rtt: Duration) -> Phase {
+        fn acks(&mut self, count: u32, rtt: Micros) -> Phase {
             (0..count).map(|_| self.ack(Some(rtt))).last().unwrap_or(self.hystart.phase())
         }
     }
 
-    fn conservative(baseline: Duration, rounds: u32) -> Phase {
+    fn conservative(baseline: Micros, rounds: u32) -> Phase {
         Phase::Conservative { baseline, rounds }
     }
 
@@ -173,17 +173,17 @@ mod tests {
     /// MAX_RTT_THRESH))".
     #[test]
     fn the_threshold_is_an_eighth_within_its_bounds() {
-        assert_eq!(rtt_thresh(10 * MS), 4 * MS);
-        assert_eq!(rtt_thresh(80 * MS), 10 * MS);
-        assert_eq!(rtt_thresh(400 * MS), 16 * MS);
+        assert_eq!(rtt_thresh(MS * 10), MS * 4);
+        assert_eq!(rtt_thresh(MS * 80), MS * 10);
+        assert_eq!(rtt_thresh(MS * 400), MS * 16);
     }
 
     #[test]
     fn a_steady_round_trip_time_stays_in_slow_start() {
         let mut rounds = Rounds::new();
         for _ in 0..20 {
-            assert_eq!(rounds.acks(Rounds::PER_ROUND, 80 * MS), Phase::SlowStart);
-            assert_eq!(rounds.acks(Rounds::PER_ROUND, 89 * MS), Phase::SlowStart, "below the threshold");
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 80), Phase::SlowStart);
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 89), Phase::SlowStart, "below the threshold");
         }
         assert_eq!(rounds.hystart.growth(1_000), 1_000);
     }
@@ -193,27 +193,27 @@ mod tests {
     #[test]
     fn a_rise_over_a_round_enters_conservative_slow_start() {
         let mut rounds = Rounds::new();
-        rounds.acks(Rounds::PER_ROUND, 80 * MS);
-        assert_eq!(rounds.acks(7, 90 * MS), Phase::SlowStart, "seven samples do not tell");
-        assert_eq!(rounds.acks(1, 90 * MS), conservative(90 * MS, 0));
+        rounds.acks(Rounds::PER_ROUND, MS * 80);
+        assert_eq!(rounds.acks(7, MS * 90), Phase::SlowStart, "seven samples do not tell");
+        assert_eq!(rounds.acks(1, MS * 90), conservative(MS * 90, 0));
         assert_eq!(rounds.hystart.growth(1_000), 250, "CSS_GROWTH_DIVISOR");
     }
 
     #[test]
     fn one_low_sample_in_the_round_keeps_slow_start() {
         let mut rounds = Rounds::new();
-        rounds.acks(Rounds::PER_ROUND, 80 * MS);
-        rounds.acks(1, 81 * MS);
-        assert_eq!(rounds.acks(9, 200 * MS), Phase::SlowStart);
+        rounds.acks(Rounds::PER_ROUND, MS * 80);
+        rounds.acks(1, MS * 81);
+        assert_eq!(rounds.acks(9, MS * 200), Phase::SlowStart);
     }
 
     #[test]
     fn acknowledgements_without_a_sample_do_not_count() {
         let mut rounds = Rounds::new();
-        rounds.acks(Rounds::PER_ROUND, 80 * MS);
-        rounds.acks(7, 90 * MS);
+        rounds.acks(Rounds::PER_ROUND, MS * 80);
+        rounds.acks(7, MS * 90);
         assert_eq!(rounds.ack(None), Phase::SlowStart);
-        assert_eq!(rounds.acks(1, 90 * MS), conservative(90 * MS, 0));
+        assert_eq!(rounds.acks(1, MS * 90), conservative(MS * 90, 0));
     }
 
     /// "If the transition into CSS happens in the middle of a round, that partial round counts toward
@@ -221,12 +221,12 @@ mod tests {
     #[test]
     fn conservative_slow_start_ends_after_five_rounds() {
         let mut rounds = Rounds::new();
-        rounds.acks(Rounds::PER_ROUND, 80 * MS);
+        rounds.acks(Rounds::PER_ROUND, MS * 80);
         for round in 1..CSS_ROUNDS {
-            assert_eq!(rounds.acks(Rounds::PER_ROUND, 95 * MS), conservative(95 * MS, round));
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 95), conservative(MS * 95, round));
         }
-        assert_eq!(rounds.acks(Rounds::PER_ROUND - 1, 95 * MS), conservative(95 * MS, CSS_ROUNDS - 1));
-        assert_eq!(rounds.acks(1, 95 * MS), Phase::Done);
+        assert_eq!(rounds.acks(Rounds::PER_ROUND - 1, MS * 95), conservative(MS * 95, CSS_ROUNDS - 1));
+        assert_eq!(rounds.acks(1, MS * 95), Phase::Done);
         assert_eq!(rounds.hystart.growth(1_000), 0);
     }
 
@@ -235,11 +235,11 @@ mod tests {
     #[test]
     fn a_round_trip_time_that_falls_back_resumes_slow_start() {
         let mut rounds = Rounds::new();
-        rounds.acks(Rounds::PER_ROUND, 80 * MS);
-        rounds.acks(Rounds::PER_ROUND, 95 * MS);
-        assert_eq!(rounds.acks(7, 94 * MS), conservative(95 * MS, 1));
-        assert_eq!(rounds.acks(1, 94 * MS), Phase::SlowStart);
-        rounds.acks(2, 94 * MS);
-        assert_eq!(rounds.acks(8, 120 * MS), conservative(120 * MS, 0), "and HyStart++ goes on");
+        rounds.acks(Rounds::PER_ROUND, MS * 80);
+        rounds.acks(Rounds::PER_ROUND, MS * 95);
+        assert_eq!(rounds.acks(7, MS * 94), conservative(MS * 95, 1));
+        assert_eq!(rounds.acks(1, MS * 94), Phase::SlowStart);
+        rounds.acks(2, MS * 94);
+        assert_eq!(rounds.acks(8, MS * 120), conservative(MS * 120, 0), "and HyStart++ goes on");
     }
 }

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use core::fmt::Debug;
 
 use crate::config::CongestionAlgorithm;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 use brisk_wire::SeqNum;
 
 /// What a controller hears of an acknowledgement outside of recovery.
@@ -19,7 +19,7 @@ pub struct Acked {
     /// Bytes newly acknowledged.
     pub bytes: u32,
     /// Round-trip sample of this acknowledgement.
-    pub rtt: Option<Duration>,
+    pub rtt: Option<Micros>,
     /// Smoothed round-trip time.
     pub srtt: Option<Duration>,
     /// Windowed minimum round-trip time.

@@ -185,8 +185,11 @@ impl Connection {
     /// A packet arrived for this connection. One that a device coalesced counts as the segments that
     /// were on the wire, each with headers of its own.
     pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
-        let more = payload_len.div_ceil(segment_size.max(1)).saturating_sub(1);
-        let headers = packet_len.saturating_sub(payload_len);
-        self.counters.wire_bytes_in += (packet_len + more * headers) as u64;
+        self.counters.wire_bytes_in += packet_len as u64;
+        if payload_len > segment_size {
+            let more = payload_len.div_ceil(segment_size.max(1)) - 1;
+            let headers = packet_len.saturating_sub(payload_len);
+            self.counters.wire_bytes_in += (more * headers) as u64;
+        }
     }
 }

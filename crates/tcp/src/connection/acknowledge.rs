@@ -15,10 +15,10 @@ use crate::outcome::{
 use crate::send::rack::RackVerdict;
 use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 impl Connection {
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
@@ -93,10 +93,10 @@ impl Connection {
         self.counters.probes_spurious += u64::from(spurious);
         let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
         let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
-            let age = ack.at.saturating_since(segment.sent_at);
+            let age = Micros::between(segment.sent_at, ack.at);
             // Out of order, the echo says nothing of the segment.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
+            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least.into());
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
         });
         self.counters.repaired_by_probe += repaired.count() as u64;
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Duration> {
+    pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Micros> {
         let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
         self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
     }
@@ -135,8 +135,9 @@ impl Connection {
             self.tx.rto.reset_backoff();
             self.plan_with_rtt(rtt);
             self.watch_queue(rtt, now);
-            let srtt = self.tx.rtt.srtt().unwrap_or(rtt);
-            self.probe(Probe::RttSample { rtt, srtt });
+            if let Some(srtt) = self.tx.rtt.srtt() {
+                self.probe(Probe::RttSample { rtt: rtt.into(), srtt });
+            }
         }
         self.counters.dsacks += u64::from(ack.dsack.is_some());
         let again = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::Retransmit);
@@ -166,7 +167,9 @@ impl Connection {
         } else {
             self.detect_by_duplicates(ack)
         };
-        self.report_loss(&loss);
+        if loss.newly_lost > 0 {
+            self.report_loss(&loss);
+        }
         loss
     }
 
@@ -189,10 +192,14 @@ impl Connection {
     }
 
     pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
+        // Mostly nothing is.
+        if verdict.lost.is_empty() {
+            return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };
+        }
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
         // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
         // congestion: its data is sent again in segments of the proven size.
-        if let Some(probe) = self.tx.mtu.probe_in_flight().filter(|_| !verdict.lost.is_empty()) {
+        if let Some(probe) = self.tx.mtu.probe_in_flight() {
             if verdict.lost.iter().all(|range| probe.covers(range)) {
                 self.tx.mtu.on_probe_lost(now);
                 self.tx.scoreboard.resplit(self.tx.mss());

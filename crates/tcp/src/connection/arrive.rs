@@ -257,7 +257,7 @@ impl Connection {
             if !segment.payload.is_empty()
                 && let Some(rtt) = self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
             {
-                self.rx.window.on_rtt(rtt);
+                self.rx.window.on_rtt(rtt.into());
             }
         }
     }

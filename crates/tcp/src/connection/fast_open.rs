@@ -681,7 +681,7 @@ impl Connection {
             return;
         }
         let since_last = now.saturating_since(syn_ack.sent_at);
-        let echoed = self.echo_rtt(segment, now);
+        let echoed = self.echo_rtt(segment, now).map(Duration::from);
         // Both ends of the time are rounded to the ticks of the clock.
         let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
         let board = &mut self.tx.scoreboard;

@@ -300,9 +300,9 @@ impl Connection {
 
     /// What the flags of an acceptable segment say.
     pub(crate) fn read_gentle_signals(&mut self, segment: &Arrived<'_>, now: Instant) -> News {
+        let Some(active) = &mut self.gentle.active else { return News::default() };
         let rto = self.tx.rto.current(self.tx.rtt.rto_base());
         let srtt = self.tx.rtt.srtt();
-        let Some(active) = &mut self.gentle.active else { return News::default() };
         let expected = active.expects_reports(rto, now);
         let news = active.signals.on_segment(segment, expected, srtt, now);
         let reports = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0)

@@ -21,7 +21,7 @@ use crate::outcome::{
     AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
 };
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Payload that every data segment gives up, beyond timestamps, so that a parity segment of the same
 /// payload fits the same packet: the longest option of its profile, padded.
@@ -191,10 +191,10 @@ impl Connection {
     }
 
     /// A round-trip sample was taken.
-    pub(crate) fn watch_queue(&mut self, rtt: Duration, now: Instant) {
+    pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if let Some(tx) = self.parity_tx() {
-            tx.queue.on_sample(rtt, una, nxt, now);
+            tx.queue.on_sample(rtt.into(), una, nxt, now);
         }
     }
 
@@ -377,6 +377,9 @@ impl Connection {
         reported: Option<SeqNum>,
         now: Instant,
     ) {
+        if self.gentle.active.is_none() {
+            return;
+        }
         ack.reports_repair = news.reported;
         if news.repaired {
             ack.withhold_times();

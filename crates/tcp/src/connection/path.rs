@@ -159,7 +159,7 @@ impl Connection {
         // guesses and count as little.
         let repeated = timeouts.saturating_sub(self.syns_before_plain());
         let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
-        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
+        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since.into()) {
             return;
         }
         self.end_trust();

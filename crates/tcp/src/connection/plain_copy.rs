@@ -260,7 +260,7 @@ impl Connection {
         }
         let since = now.saturating_since(left);
         match (self.echo_rtt(syn_ack, now), opening.plan.srtt) {
-            (Some(echoed), _) => echoed <= since + TIMESTAMP_TICK,
+            (Some(echoed), _) => echoed <= (since + TIMESTAMP_TICK).into(),
             // Without timestamps: which of the two it is nearer to.
             (None, Some(srtt)) => since + left.saturating_since(self.opened) / 2 >= srtt,
             (None, None) => true,

@@ -12,7 +12,7 @@ use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::outcome::Room;
 use crate::seq_ranges::SeqRange;
-use crate::time::Duration;
+use crate::time::{Duration, Micros};
 
 /// Segments that the assumed loss of an unknown path weighs as much as.
 const PRIOR_SEGMENTS: u64 = 5;
@@ -97,9 +97,9 @@ impl Connection {
     }
 
     /// A round-trip sample was taken.
-    pub(crate) fn plan_with_rtt(&mut self, rtt: Duration) {
+    pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.planner {
-            planner.kinds.latest = Some(rtt);
+            planner.kinds.latest = Some(rtt.into());
         }
     }
 

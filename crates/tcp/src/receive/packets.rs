@@ -46,6 +46,12 @@ impl Packets {
         self.lent = packet;
     }
 
+    /// True if [`keep`](Self::keep) may keep something: mostly no packet is lent, and none was.
+    #[inline]
+    pub(super) fn may_keep(&self) -> bool {
+        self.lent.is_some() || !self.kept.is_empty()
+    }
+
     /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One short payload behind
     /// a long one is kept as a copy: the end of what was written at once, with more to come.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {

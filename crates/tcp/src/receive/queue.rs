@@ -153,9 +153,11 @@ impl RecvQueue {
         let end = start + fresh.len();
         self.reserve(end);
         let at = self.index(start);
-        let first = fresh.len().min(self.storage.len() - at);
-        self.storage[at..at + first].copy_from_slice(&fresh[..first]);
-        self.storage[..fresh.len() - first].copy_from_slice(&fresh[first..]);
+        let (first, wrapped) = fresh.split_at(fresh.len().min(self.storage.len() - at));
+        self.storage[at..at + first.len()].copy_from_slice(first);
+        if !wrapped.is_empty() {
+            self.storage[..wrapped.len()].copy_from_slice(wrapped);
+        }
         self.extent = self.extent.max(end);
         self.peak = self.peak.max(end);
         fits
@@ -168,7 +170,12 @@ impl RecvQueue {
 
     /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long part of the packet
     /// that is lent and next in order. Else nothing happens: the caller writes them.
+    #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        self.packets.may_keep() && self.keep_in_packet(offset, bytes)
+    }
+
+    fn keep_in_packet(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let may = self.extent == self.readable
             && self.retain == 0
             && offset == self.readable()
@@ -227,7 +234,9 @@ impl RecvQueue {
         let first = front.len().min(out.len());
         out[..first].copy_from_slice(&front[..first]);
         let second = back.len().min(out.len() - first);
-        out[first..first + second].copy_from_slice(&back[..second]);
+        if second > 0 {
+            out[first..first + second].copy_from_slice(&back[..second]);
+        }
         kept + first + second
     }
 

@@ -5,14 +5,14 @@
 
 use brisk_wire::{SeqNum, Timestamps as Option8};
 
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): a 1 ms clock turns its sign
 /// bit over in 24.8 days.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// One tick of the timestamp clock.
-const TICK: Duration = Duration::from_millis(1);
+const TICK: Micros = Micros::from_millis(1);
 
 /// What PAWS says of a segment (RFC 7323 section 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ impl Timestamps {
 
     /// TSval at `now`.
     pub(crate) fn value(&self, now: Instant) -> u32 {
-        ((now.as_micros() / TICK.as_micros() as u64) as u32).wrapping_add(self.offset)
+        ((now.as_micros() / TICK.0) as u32).wrapping_add(self.offset)
     }
 
     /// TS.Recent, 0 before the first segment: the TSecr to send.
@@ -98,10 +98,10 @@ impl Timestamps {
 
     /// The round-trip time that an echoed TSecr measures, in whole ticks and at least one; `None` if
     /// it is not an echo of a timestamp sent since `oldest`.
-    pub(crate) fn rtt(&self, echo: u32, oldest: Instant, now: Instant) -> Option<Duration> {
+    pub(crate) fn rtt(&self, echo: u32, oldest: Instant, now: Instant) -> Option<Micros> {
         let ticks = self.value(now).wrapping_sub(echo);
         let age = self.value(now).wrapping_sub(self.value(oldest));
-        (ticks <= age).then(|| TICK * ticks.max(1))
+        (ticks <= age).then(|| TICK * u64::from(ticks.max(1)))
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     fn an_echo_measures_the_round_trip() {
         let timestamps = Timestamps::new(u32::MAX - 1_020);
         let sent = timestamps.value(after(10));
-        assert_eq!(timestamps.rtt(sent, START, after(60)), Some(Duration::from_millis(50)), "over the wrap");
+        assert_eq!(timestamps.rtt(sent, START, after(60)), Some(Micros::from_millis(50)), "over the wrap");
         assert_eq!(timestamps.rtt(sent, START, after(10)), Some(TICK), "never zero");
     }
 

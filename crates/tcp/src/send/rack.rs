@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use super::scoreboard::{Record, Scoreboard};
 use crate::outcome::{AckOutcome, Delivered, DsackOf};
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Recoveries for which a widened reordering window persists (RFC 8985 section 6.2 step 4).
 const REO_WND_PERSIST: u32 = 16;
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 /// Ranges of lost data, ascending in sequence space.
 pub(crate) type LostRanges = SmallVec<[SeqRange; 4]>;
@@ -28,7 +28,7 @@ pub(crate) struct RackVerdict {
     /// Bytes of `lost` that were themselves retransmissions.
     pub(crate) lost_again: u32,
     /// After how long to look again, if some segment is only suspected.
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) timeout: Option<Micros>,
 }
 
 /// RACK state of one connection; names as in RFC 8985 section 5.2.
@@ -36,7 +36,7 @@ pub(crate) struct RackVerdict {
 pub(crate) struct Rack {
     /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known delivered.
     newest: Option<(Instant, SeqNum)>,
-    rtt: Duration,
+    rtt: Micros,
     fack: Option<SeqNum>,
     reordering_seen: bool,
     reordering: Reordering,
@@ -44,9 +44,9 @@ pub(crate) struct Rack {
     reo_wnd_persist: u32,
     dsack_round: Option<SeqNum>,
     in_recovery: bool,
-    min_rtt: Duration,
-    srtt: Duration,
-    granularity: Duration,
+    min_rtt: Micros,
+    srtt: Micros,
+    granularity: Micros,
     dup_thresh: u32,
     deadline: Option<Instant>,
     #[serde(skip)]
@@ -85,17 +85,17 @@ impl Holds {
 }
 
 /// Least time that the answer to parity may be later than a round trip.
-const HOLD_SLACK: Duration = Duration::from_millis(1);
+const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {
     /// RACK before the first delivery. `granularity`: that of the driver's clock; the reordering timer
     /// is never set to less. `dup_thresh`: segments above a hole that end the wait for it.
     pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
-            granularity,
+            granularity: granularity.into(),
             dup_thresh,
             newest: None,
-            rtt: Duration::ZERO,
+            rtt: Micros::ZERO,
             fack: None,
             reordering_seen: false,
             reordering: Reordering::default(),
@@ -103,8 +103,8 @@ impl Rack {
             reo_wnd_persist: REO_WND_PERSIST,
             dsack_round: None,
             in_recovery: false,
-            min_rtt: Duration::ZERO,
-            srtt: Duration::ZERO,
+            min_rtt: Micros::ZERO,
+            srtt: Micros::ZERO,
             deadline: None,
             holds: Holds::default(),
         }
@@ -131,8 +131,8 @@ impl Rack {
         now: Instant,
     ) {
         self.in_recovery = in_recovery;
-        self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
-        self.srtt = srtt.unwrap_or(self.srtt);
+        self.min_rtt = min_rtt.map_or(self.min_rtt, Micros::from);
+        self.srtt = srtt.map_or(self.srtt, Micros::from);
         let mut overtaken = 0;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
@@ -155,11 +155,11 @@ impl Rack {
     fn take_delivery(
         &mut self,
         segment: &Delivered,
-        echoed_rtt: Option<Duration>,
+        echoed_rtt: Option<Micros>,
         repaired: bool,
         now: Instant,
     ) {
-        let rtt = now.saturating_since(segment.sent_at);
+        let rtt = Micros::between(segment.sent_at, now);
         if segment.retransmitted {
             // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the
             // original was delivered, and says nothing about the retransmission.
@@ -217,7 +217,7 @@ impl Rack {
         };
         let reo_wnd = self.reo_wnd(board.sacked_segments());
         let wait = self.rtt + reo_wnd;
-        let holds = self.holds.full || reo_wnd > Duration::ZERO;
+        let holds = self.holds.full || reo_wnd > Micros::ZERO;
         let answer = self.rtt + HOLD_SLACK.max(self.srtt / 16);
         let mut judge = |record: &Record| {
             let held = self.holds.parity_at(record).filter(|_| holds).map(|at| at + answer);
@@ -225,7 +225,7 @@ impl Rack {
             if due <= now {
                 verdict.add(record);
             } else {
-                let remaining = due.saturating_since(now);
+                let remaining = Micros::between(now, due);
                 verdict.timeout = Some(verdict.timeout.map_or(remaining, |longest| longest.max(remaining)));
             }
         };
@@ -286,11 +286,11 @@ impl Rack {
     }
 
     /// RACK_update_reo_wnd of RFC 8985 step 4. `segs_sacked`: segments that SACK reports.
-    pub(crate) fn reo_wnd(&self, segs_sacked: u32) -> Duration {
+    pub(crate) fn reo_wnd(&self, segs_sacked: u32) -> Micros {
         if !self.reordering_seen && (self.in_recovery || segs_sacked >= self.dup_thresh) {
-            return Duration::ZERO;
+            return Micros::ZERO;
         }
-        (self.min_rtt.saturating_mul(self.reo_wnd_mult) / 4).min(self.srtt)
+        (self.min_rtt * u64::from(self.reo_wnd_mult) / 4).min(self.srtt)
     }
 
     /// True once a segment arrived after one that was sent later.
@@ -305,7 +305,7 @@ impl Rack {
 
     /// RACK.rtt: the round trip of the most recent delivery.
     #[cfg(test)]
-    pub(crate) fn rtt(&self) -> Duration {
+    pub(crate) fn rtt(&self) -> Micros {
         self.rtt
     }
 }
@@ -408,7 +408,7 @@ mod tests {
                 window_changed: false,
                 len: 0,
                 max_snd_wnd: 1 << 20,
-                ts_echo_rtt: echo.map(Duration::from_millis),
+                ts_echo_rtt: echo.map(Micros::from_millis),
             };
             let outcome = self.board.on_ack(SeqNum(ack * MSS), &blocks, info);
             let (una, nxt) = (self.board.una(), self.board.nxt());
@@ -437,7 +437,7 @@ mod tests {
         let mut sender = Sender::new(3);
         let verdict = sender.ack(0, &[(1, 2)], 41);
         assert!(verdict.lost.is_empty());
-        assert_eq!(verdict.timeout, Some(Duration::from_millis(9)), "0 + 40 + 10 - 41");
+        assert_eq!(verdict.timeout, Some(Micros::from_millis(9)), "0 + 40 + 10 - 41");
         assert_eq!(sender.rack.next_timeout(), Some(at(50)));
         let verdict = sender.rack.on_timeout(&sender.board, at(50));
         assert_eq!(verdict.lost[..], [range(0, 1)]);
@@ -494,7 +494,7 @@ mod tests {
         assert!(!sender.rack.reordering_seen());
         sender.ack(2, &[], 42);
         assert!(sender.rack.reordering_seen());
-        assert_eq!(sender.rack.reo_wnd(3), RTT / 4);
+        assert_eq!(sender.rack.reo_wnd(3), Micros::from(RTT) / 4);
         sender.ack(2, &[(3, 6)], 46);
         assert!(sender.lost().is_empty(), "three SACKs no longer suffice");
     }
@@ -531,11 +531,11 @@ mod tests {
             sender.ack_echoing(1, &[], millis, echo);
             sender.rack.rtt()
         };
-        let before = Duration::from_millis(40);
+        let before = Micros::from_millis(40);
         assert_eq!(spurious(60, None), before, "17 ms is less than any round trip before");
         assert_eq!(spurious(99, Some(99)), before, "the echo is of the original");
-        assert_eq!(spurious(99, Some(56)), Duration::from_millis(56));
-        assert_eq!(spurious(99, None), Duration::from_millis(56));
+        assert_eq!(spurious(99, Some(56)), Micros::from_millis(56));
+        assert_eq!(spurious(99, None), Micros::from_millis(56));
     }
 
     #[test]
@@ -548,11 +548,11 @@ mod tests {
         sender.ack(4, &[], 50);
         sender.ack(4, &[(2, 3)], 51);
         sender.ack(4, &[(3, 4)], 52);
-        assert_eq!(sender.rack.reo_wnd(0), RTT / 2, "two reports in one round count once");
+        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 2, "two reports in one round count once");
         for _ in 0..16 {
             sender.rack.on_recovery_exit();
         }
-        assert_eq!(sender.rack.reo_wnd(0), RTT / 4, "after 16 recoveries it is back");
+        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 4, "after 16 recoveries it is back");
     }
 
     #[test]
@@ -564,7 +564,7 @@ mod tests {
         sender.send(Origin::Duplicate, 2, 3, 44);
         sender.ack(3, &[], 50);
         sender.ack(3, &[(2, 3)], 51);
-        assert_eq!(sender.rack.reo_wnd(0), RTT / 4);
+        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 4);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use brisk_wire::SeqNum;
 use crate::event::UndoCause;
 use crate::outcome::{AckOutcome, CongestionState, DsackOf, Episode, LossOutcome, Origin, Sent};
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 /// Recovery state of one connection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -140,7 +140,7 @@ impl Recovery {
         if let (true, Some(echoed), Some((first, range))) =
             (ack.advanced > 0, ack.echoed_rtt, self.first_retransmit)
             && range.contains(ack.una_before)
-            && echoed > ack.at.saturating_since(first) + TIMESTAMP_TICK
+            && echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK
         {
             return Some(UndoCause::Eifel);
         }
@@ -573,7 +573,7 @@ mod tests {
         // RFC 3522 section 3.2 step 4: "If the value of the Timestamp Echo Reply field of the
         // acceptable ACK's Timestamps option is smaller than the value of RetransmitTS, then [...]"
         // the retransmission was needless. Sent again at 100 ms, acknowledged at 200 ms.
-        let echo = |millis| Some(Duration::from_millis(millis));
+        let echo = |millis| Some(Micros::from_millis(millis));
         let mut recovery = in_recovery();
         assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(100), ..ack(1000, 3000) }), None);
         assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(101), ..ack(1000, 3000) }), None);

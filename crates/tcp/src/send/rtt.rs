@@ -2,21 +2,25 @@
 //! windowed minimum that RACK scales its reordering window by (RFC 8985 section 6.1).
 
 use crate::config::RtoConfig;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s.
-const MIN_RTT_SLOT: Duration = Duration::from_secs(100);
+const MIN_RTT_SLOT: Micros = Micros::from_millis(100_000);
 /// Largest sample that is believed. Beyond it the arithmetic is of no use to anybody.
-const MAX_SAMPLE: Duration = Duration::from_secs(3600);
+const MAX_SAMPLE: Micros = Micros::from_millis(3_600_000);
+/// Least one: what is measured takes some time, and nothing may be divided by none.
+const MIN_SAMPLE: Micros = Micros(1);
 
-/// Round-trip time estimator of one connection.
+/// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked often as it was
+/// worked out with the last sample.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RttEstimator {
-    config: RtoConfig,
+    bounds: Bounds,
     granularity: Duration,
     /// What an earlier connection over the path knew: SRTT and RTTVAR.
-    prior: Option<(Duration, Duration)>,
-    latest: Option<Duration>,
+    prior: Option<(Micros, Micros)>,
+    /// The smoothed time, once there is a sample.
+    srtt: Option<Duration>,
     samples: u32,
     /// Eight times the smoothed time in microseconds, so that the division by 8 loses nothing.
     srtt8: u64,
@@ -27,14 +31,36 @@ pub(crate) struct RttEstimator {
     minimum: WindowedMin,
 }
 
+/// What the timeout is kept within.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Bounds {
+    /// Least variance term: `max(G, var_floor)`.
+    variance: Micros,
+    min: Micros,
+    max: Micros,
+}
+
+impl Bounds {
+    fn new(config: &RtoConfig, granularity: Duration) -> Self {
+        let variance = config.var_floor.max(granularity).into();
+        Bounds { variance, min: config.min.into(), max: config.max.into() }
+    }
+
+    /// The timeout that follows from SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
+    fn timeout(&self, srtt: Micros, four_rttvar: Micros) -> Duration {
+        let timeout = srtt + four_rttvar.max(self.variance);
+        timeout.max(self.min).min(self.max).into()
+    }
+}
+
 impl RttEstimator {
     /// An estimator without a sample. `granularity` is G of RFC 6298.
     pub(crate) fn new(config: &RtoConfig, granularity: Duration) -> Self {
         RttEstimator {
-            config: *config,
+            bounds: Bounds::new(config, granularity),
             granularity,
             prior: None,
-            latest: None,
+            srtt: None,
             samples: 0,
             srtt8: 0,
             rttvar4: 0,
@@ -44,14 +70,14 @@ impl RttEstimator {
     }
 
     /// Takes a sample that obeys Karn's rule.
-    pub(crate) fn on_sample(&mut self, rtt: Duration, now: Instant) {
-        let rtt = rtt.clamp(Duration::from_micros(1), MAX_SAMPLE);
-        let sample = rtt.as_micros() as u64;
-        if self.latest.is_none() {
-            self.begin(rtt);
+    pub(crate) fn on_sample(&mut self, rtt: Micros, now: Instant) {
+        let rtt = rtt.clamp(MIN_SAMPLE, MAX_SAMPLE);
+        let Micros(sample) = rtt;
+        if self.srtt.is_none() {
+            self.begin(sample);
         }
         self.samples = self.samples.saturating_add(1);
-        if self.latest.is_none() && self.srtt8 == 0 {
+        if self.srtt.is_none() && self.srtt8 == 0 {
             // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2"
             self.srtt8 = sample * 8;
             self.rttvar4 = sample * 2;
@@ -62,30 +88,32 @@ impl RttEstimator {
             self.rttvar4 = self.rttvar4 - self.rttvar4 / 4 + error;
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
-        self.latest = Some(rtt);
-        self.rto_base =
-            self.timeout(Duration::from_micros((self.srtt8 / 8).max(1)), Duration::from_micros(self.rttvar4));
+        let srtt = Micros(self.srtt8 / 8).max(MIN_SAMPLE);
+        self.srtt = Some(srtt.into());
+        self.rto_base = self.bounds.timeout(srtt, Micros(self.rttvar4));
         self.minimum.update(rtt, now);
     }
 
     /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they
     /// ended, unless the path has become another.
     pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
-        self.prior = Some((srtt.clamp(Duration::from_micros(1), MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
+        let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
+        self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
     }
 
     /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
-            self.set_initial_rto(self.timeout(srtt, rttvar.saturating_mul(4)));
+            self.set_initial_rto(self.bounds.timeout(srtt, rttvar * 4));
         }
     }
 
-    fn begin(&mut self, first: Duration) {
-        let alike = |srtt: Duration| first >= srtt / 2 && first <= srtt * 2;
-        if let Some((srtt, rttvar)) = self.prior.filter(|(srtt, _)| alike(*srtt)) {
-            self.srtt8 = srtt.as_micros() as u64 * 8;
-            self.rttvar4 = rttvar.as_micros() as u64 * 4;
+    fn begin(&mut self, first: u64) {
+        if let Some((Micros(srtt), Micros(rttvar))) = self.prior
+            && first * 2 >= srtt
+            && first <= srtt * 2
+        {
+            (self.srtt8, self.rttvar4) = (srtt * 8, rttvar * 4);
         }
     }
 
@@ -94,25 +122,19 @@ impl RttEstimator {
         self.samples
     }
 
-    /// The last sample.
-    #[cfg(test)]
-    pub(crate) fn latest(&self) -> Option<Duration> {
-        self.latest
-    }
-
     /// SRTT; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Duration> {
-        self.latest.map(|_| Duration::from_micros((self.srtt8 / 8).max(1)))
+        self.srtt
     }
 
     /// RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Duration> {
-        self.latest.map(|_| Duration::from_micros(self.rttvar4 / 4))
+        self.srtt.map(|_| Micros(self.rttvar4 / 4).into())
     }
 
     /// The least sample of the last 300 s, as of the last sample.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
-        self.minimum.least()
+        self.minimum.least
     }
 
     /// G of RFC 6298: the granularity of the driver's clock.
@@ -129,53 +151,56 @@ impl RttEstimator {
 
     /// Changes the bounds: the timeout follows at once.
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
-        self.config = *config;
-        self.rto_base = match self.srtt() {
-            Some(srtt) => self.timeout(srtt, Duration::from_micros(self.rttvar4)),
+        self.bounds = Bounds::new(config, self.granularity);
+        self.rto_base = match self.srtt {
+            Some(srtt) => self.bounds.timeout(srtt.into(), Micros(self.rttvar4)),
             None => self.rto_base.min(config.max),
         };
-    }
-
-    /// `four_rttvar`: K*RTTVAR of RFC 6298.
-    fn timeout(&self, srtt: Duration, four_rttvar: Duration) -> Duration {
-        let variance = four_rttvar.max(self.granularity).max(self.config.var_floor);
-        (srtt + variance).max(self.config.min).min(self.config.max)
     }
 
     /// Sets the timeout that holds until the first sample. RFC 6298 5.7: after the timer of a SYN
     /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn set_initial_rto(&mut self, initial: Duration) {
-        if self.latest.is_none() {
-            self.rto_base = initial.min(self.config.max);
+        if self.srtt.is_none() {
+            self.rto_base = initial.min(self.bounds.max.into());
         }
     }
 }
 
 /// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct WindowedMin {
-    /// Minima of the current slot, the one before, and the one before that.
-    slots: [Option<Duration>; 3],
+    /// Minima of the current slot, the one before, and the one before that; [`NO_SAMPLE`] without one.
+    slots: [Micros; 3],
     slot_start: Instant,
+    /// The least of them, if there is one.
+    least: Option<Duration>,
+}
+
+/// More than any sample that is believed.
+const NO_SAMPLE: Micros = Micros(u64::MAX);
+
+impl Default for WindowedMin {
+    fn default() -> Self {
+        WindowedMin { slots: [NO_SAMPLE; 3], slot_start: Instant::ZERO, least: None }
+    }
 }
 
 impl WindowedMin {
-    fn update(&mut self, rtt: Duration, now: Instant) {
-        if self.slots.iter().all(Option::is_none) {
+    fn update(&mut self, rtt: Micros, now: Instant) {
+        if self.least.is_none() {
             self.slot_start = now;
         }
-        let elapsed = now.saturating_since(self.slot_start).as_micros() / MIN_RTT_SLOT.as_micros();
-        let passed = elapsed.min(3) as usize;
-        if passed > 0 {
+        let elapsed = Micros::between(self.slot_start, now);
+        if elapsed >= MIN_RTT_SLOT {
+            let passed = (elapsed.0 / MIN_RTT_SLOT.0).min(3) as usize;
             self.slots.rotate_right(passed % 3);
-            self.slots[..passed].fill(None);
+            self.slots[..passed].fill(NO_SAMPLE);
             self.slot_start = now;
         }
-        self.slots[0] = Some(self.slots[0].map_or(rtt, |least| least.min(rtt)));
-    }
-
-    fn least(&self) -> Option<Duration> {
-        self.slots.iter().flatten().min().copied()
+        let [current, before, earlier] = &mut self.slots;
+        *current = rtt.min(*current);
+        self.least = Some((*current).min(*before).min(*earlier).into());
     }
 }
 
@@ -187,6 +212,10 @@ mod tests {
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    fn micros(millis: u64) -> Micros {
+        Micros::from_millis(millis)
     }
 
     fn at(millis: u64) -> Instant {
@@ -202,7 +231,7 @@ mod tests {
         // RFC 6298 5.7: "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
         rtt.set_initial_rto(ms(3000));
         assert_eq!(rtt.rto_base(), ms(3000));
-        rtt.on_sample(ms(100), at(0));
+        rtt.on_sample(micros(100), at(0));
         assert_eq!(rtt.rto_base(), ms(300));
     }
 
@@ -210,7 +239,7 @@ mod tests {
     fn the_first_sample_sets_half_of_itself_as_variation() {
         // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2, RTO <- SRTT + max (G, K*RTTVAR)".
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(800), at(0));
+        rtt.on_sample(micros(800), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.rto_base()), (Some(ms(800)), Some(ms(400)), ms(2400)));
     }
 
@@ -219,10 +248,9 @@ mod tests {
         // RFC 6298 2.3, computed by hand: RTTVAR = 3/4*400 + 1/4*|800-400| = 400, SRTT = 7/8*800 +
         // 1/8*400 = 750.
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(800), at(0));
-        rtt.on_sample(ms(400), at(1));
+        rtt.on_sample(micros(800), at(0));
+        rtt.on_sample(micros(400), at(1));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(750)), Some(ms(400))));
-        assert_eq!(rtt.latest(), Some(ms(400)));
     }
 
     #[test]
@@ -230,7 +258,7 @@ mod tests {
         // The floor is on the variance term, not on the sum.
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         for sample in 0..200 {
-            rtt.on_sample(ms(100), at(sample));
+            rtt.on_sample(micros(100), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(300));
     }
@@ -240,7 +268,7 @@ mod tests {
         // RFC 6298 2.4: "Whenever RTO is computed, if it is less than 1 second, then the RTO SHOULD be
         // rounded up to 1 second."
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(ms(10), at(0));
+        rtt.on_sample(micros(10), at(0));
         assert_eq!(rtt.rto_base(), ms(1000));
     }
 
@@ -249,7 +277,7 @@ mod tests {
         let config = RtoConfig { min: ms(1), ..RtoConfig::RFC6298 };
         let mut rtt = RttEstimator::new(&config, ms(4));
         for sample in 0..200 {
-            rtt.on_sample(ms(10), at(sample));
+            rtt.on_sample(micros(10), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(14));
     }
@@ -257,18 +285,18 @@ mod tests {
     #[test]
     fn no_sample_makes_the_timeout_exceed_its_maximum() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(Duration::MAX, at(0));
+        rtt.on_sample(Duration::MAX.into(), at(0));
         assert_eq!(rtt.rto_base(), RtoConfig::LINUX.max);
-        rtt.on_sample(Duration::ZERO, at(1));
+        rtt.on_sample(Micros::ZERO, at(1));
         assert!(rtt.srtt() > Some(Duration::ZERO));
     }
 
     #[test]
     fn a_steady_round_trip_is_met_exactly() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(ms(500), at(0));
+        rtt.on_sample(micros(500), at(0));
         for sample in 0..300 {
-            rtt.on_sample(Duration::from_micros(12_345), at(sample));
+            rtt.on_sample(Micros(12_345), at(sample));
         }
         let error = rtt.srtt().map(|srtt| srtt.abs_diff(Duration::from_micros(12_345)));
         assert!(error <= Some(Duration::from_micros(8)), "{error:?}");
@@ -281,7 +309,7 @@ mod tests {
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
         rtt.trust_prior();
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(300), None));
-        rtt.on_sample(ms(108), at(0));
+        rtt.on_sample(micros(108), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.samples()), (Some(ms(101)), Some(ms(5)), 1));
     }
 
@@ -289,25 +317,25 @@ mod tests {
     fn what_is_remembered_of_a_path_that_has_changed_is_forgotten() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.recall(ms(100), ms(4));
-        rtt.on_sample(ms(300), at(0));
+        rtt.on_sample(micros(300), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(300)), Some(ms(150))));
     }
 
     #[test]
     fn the_minimum_forgets_what_is_older_than_five_minutes() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(ms(10), at(0));
+        rtt.on_sample(micros(10), at(0));
         for second in 1..=200 {
-            rtt.on_sample(ms(50), at(second * 1000));
+            rtt.on_sample(micros(50), at(second * 1000));
             assert_eq!(rtt.min_rtt(), Some(ms(10)), "after {second} s");
         }
         for second in 201..=301 {
-            rtt.on_sample(ms(50), at(second * 1000));
+            rtt.on_sample(micros(50), at(second * 1000));
         }
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
-        rtt.on_sample(ms(20), at(302_000));
+        rtt.on_sample(micros(20), at(302_000));
         assert_eq!(rtt.min_rtt(), Some(ms(20)), "a smaller one counts at once");
-        rtt.on_sample(ms(90), at(100_000_000));
+        rtt.on_sample(micros(90), at(100_000_000));
         assert_eq!(rtt.min_rtt(), Some(ms(90)), "after a long silence the past is gone");
     }
 }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::outcome::{AckOutcome, Delivered, Dsack, DsackOf, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 mod lost;
 mod sent_twice;
@@ -75,7 +75,7 @@ pub(crate) struct AckInfo {
     /// MAX.SND.WND, bytes.
     pub(crate) max_snd_wnd: u32,
     /// Time since the segment was sent whose timestamp is echoed, if timestamps are in use.
-    pub(crate) ts_echo_rtt: Option<Duration>,
+    pub(crate) ts_echo_rtt: Option<Micros>,
 }
 
 /// The records of what is outstanding.
@@ -432,7 +432,9 @@ impl Scoreboard {
             self.take_cumulative(ack, &mut outcome, &mut sample);
         }
         if self.sack {
-            self.take_blocks(sack, &info, &mut outcome, &mut sample);
+            if !sack.is_empty() {
+                self.take_blocks(sack, &info, &mut outcome, &mut sample);
+            }
             outcome.reneged = outcome.advanced > 0 && self.head().is_some_and(|head| head.sacked);
         }
         self.count_duplicate(&mut outcome);
@@ -446,14 +448,22 @@ impl Scoreboard {
     }
 
     /// Strikes out what was sent again and is no longer in flight since, from the oldest on.
+    #[inline]
     fn forget_resent(&mut self) {
+        // Mostly nothing was.
+        if self.resent.capacity() > 0 {
+            self.strike_out_resent();
+        }
+    }
+
+    fn strike_out_resent(&mut self) {
         while let Some(oldest) = self.resent.front() {
             if self.records_of(oldest).next().is_some() {
                 return;
             }
             self.resent.pop_front();
         }
-        if self.resent.capacity() > 0 && self.is_empty() {
+        if self.is_empty() {
             self.resent = VecDeque::new();
         }
     }
@@ -474,20 +484,14 @@ impl Scoreboard {
     }
 
     fn take_cumulative(&mut self, ack: SeqNum, outcome: &mut AckOutcome, sample: &mut Sample) {
-        self.cut(ack);
-        while let Some(record) = self.records.front().copied().filter(|record| record.range.end.le(ack)) {
-            self.records.pop_front();
-            if record.transmissions > 1 {
-                sample.retransmitted = true;
-            } else if !record.sacked {
-                sample.cumulative.get_or_insert(record.sent_at);
-            }
-            if record.sacked {
-                self.sacked_segments -= 1;
-            } else {
-                outcome.delivered_bytes += record.range.len();
-                outcome.delivered.push(record.delivered());
-            }
+        while let Some(record) = self.records.pop_front_if(|record| record.range.end.le(ack)) {
+            self.deliver(record, outcome, sample);
+        }
+        if let Some(head) = self.records.front_mut().filter(|head| head.range.start.lt(ack)) {
+            let (before, after) = head.split(ack);
+            *head = after;
+            self.sacked_segments += u32::from(before.sacked);
+            self.deliver(before, outcome, sample);
         }
         outcome.advanced = ack.since(self.una);
         self.una = ack;
@@ -496,6 +500,21 @@ impl Scoreboard {
         self.aside.remove_before(ack);
         if self.sacked.is_empty() {
             self.sack_splits = 0;
+        }
+    }
+
+    /// What `record` holds is acknowledged; it has left the scoreboard.
+    fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
+        if record.transmissions > 1 {
+            sample.retransmitted = true;
+        } else if !record.sacked {
+            sample.cumulative.get_or_insert(record.sent_at);
+        }
+        if record.sacked {
+            self.sacked_segments -= 1;
+        } else {
+            outcome.delivered_bytes += record.range.len();
+            outcome.delivered.push(record.delivered());
         }
     }
 
@@ -678,10 +697,10 @@ impl Record {
 impl Sample {
     /// The sample that Karn's rule leaves: from what was cumulatively acknowledged unless some of it
     /// was sent twice, else from what SACK reports, else from the timestamps.
-    fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Duration> {
+    fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Micros> {
         let cumulative = self.cumulative.filter(|_| !self.retransmitted);
         match cumulative.or(self.selective) {
-            Some(sent_at) => Some(info.now.saturating_since(sent_at)),
+            Some(sent_at) => Some(Micros::between(sent_at, info.now)),
             None => info.ts_echo_rtt.filter(|_| advanced),
         }
     }

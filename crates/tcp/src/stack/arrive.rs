@@ -13,7 +13,7 @@ use super::demux::{self, Demux, FourTuple, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::reset;
-use super::settle::{Phase, Slot};
+use super::settle::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack};
@@ -64,16 +64,20 @@ impl Stack {
         segment_size: Option<u16>,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let tuple = self.ends_of(segment)?;
+        let Segment { ip, tcp, .. } = segment;
+        let tuple = FourTuple {
+            local: SocketAddr::new(ip.dst, tcp.dst_port),
+            remote: SocketAddr::new(ip.src, tcp.src_port),
+        };
         let arrived = Arrived {
-            seq: segment.tcp.seq,
-            ack: segment.tcp.ack,
-            flags: segment.tcp.flags,
-            window: segment.tcp.window,
-            urgent: segment.tcp.urgent,
-            options: &segment.tcp.options,
+            seq: tcp.seq,
+            ack: tcp.ack,
+            flags: tcp.flags,
+            window: tcp.window,
+            urgent: tcp.urgent,
+            options: &tcp.options,
             payload: segment.payload,
-            ecn: segment.ip.ecn,
+            ecn: ip.ecn,
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
         match self.owner_of(&tuple, now) {
@@ -91,7 +95,8 @@ impl Stack {
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
-            None => match self.listener_for(tuple.local) {
+            // What leads to somebody has ends that can be ends of a connection.
+            None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
                     self.on_opened(&tuple, wire_len, &arrived);
@@ -104,6 +109,10 @@ impl Stack {
 
     /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended with that.
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
+        // A connection to itself hears nothing.
+        if tuple.is_loop() {
+            return None;
+        }
         let owner = self.owners().of(tuple);
         if let Some(Target::Connection(slot)) = owner
             && self.slots.at_index(slot).is_some_and(|slot| slot.pressed)
@@ -115,26 +124,24 @@ impl Stack {
         owner
     }
 
-    /// The four-tuple of a segment, if both ends can be the ends of a connection of this stack.
-    fn ends_of(&self, segment: &Segment<'_>) -> Result<FourTuple, Refusal> {
-        let (src, dst) = (segment.ip.src, segment.ip.dst);
-        if !self.is_local(dst) || !demux::is_unicast(dst) {
+    /// Whether both ends of a segment can be the ends of a connection of this stack.
+    fn check_ends(&self, tuple: &FourTuple) -> Result<(), Refusal> {
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        if !self.is_local(&local) || !demux::is_unicast(&local) {
             return Err(Refusal::NotOurs);
         }
-        let local = SocketAddr::new(dst, segment.tcp.dst_port);
-        let remote = SocketAddr::new(src, segment.tcp.src_port);
         // An IPv4-mapped address does not belong on the wire, and would alias an IPv4 connection.
         let is_mapped = |ip: IpAddr| ip.to_canonical() != ip;
-        let ports = local.port() != 0 && remote.port() != 0;
-        if !ports || !demux::is_unicast(src) || is_mapped(src) || is_mapped(dst) || local == remote {
+        let ports = tuple.local.port() != 0 && tuple.remote.port() != 0;
+        if !ports || !demux::is_unicast(&remote) || is_mapped(remote) || is_mapped(local) || tuple.is_loop() {
             return Err(Refusal::BadSource);
         }
-        Ok(FourTuple { local, remote })
+        Ok(())
     }
 
     /// True if the stack answers to this address.
-    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
-        self.config.any_address || self.config.addresses.contains(&ip)
+    pub(super) fn is_local(&self, ip: &IpAddr) -> bool {
+        self.config.any_address || self.config.addresses.contains(ip)
     }
 
     /// The packet that made a connection counts among those it received, and nobody has anything to add to the answer.
@@ -176,43 +183,35 @@ impl Stack {
         let connection = slot.connection.wake();
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
-        let lent = self.lent.take().filter(|packet| 2 * packet.len() <= memory_left);
-        let is_lent = lent.is_some();
+        let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
-            connection.lend_packet(lent);
+            connection.lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
             self.spares.lend(connection);
         }
         let bare;
         let taken = if no_memory {
+            connection.stop_repair(ParityOff::Memory);
             bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
             &bare
         } else {
             arrived
         };
-        self.drive(id, now, |connection, env| {
-            if no_memory {
-                connection.stop_repair(ParityOff::Memory);
-            }
-            connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env);
-            if is_lent {
-                connection.lend_packet(None);
-            }
         });
-        self.note_pressure(id);
-        if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
-    }
-
-    /// Notes whether what a connection has to send should wait for anything.
-    fn note_pressure(&mut self, id: ConnId) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        let Some(connection) = slot.connection.awake() else { return };
+        if is_lent {
+            connection.lend_packet(None);
+        }
         let pressure = connection.pressure();
+        slot.half_open = None;
         slot.pressed = pressure.presses;
+        self.settle(id, now);
         if pressure.hurries {
             self.hurry(id);
         }
+        if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
     fn on_segment_in_time_wait(

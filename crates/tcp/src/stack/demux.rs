@@ -51,6 +51,11 @@ impl FourTuple {
         u32::from(self.local.port()) << 16 | u32::from(self.remote.port())
     }
 
+    /// True if both ends are one.
+    pub(super) fn is_loop(&self) -> bool {
+        self.local.port() == self.remote.port() && self.local == self.remote
+    }
+
     /// True if both ends are of one address family.
     pub fn is_one_family(&self) -> bool {
         self.local.is_ipv4() == self.remote.is_ipv4()
@@ -98,7 +103,7 @@ pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
 }
 
 /// True for an address that one host can have.
-pub(crate) fn is_unicast(ip: IpAddr) -> bool {
+pub(crate) fn is_unicast(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
         IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
@@ -217,10 +222,19 @@ impl From<&CompactTuple> for FourTuple {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The IPv4 four-tuple that was asked for last, and its hash: a packet that opens or ends a connection has the table asked
-    /// and changed several times.
-    last: Cell<Option<(V4, u32)>>,
+    /// The IPv4 four-tuple that was asked for last: a packet that opens or ends a connection has the table asked and changed
+    /// several times, and packets of one connection come in a row.
+    last: Cell<Option<Last>>,
     entries: HashTable<Entry>,
+}
+
+/// What is known of a four-tuple.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    tuple: V4,
+    hash: u32,
+    /// Where it leads to, if it was looked up since that changed.
+    target: Option<Target>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,21 +276,39 @@ impl Demux {
     /// The half of the hash of `tuple` that is kept.
     fn hash_of(&self, tuple: &FourTuple) -> u32 {
         let Some(v4) = tuple.v4() else { return self.hash.hash_one(tuple) as u32 };
-        if let Some((_, hash)) = self.last.get().filter(|(last, _)| *last == v4) {
-            return hash;
+        self.known(v4).hash
+    }
+
+    /// What is known of an IPv4 four-tuple: its hash, and perhaps more.
+    fn known(&self, tuple: V4) -> Last {
+        if let Some(last) = self.last.get().filter(|last| last.tuple == tuple) {
+            return last;
         }
-        let hash = self.hash.of_v4(v4) as u32;
-        self.last.set(Some((v4, hash)));
-        hash
+        let new = Last { tuple, hash: self.hash.of_v4(tuple) as u32, target: None };
+        self.last.set(Some(new));
+        new
+    }
+
+    /// `tuple` was asked for last, and leads to this now: or that is not known, if `None`.
+    fn note(&self, tuple: &FourTuple, target: Option<Target>) {
+        if tuple.v4().is_some() {
+            self.last.set(self.last.get().map(|last| Last { target, ..last }));
+        }
     }
 
     /// Where `tuple` leads to. `is_of`: the tuple of this target is the one that is looked for.
     pub(crate) fn get(&self, tuple: &FourTuple, is_of: impl Fn(Target) -> bool) -> Option<Target> {
-        let sought = Entry { hash: self.hash_of(tuple), target: 0 };
-        let found = self
-            .entries
-            .find(sought.spread(), |known| known.hash == sought.hash && is_of(Target::unpack(known.target)));
-        found.map(|known| Target::unpack(known.target))
+        let known = tuple.v4().map(|v4| self.known(v4));
+        if let Some(target) = known.and_then(|known| known.target) {
+            debug_assert!(is_of(target), "it leads elsewhere");
+            return Some(target);
+        }
+        let hash = known.map_or_else(|| self.hash_of(tuple), |known| known.hash);
+        let sought = Entry { hash, target: 0 };
+        let is_sought = |known: &Entry| known.hash == hash && is_of(Target::unpack(known.target));
+        let found = self.entries.find(sought.spread(), is_sought).map(|found| Target::unpack(found.target));
+        self.note(tuple, found);
+        found
     }
 
     /// Lets `tuple` lead to `to` from now on; `from` is where it led so far.
@@ -289,6 +321,7 @@ impl Demux {
                 self.entries.insert_unique(entry.spread(), entry, Entry::spread);
             }
         }
+        self.note(tuple, None);
     }
 
     /// Forgets `tuple`, which led to `target`.
@@ -297,6 +330,7 @@ impl Demux {
         if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {
             found.remove();
         }
+        self.note(tuple, None);
     }
 }
 
@@ -321,9 +355,11 @@ mod tests {
     #[test]
     fn groups_and_nobody_are_not_unicast() {
         for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
-            assert!(!is_unicast(ip.parse().expect("valid")), "{ip}");
+            assert!(!is_unicast(&ip.parse().expect("valid")), "{ip}");
         }
-        assert!(is_unicast("10.0.0.1".parse().expect("valid")) && is_unicast("::1".parse().expect("valid")));
+        assert!(
+            is_unicast(&"10.0.0.1".parse().expect("valid")) && is_unicast(&"::1".parse().expect("valid"))
+        );
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Stack {
     ) -> Result<ListenerId, ListenError> {
         config.validate()?;
         let mut addr = demux::canonical(local);
-        if !addr.ip().is_unspecified() && !self.is_local(addr.ip()) {
+        if !addr.ip().is_unspecified() && !self.is_local(&addr.ip()) {
             return Err(ListenError::NotLocal(addr.ip()));
         }
         if addr.port() == 0 {

@@ -39,7 +39,7 @@ impl Stack {
         now: Instant,
     ) -> Result<(ConnId, usize), ConnectError> {
         let remote = demux::canonical(remote);
-        if remote.port() == 0 || !demux::is_unicast(remote.ip()) {
+        if remote.port() == 0 || !demux::is_unicast(&remote.ip()) {
             return Err(ConnectError::BadDestination(remote));
         }
         config.validate()?;
@@ -100,7 +100,7 @@ impl Stack {
     fn choose_address(&self, wanted: Option<IpAddr>, remote: SocketAddr) -> Result<IpAddr, ConnectError> {
         let same_family = |ip: &IpAddr| ip.is_ipv4() == remote.is_ipv4();
         match wanted.filter(|ip| !ip.is_unspecified()) {
-            Some(ip) if !self.is_local(ip) => Err(ConnectError::NotLocal(ip)),
+            Some(ip) if !self.is_local(&ip) => Err(ConnectError::NotLocal(ip)),
             Some(ip) if !same_family(&ip) => Err(ConnectError::NoAddress(remote)),
             Some(ip) => Ok(ip),
             None => {

@@ -179,9 +179,9 @@ fn a_duplicate_acknowledgement_is_what_rfc_5681_says() {
 fn the_round_trip_is_that_of_the_earliest_segment_acknowledged() {
     let mut board = board(4, true);
     let outcome = board.on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
-    assert_eq!(outcome.rtt, Some(Duration::from_millis(50)));
+    assert_eq!(outcome.rtt, Some(Micros::from_millis(50)));
     let outcome = board.on_ack(ISS + 2000, &blocks(&[(3000, 4000)]), info(ms(60)));
-    assert_eq!(outcome.rtt, Some(Duration::from_millis(57)), "SACK gives a sample too");
+    assert_eq!(outcome.rtt, Some(Micros::from_millis(57)), "SACK gives a sample too");
 }
 
 #[test]
@@ -196,12 +196,12 @@ fn a_retransmitted_segment_gives_no_sample_unless_timestamps_do() {
     };
     let outcome = retransmitted().on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
     assert_eq!(outcome.rtt, None);
-    let echo = AckInfo { ts_echo_rtt: Some(Duration::from_millis(10)), ..info(ms(50)) };
+    let echo = AckInfo { ts_echo_rtt: Some(Micros::from_millis(10)), ..info(ms(50)) };
     let outcome = retransmitted().on_ack(ISS + 2000, &blocks(&[]), echo);
-    assert_eq!(outcome.rtt, Some(Duration::from_millis(10)));
+    assert_eq!(outcome.rtt, Some(Micros::from_millis(10)));
     let outcome = retransmitted().on_ack(ISS, &blocks(&[]), echo);
     assert_eq!(outcome.rtt, None, "an acknowledgement of nothing new is no sample");
-    assert_eq!(outcome.echoed_rtt, Some(Duration::from_millis(10)));
+    assert_eq!(outcome.echoed_rtt, Some(Micros::from_millis(10)));
 }
 
 #[test]
