@@ -144,11 +144,13 @@ impl Connection {
             | State::TimeWait => {}
         }
         self.tx.paced = false;
-        if self.owes_failure() {
-            return Some(Choice::Ack(None));
-        }
-        if let Some(copy) = self.choose_copy(now) {
-            return Some(copy);
+        if self.gentle.active.is_some() {
+            if self.owes_failure() {
+                return Some(Choice::Ack(None));
+            }
+            if let Some(copy) = self.choose_copy(now) {
+                return Some(copy);
+            }
         }
         if self.state.sends() {
             let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
@@ -428,7 +430,7 @@ impl Connection {
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
-        let blocks = self.rx.sack.count(self.sack_room()) as u32;
+        let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());

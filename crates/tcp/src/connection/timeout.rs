@@ -289,7 +289,9 @@ impl Connection {
             return;
         }
         if !self.tx.scoreboard.is_empty() {
-            self.tx.rto.arm(now, self.timer_base());
+            if self.tx.rto.deadline().is_none() {
+                self.tx.rto.arm(now, self.timer_base());
+            }
             self.tx.window.disarm_persist();
             return;
         }
