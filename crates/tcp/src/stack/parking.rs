@@ -91,8 +91,8 @@ impl Idle {
 }
 
 impl Stack {
-    /// A connection has said that it has nothing to do. It is looked at again when it may have been idle for long
-    /// enough; meanwhile it only notes when it was touched last.
+    /// A connection has nothing to do. It is looked at again when it may have been idle for long enough; meanwhile its slot
+    /// only notes when it was touched last.
     pub(super) fn note_idle(&mut self, id: ConnId, after: Duration, now: Instant) {
         self.idle.order.push_back((now + after, id));
         self.park_early(after, now);

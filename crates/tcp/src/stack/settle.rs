@@ -89,6 +89,22 @@ pub(crate) struct Slot {
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
+/// What follows from what has happened to a connection; mostly nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Follows {
+    /// A buffer has storage with nothing in it.
+    storage: bool,
+    events: bool,
+    /// There are [`News`].
+    news: bool,
+}
+
+impl Follows {
+    fn is_any(self) -> bool {
+        self.storage | self.events | self.news
+    }
+}
+
 /// What there is to do about a connection that was touched, beside its buffers and its events; mostly nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
@@ -131,21 +147,22 @@ impl Slot {
 
     /// What it has read empty, and what was acknowledged, is kept for the next one.
     fn give_storage(&mut self, spares: &mut Spares) {
-        let connection = self.connection.wake();
-        if connection.has_drained_storage() {
-            let (received, sent) = connection.take_drained_storage();
-            spares.put(received);
-            spares.put_sent(sent);
-        }
+        let (received, sent) = self.connection.wake().take_drained_storage();
+        spares.put(received);
+        spares.put_sent(sent);
     }
 
-    /// Counts the buffers of the connection, which was touched. True if there is surely nothing else to do about it, as mostly.
-    #[inline]
-    fn is_settled(&mut self, now: Instant, all: &mut usize) -> bool {
+    /// What follows for the rest of the stack from what has happened to the connection; what its buffers hold is counted.
+    #[inline(always)]
+    fn follows(&mut self, now: Instant, all: &mut usize) -> Follows {
         // Nearly every segment fills or empties a buffer.
         self.count_memory(all);
-        let Some(connection) = self.connection.awake() else { return true };
-        !connection.has_events() && !connection.has_drained_storage() && !self.has_news(now)
+        let Some(connection) = self.connection.awake() else { return Follows::default() };
+        Follows {
+            storage: connection.has_drained_storage(),
+            events: connection.has_events(),
+            news: self.has_news(now),
+        }
     }
 
     /// True if a line of [`Slot::news`] is yes.
@@ -301,10 +318,11 @@ impl Stack {
     pub(super) fn settle(&mut self, id: ConnId, now: Instant) {
         let is_watched = self.is_watched(now);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.is_settled(now, &mut self.memory) && !is_watched {
+        let follows = slot.follows(now, &mut self.memory);
+        if !follows.is_any() && !is_watched {
             return slot.list(id, &mut self.to_transmit);
         }
-        self.pass_on(id, now);
+        self.pass_on(id, follows, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.list(id, &mut self.to_transmit);
         }
@@ -315,9 +333,10 @@ impl Stack {
     pub(super) fn settle_sent(&mut self, id: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
         let Some(slot) = self.slots.at_mut(id) else { return };
+        debug_assert!(!slot.connection.awake().is_some_and(Connection::has_events), "sending is no event");
         // What leaves stays in its buffer, and tells no application anything.
         if slot.has_news(now) || self.config.observe {
-            self.pass_on(id, now);
+            self.follow_up(id, now);
         }
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.is_listed() || !slot.connection.wake().rests(now) {
@@ -335,8 +354,9 @@ impl Stack {
     fn follow_up(&mut self, id: ConnId, now: Instant) {
         let is_watched = self.is_watched(now);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if !slot.is_settled(now, &mut self.memory) || is_watched {
-            self.pass_on(id, now);
+        let follows = slot.follows(now, &mut self.memory);
+        if follows.is_any() || is_watched {
+            self.pass_on(id, follows, now);
         }
     }
 
@@ -368,19 +388,23 @@ impl Stack {
 
     /// Does what there is to do about a connection.
     #[inline(never)]
-    fn pass_on(&mut self, id: ConnId, now: Instant) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        slot.give_storage(&mut self.spares);
-        slot.count_memory(&mut self.memory);
-        let (has_events, has_news) = (slot.connection.wake().has_events(), slot.has_news(now));
-        self.wake_memory_waiters();
+    fn pass_on(&mut self, id: ConnId, follows: Follows, now: Instant) {
+        if follows.storage
+            && let Some(slot) = self.slots.at_mut(id)
+        {
+            slot.give_storage(&mut self.spares);
+            slot.count_memory(&mut self.memory);
+        }
+        if !self.memory_waiters.is_empty() {
+            self.wake_memory_waiters();
+        }
         if self.config.observe {
             self.take_probes(id, now);
         }
-        if has_events {
+        if follows.events {
             self.take_events(id);
         }
-        if has_news {
+        if follows.news {
             self.pass_on_news(id, now);
         }
     }
