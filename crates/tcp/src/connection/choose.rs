@@ -96,7 +96,12 @@ impl Connection {
         !self.state.is_synchronized()
             || self.tx.fin_unsent()
             || !self.outbox.is_empty()
-            || self.gentle.active.is_some()
+            || self.may_send_beside_new()
+    }
+
+    /// There may be lost data to send, or what mechanisms ask.
+    fn may_send_beside_new(&self) -> bool {
+        self.gentle.active.is_some()
             || self.tx.scoreboard.has_lost()
             || self.mechanisms.iter().any(|mechanism| mechanism.asks())
     }
@@ -153,18 +158,27 @@ impl Connection {
             }
         }
         if self.state.sends() {
-            let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
-            let data = first
-                .or_else(|| self.choose_lost(now))
-                .or_else(|| self.choose_asked(now))
-                .or_else(|| self.choose_parity(now))
-                .or_else(|| self.choose_new(now, env))
-                .or_else(|| self.choose_parity_behind_burst(now));
+            let data = if self.may_send_beside_new() || self.tx.recovery.prefers_new_data() {
+                self.choose_data(now, env)
+            } else {
+                self.choose_new(now, env)
+            };
             if data.is_some() {
                 return data;
             }
         }
         self.choose_ack(now)
+    }
+
+    /// Data, for the first time or again, or parity.
+    fn choose_data(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
+        first
+            .or_else(|| self.choose_lost(now))
+            .or_else(|| self.choose_asked(now))
+            .or_else(|| self.choose_parity(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| self.choose_parity_behind_burst(now))
     }
 
     /// The first range that is declared lost.
