@@ -84,6 +84,11 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
+    /// As a new one is, in the same storage.
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+    }
+
     /// When the next one is looked at.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.order.front().map(|&(at, _)| at)
