@@ -304,8 +304,8 @@ impl PathMemory {
 
     /// Takes in what a connection tells.
     pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
-        let config = self.config;
-        let Some((_, path)) = self.paths.touch_or_insert(ends, Path::default) else { return };
+        let PathMemory { config, paths, .. } = self;
+        let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return };
         if let Some(fact) = report.doubtful_rtt {
             path.doubtful_rtt = Some(Aging { fact, until: now + config.rtt_lifetime });
         }
@@ -314,7 +314,7 @@ impl PathMemory {
             path.doubtful_rtt = None;
         }
         if let Some(window) = report.window {
-            path.on_window(window, now, &config);
+            path.on_window(window, now, config);
         }
         path.losses.add(report.losses, now, config.loss_half_life);
         path.mss = report.mss.or(path.mss);

@@ -32,15 +32,14 @@ impl Sum {
     /// families are summed as they are; [`emit`](crate::emit) refuses to write such packets.
     #[inline]
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
-        let mut words = u64::from(len.to_be()) + u64::from(u16::from(protocol).to_be());
-        for address in [src, dst] {
-            let sum = match address {
-                IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
-                IpAddr::V6(v6) => native_sum(&v6.octets()),
-            };
-            words = wide_add(words, sum);
-        }
-        Sum { words, odd: false }
+        let words = u64::from(len.to_be()) + u64::from(u16::from(protocol).to_be());
+        let addresses = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                u64::from(u32::from_ne_bytes(src.octets())) + u64::from(u32::from_ne_bytes(dst.octets()))
+            }
+            (src, dst) => wide_add(address_sum(src), address_sum(dst)),
+        };
+        Sum { words: wide_add(words, addresses), odd: false }
     }
 
     /// The sum of a header of `4 * N` bytes.
@@ -96,6 +95,13 @@ pub fn update_u16(check: u16, old: u16, new: u16) -> u16 {
 #[must_use]
 pub fn update_u32(check: u16, old: u32, new: u32) -> u16 {
     update(check, &old.to_be_bytes(), &new.to_be_bytes())
+}
+
+fn address_sum(address: IpAddr) -> u64 {
+    match address {
+        IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
+        IpAddr::V6(v6) => native_sum(&v6.octets()),
+    }
 }
 
 /// Sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.

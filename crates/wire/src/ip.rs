@@ -294,6 +294,7 @@ impl Extension {
 
 /// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked how long the
 /// whole may be and that both addresses are of one version.
+#[inline]
 pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: &mut Vec<u8>) {
     let traffic_class = meta.dscp << 2 | meta.ecn.bits();
     match (meta.src, meta.dst) {

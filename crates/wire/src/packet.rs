@@ -179,8 +179,10 @@ pub fn emit_with(
         ChecksumFill::Full => MAX_PACKET_LEN,
         ChecksumFill::Partial => MAX_SUPER_LEN,
     };
+    // At once, rather than piece by piece.
+    out.clear();
+    out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
     emit_headers_within(most, ip, tcp, len, profile, out)?;
-    out.reserve(len);
     for piece in payload {
         out.extend_from_slice(piece);
     }
@@ -209,6 +211,7 @@ pub fn emit_headers_with(
 }
 
 /// As [`emit_headers_with`], for a packet of at most `most` bytes.
+#[inline(always)]
 fn emit_headers_within(
     most: usize,
     ip: &IpMeta,
@@ -221,17 +224,26 @@ fn emit_headers_within(
     if ip.src.is_ipv4() != ip.dst.is_ipv4() {
         return Err(EmitError::MixedFamilies);
     }
+    let syn = tcp.flags.contains(Flags::SYN);
+    // Nearly every segment has these alone.
+    let stamps = tcp.options.only_timestamps().filter(|_| !syn).map(|stamps| stamps.aligned());
     let mut options = ArrayVec::<u8, { options::MAX_LEN }>::new();
-    tcp.options.emit_with(tcp.flags.contains(Flags::SYN), profile, &mut options);
-    let segment_len = tcp::MIN_HEADER_LEN + options.len() + payload_len;
+    if stamps.is_none() {
+        tcp.options.emit_with(syn, profile, &mut options);
+    }
+    let options_len = stamps.as_ref().map_or(options.len(), |stamps| stamps.len());
+    let segment_len = tcp::MIN_HEADER_LEN + options_len + payload_len;
     let len = ip.header_len() + segment_len;
     if len > most {
         return Err(EmitError::TooLong { len, most });
     }
     let check = Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment_len as u32).fold();
     ip::emit_header(ip, protocol::TCP, segment_len, out);
-    out.extend_from_slice(&tcp.fixed(options.len(), check));
-    out.extend_from_slice(&options);
+    out.extend_from_slice(&tcp.fixed(options_len, check));
+    match stamps {
+        Some(stamps) => out.extend_from_slice(&stamps),
+        None => out.extend_from_slice(&options),
+    }
     Ok(())
 }
 

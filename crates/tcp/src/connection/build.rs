@@ -202,13 +202,11 @@ impl Connection {
 
     /// The header that every segment after the SYN shares.
     fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
+        let ack = self.acknowledged();
+        let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
             timestamps: self.negotiated.timestamps.then(|| self.rx.timestamps.option(now)),
-            sack: self.rx.sack.blocks(if self.acknowledged() == self.rx.rcv_nxt() {
-                self.sack_room()
-            } else {
-                0
-            }),
+            sack: if reports { self.rx.sack.blocks(self.sack_room()) } else { SackBlocks::new() },
             fast_open: self.fast_open_option(),
             gentle: self.gentle_option(),
             ..Options::default()
@@ -217,7 +215,7 @@ impl Connection {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq,
-            ack: self.acknowledged(),
+            ack,
             flags,
             window: self.rx.advertise(),
             urgent: 0,

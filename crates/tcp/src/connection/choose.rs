@@ -96,7 +96,12 @@ impl Connection {
         !self.state.is_synchronized()
             || self.tx.fin_unsent()
             || !self.outbox.is_empty()
-            || self.gentle.active.is_some()
+            || self.may_send_beside_new()
+    }
+
+    /// There may be lost data to send, or what mechanisms ask.
+    fn may_send_beside_new(&self) -> bool {
+        self.gentle.active.is_some()
             || self.tx.scoreboard.has_lost()
             || self.mechanisms.iter().any(|mechanism| mechanism.asks())
     }
@@ -144,25 +149,36 @@ impl Connection {
             | State::TimeWait => {}
         }
         self.tx.paced = false;
-        if self.owes_failure() {
-            return Some(Choice::Ack(None));
-        }
-        if let Some(copy) = self.choose_copy(now) {
-            return Some(copy);
+        if self.gentle.active.is_some() {
+            if self.owes_failure() {
+                return Some(Choice::Ack(None));
+            }
+            if let Some(copy) = self.choose_copy(now) {
+                return Some(copy);
+            }
         }
         if self.state.sends() {
-            let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
-            let data = first
-                .or_else(|| self.choose_lost(now))
-                .or_else(|| self.choose_asked(now))
-                .or_else(|| self.choose_parity(now))
-                .or_else(|| self.choose_new(now, env))
-                .or_else(|| self.choose_parity_behind_burst(now));
+            let data = if self.may_send_beside_new() || self.tx.recovery.prefers_new_data() {
+                self.choose_data(now, env)
+            } else {
+                self.choose_new(now, env)
+            };
             if data.is_some() {
                 return data;
             }
         }
         self.choose_ack(now)
+    }
+
+    /// Data, for the first time or again, or parity.
+    fn choose_data(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
+        first
+            .or_else(|| self.choose_lost(now))
+            .or_else(|| self.choose_asked(now))
+            .or_else(|| self.choose_parity(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| self.choose_parity_behind_burst(now))
     }
 
     /// The first range that is declared lost.
@@ -428,7 +444,7 @@ impl Connection {
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
-        let blocks = self.rx.sack.count(self.sack_room()) as u32;
+        let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());

@@ -326,15 +326,13 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// True if nothing has happened that the stack around it would have to follow up but for memory and Fast Open.
+    /// True if something has happened that the stack around it has to follow up, beside events and what its buffers hold.
     #[inline]
-    pub(crate) fn is_quiet(&self, now: Instant) -> bool {
-        !self.has_events()
-            && self.closed.is_none()
-            && !self.has_drained_storage()
-            && !self.may_have_gentle_news()
-            && !self.owes_path_report(now)
-            && !self.wants_one_time_cookie()
+    pub(crate) fn has_news(&self, now: Instant) -> bool {
+        self.closed.is_some()
+            || self.may_have_gentle_news()
+            || self.owes_path_report(now)
+            || self.wants_one_time_cookie()
     }
 
     /// The events since the last call.

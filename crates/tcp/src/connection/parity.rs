@@ -129,6 +129,9 @@ impl Connection {
 
     /// Data left for the first time.
     pub(crate) fn encode(&mut self, data: &Data, copied: bool, now: Instant) {
+        if self.gentle.active.is_none() {
+            return;
+        }
         let rtt = self.parity_rtt();
         let recovering = self.tx.recovery.in_recovery();
         let urgent = self.urgent.pointer(data.range.start).is_some();

@@ -43,8 +43,8 @@ pub(crate) struct OnPath {
     known: PathFacts,
     /// Data of a remembered window is not acknowledged yet.
     on_trust: Option<Trust>,
-    /// When it last told something, and what of that must not be told twice.
-    told_at: Option<Instant>,
+    /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
+    tells_at: Option<Instant>,
     told: LossCount,
     told_mtu: MtuReport,
     /// The answer of the handshake came after its timer had fired, and not because something was lost.
@@ -237,7 +237,7 @@ impl Connection {
         if self.path.over || self.established.is_none() && self.closed.is_none() {
             return false;
         }
-        let due = self.path.told_at.is_none_or(|at| at + REPORT_INTERVAL <= now);
+        let due = self.path.tells_at.is_none_or(|at| at <= now);
         due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
     }
 
@@ -255,7 +255,7 @@ impl Connection {
             return (failed && self.is_active).then_some(told);
         }
         let mtu = self.tx.mtu.report();
-        let first = self.path.told_at.is_none();
+        let first = self.path.tells_at.is_none();
         self.sort_losses();
         let losses = self.losses();
         let report = PathReport {
@@ -267,7 +267,8 @@ impl Connection {
             mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
             handshake: first.then_some(Handshake::Completed),
         };
-        (self.path.told_at, self.path.told, self.path.told_mtu) = (Some(now), losses, mtu);
+        self.path.tells_at = Some(now + REPORT_INTERVAL);
+        (self.path.told, self.path.told_mtu) = (losses, mtu);
         Some(report)
     }
 

@@ -170,6 +170,9 @@ impl Connection {
 
     /// The data segment left. True if it is copied as it leaves, rather than by the planner's word.
     pub(crate) fn consider_copy(&mut self, data: &Data, now: Instant) -> bool {
+        if self.proactive().is_none() {
+            return false;
+        }
         let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.rto.current(self.tx.rtt.rto_base()));
         let named = self.planned_copy(&data.range);
         let Some(proactive) = self.proactive_mut() else { return false };

@@ -15,9 +15,17 @@ use crate::time::Instant;
 impl Connection {
     /// When [`Connection::on_timeout`] should be called next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let mut rto = self.tx.rto.deadline();
+        let mut of_mechanisms = None;
+        for mechanism in &self.mechanisms {
+            of_mechanisms = Instant::earlier(of_mechanisms, mechanism.next_timeout());
+            if mechanism.stands_for_rto() {
+                rto = None;
+            }
+        }
         let own = [
             self.tx.reordering_timeout(),
-            self.tx.rto.deadline().filter(|_| !self.probe_stands_for_rto()),
+            rto,
             self.plain_copy_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
@@ -29,8 +37,7 @@ impl Connection {
             self.proactive_timeout(),
             self.gentle_timeout(),
         ];
-        let own = own.into_iter().fold(None, Instant::earlier);
-        self.mechanisms.iter().map(|mechanism| mechanism.next_timeout()).fold(own, Instant::earlier)
+        own.into_iter().fold(of_mechanisms, Instant::earlier)
     }
 
     /// Does what is due at `now`. What must be sent is then waiting in
@@ -289,7 +296,9 @@ impl Connection {
             return;
         }
         if !self.tx.scoreboard.is_empty() {
-            self.tx.rto.arm(now, self.timer_base());
+            if self.tx.rto.deadline().is_none() {
+                self.tx.rto.arm(now, self.timer_base());
+            }
             self.tx.window.disarm_persist();
             return;
         }

@@ -55,6 +55,11 @@ impl SackReporter {
         self.dsack = Some(range).filter(|_| self.reports_duplicates);
     }
 
+    /// True if there is nothing to report.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.dsack.is_none() && self.recent.is_empty()
+    }
+
     /// How many [`SackReporter::blocks`] with this `room` are.
     pub(crate) fn count(&self, room: usize) -> usize {
         (usize::from(self.dsack.is_some()) + self.recent.len()).min(room.min(BLOCKS))

@@ -123,7 +123,9 @@ impl SendBytes {
         let head = first.get(range.start.min(split)..range.end.min(split));
         let tail =
             second.get(range.start.saturating_sub(split)..range.end.saturating_sub(split).min(second.len()));
-        pieces.extend([head, tail].into_iter().flatten().filter(|piece| !piece.is_empty()));
+        for piece in [head, tail].into_iter().flatten().filter(|piece| !piece.is_empty()) {
+            pieces.push(piece);
+        }
     }
 
     /// Frees the first `count` bytes, which are there.

@@ -133,13 +133,13 @@ impl<T> Slots<T> {
     /// The tenant that `key` names.
     pub(crate) fn at<K: Key>(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
-        slot.tenant.as_ref().filter(|_| slot.generation == key.generation())
+        if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }
     }
 
     /// The tenant that `key` names, to be changed.
     pub(crate) fn at_mut<K: Key>(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
-        slot.tenant.as_mut().filter(|_| slot.generation == key.generation())
+        if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
     }
 
     /// The present tenant of slot `index`.

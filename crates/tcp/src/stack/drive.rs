@@ -125,9 +125,9 @@ impl Stack {
             });
         }
         match which {
-            Which::All { payload_in_place } => {
+            Which::All { .. } => {
                 while let Some(id) = self.next_to_transmit(now) {
-                    match self.ask(id, payload_in_place, now, out) {
+                    match self.ask(id, which, now, out) {
                         Asked::Sent(transmit) => return Some(transmit),
                         Asked::Rests => self.rest(id, now),
                         Asked::Nothing => self.settle_quietly(id, now),
@@ -139,7 +139,7 @@ impl Stack {
             // Whoever is hurried is on the list of all, too, and what follows for them is found there.
             Which::Hurried => {
                 while let Some(id) = self.next_hurried(now) {
-                    match self.ask(id, false, now, out) {
+                    match self.ask(id, which, now, out) {
                         Asked::Sent(transmit) => return Some(transmit),
                         Asked::Rests => {}
                         Asked::Nothing => self.settle(id, now),
@@ -156,7 +156,7 @@ impl Stack {
     pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
         while self.early.len() < EARLY {
             let mut packet = self.answers.buffer();
-            match self.ask(id, false, now, &mut packet) {
+            match self.ask(id, Which::Hurried, now, &mut packet) {
                 Asked::Sent(transmit) => self.early.push_back((packet, transmit)),
                 Asked::Rests => return self.answers.recycle(packet),
                 Asked::Nothing => {
@@ -167,11 +167,18 @@ impl Stack {
         }
     }
 
-    /// Asks a connection for a packet.
-    fn ask(&mut self, id: ConnId, payload_in_place: bool, now: Instant, out: &mut Vec<u8>) -> Asked {
+    /// Asks a connection for a packet: one that was taken from the list of all, or that is hurried, or pressed, and stays there.
+    fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Asked {
         let partial_checksum = self.partial_checksum();
         let Some(slot) = self.slots.at_mut(id) else { return Asked::Rests };
         slot.pressed = false;
+        let payload_in_place = match which {
+            Which::All { payload_in_place } => {
+                slot.unlist();
+                payload_in_place
+            }
+            Which::Hurried => false,
+        };
         let connection = slot.connection.wake();
         if connection.rests(now) {
             return Asked::Rests;

@@ -84,6 +84,11 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
+    /// As a new one is, in the same storage.
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+    }
+
     /// When the next one is looked at.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.order.front().map(|&(at, _)| at)
@@ -91,16 +96,11 @@ impl Idle {
 }
 
 impl Stack {
-    /// A connection has said that it has nothing to send. It is looked at again when it may have been idle for long
-    /// enough; meanwhile it only notes when it was touched last.
-    pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
-        let (Some(after), Some(slot)) = (self.config.park_after, self.slots.at_mut(id)) else { return };
-        slot.touched = now;
-        if !slot.is_idle && slot.connection.awake().is_some_and(Connection::may_park) {
-            slot.is_idle = true;
-            self.idle.order.push_back((now + after, id));
-            self.park_early(after, now);
-        }
+    /// A connection has nothing to do. It is looked at again when it may have been idle for long enough; meanwhile its slot
+    /// only notes when it was touched last.
+    pub(super) fn note_idle(&mut self, id: ConnId, after: Duration, now: Instant) {
+        self.idle.order.push_back((now + after, id));
+        self.park_early(after, now);
     }
 
     /// Where there are more with nothing to do than are kept whole: looks at the oldest of them.

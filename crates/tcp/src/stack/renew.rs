@@ -13,7 +13,7 @@ use super::isn::SecretSource;
 use super::keys::Purpose;
 use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
-use super::{Allowances, Answers, Idle, Share, Stack, StackStats};
+use super::{Allowances, Answers, Share, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::error::ConfigError;
 use crate::mechanism::corrective::history::FecMemory;
@@ -48,7 +48,7 @@ impl Stack {
         half_open.clear();
         time_wait.renew(config.msl);
         deadlines.clear();
-        *idle = Idle::default();
+        idle.clear();
         spares.renew(config.max_buffer_bytes);
         let Stack { to_transmit, hurried, answers, early, events, probes, lent, memory_waiters, .. } = self;
         to_transmit.clear();

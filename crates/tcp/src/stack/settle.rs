@@ -7,6 +7,7 @@
 //! timer, and a driver asks for the next deadline only once the list is empty.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 
 use super::Stack;
 use super::challenge::AnswerLimit;
@@ -14,6 +15,7 @@ use super::conn_id::{ConnId, ListenerId};
 use super::demux::{self, CompactTuple, FourTuple, Target};
 use super::half_open::HalfOpen;
 use super::parking::Seat;
+use super::spares::Spares;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::connection::{Connection, Env, Events};
@@ -87,16 +89,30 @@ pub(crate) struct Slot {
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
-/// What there is to do about a connection that was touched; mostly nothing.
+/// What follows from what has happened to a connection; mostly nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Follows {
+    /// A buffer has storage with nothing in it.
+    storage: bool,
+    events: bool,
+    /// There are [`News`].
+    news: bool,
+}
+
+impl Follows {
+    fn is_any(self) -> bool {
+        self.storage | self.events | self.news
+    }
+}
+
+/// What there is to do about a connection that was touched, beside its buffers and its events; mostly nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct News {
-    storage: bool,
-    memory: bool,
     repair_memory: bool,
-    events: bool,
     fast_open: bool,
     gentle: bool,
     path: bool,
+    over: bool,
 }
 
 impl Slot {
@@ -105,38 +121,73 @@ impl Slot {
         self.listing != Listing::Off
     }
 
+    /// It was taken from that list.
+    pub(super) fn unlist(&mut self) {
+        self.listing = Listing::Off;
+    }
+
+    /// Puts it on that list; its deadline may have moved.
+    #[inline]
+    fn list(&mut self, id: ConnId, to_transmit: &mut VecDeque<ConnId>) {
+        if !self.is_listed() {
+            to_transmit.push_back(id);
+        }
+        self.listing = Listing::Touched;
+    }
+
     /// Counts its buffers anew among those of all connections, bytes.
     #[inline]
     fn count_memory(&mut self, all: &mut usize) {
         let held = self.connection.awake().map_or(0, Connection::memory);
-        *all = all.saturating_sub(self.memory).saturating_add(held);
-        self.memory = held;
+        if held != self.memory {
+            *all = all.saturating_sub(self.memory).saturating_add(held);
+            self.memory = held;
+        }
     }
 
-    /// True if there is surely nothing to do about the connection that was touched, as mostly: every line of [`Slot::news`] is no.
+    /// What it has read empty, and what was acknowledged, is kept for the next one.
+    fn give_storage(&mut self, spares: &mut Spares) {
+        let (received, sent) = self.connection.wake().take_drained_storage();
+        spares.put(received);
+        spares.put_sent(sent);
+    }
+
+    /// What follows for the rest of the stack from what has happened to the connection; what its buffers hold is counted.
+    #[inline(always)]
+    fn follows(&mut self, now: Instant, all: &mut usize) -> Follows {
+        // Nearly every segment fills or empties a buffer.
+        self.count_memory(all);
+        let Some(connection) = self.connection.awake() else { return Follows::default() };
+        Follows {
+            storage: connection.has_drained_storage(),
+            events: connection.has_events(),
+            news: self.has_news(now),
+        }
+    }
+
+    /// True if a line of [`Slot::news`] is yes.
     #[inline]
-    fn is_quiet(&self, now: Instant) -> bool {
-        let Some(connection) = self.connection.awake() else { return true };
+    fn has_news(&self, now: Instant) -> bool {
+        let Some(connection) = self.connection.awake() else { return false };
         debug_assert!(
             connection.close_reason().is_some() || !connection.is_done(),
             "it is over and nobody says why"
         );
-        let same = self.memory == connection.memory() && self.repair_memory == connection.repair_memory();
-        same && self.asker.is_none() && self.ticket.is_none() && connection.is_quiet(now)
+        self.asker.is_some()
+            || self.ticket.is_some()
+            || self.repair_memory != connection.repair_memory()
+            || connection.has_news(now)
     }
 
-    #[inline]
     fn news(&self, now: Instant) -> News {
         // Who was touched is awake.
         let Some(connection) = self.connection.awake() else { return News::default() };
         News {
-            storage: connection.has_drained_storage(),
-            memory: self.memory != connection.memory(),
             repair_memory: self.repair_memory != connection.repair_memory(),
-            events: connection.has_events(),
             fast_open: self.asker.is_some() || self.ticket.is_some() || connection.wants_one_time_cookie(),
             gentle: connection.may_have_gentle_news(),
             path: connection.owes_path_report(now),
+            over: connection.close_reason().is_some(),
         }
     }
 }
@@ -265,29 +316,33 @@ impl Stack {
 
     /// A connection was touched: passes on what follows, and looks whether it has something to send.
     pub(super) fn settle(&mut self, id: ConnId, now: Instant) {
-        self.follow_up(id, now);
-        self.list(id);
-    }
-
-    /// Puts a connection on the list of those that may have something to send; its deadline may have moved.
-    fn list(&mut self, id: ConnId) {
+        let is_watched = self.is_watched(now);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if !slot.is_listed() {
-            self.to_transmit.push_back(id);
+        let follows = slot.follows(now, &mut self.memory);
+        if !follows.is_any() && !is_watched {
+            return slot.list(id, &mut self.to_transmit);
         }
-        slot.listing = Listing::Touched;
+        self.pass_on(id, follows, now);
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.list(id, &mut self.to_transmit);
+        }
     }
 
     /// As [`Stack::settle`], for a connection that has just sent something: mostly there is nothing more.
+    #[inline]
     pub(super) fn settle_sent(&mut self, id: ConnId, now: Instant) {
-        self.follow_up(id, now);
-        if let Some(slot) = self.slots.at_mut(id)
-            && !slot.is_listed()
-            && slot.connection.wake().rests(now)
-        {
-            return self.rest(id, now);
+        self.clock = self.clock.max(now);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        debug_assert!(!slot.connection.awake().is_some_and(Connection::has_events), "sending is no event");
+        // What leaves stays in its buffer, and tells no application anything.
+        if slot.has_news(now) || self.config.observe {
+            self.follow_up(id, now);
         }
-        self.list(id);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if slot.is_listed() || !slot.connection.wake().rests(now) {
+            return slot.list(id, &mut self.to_transmit);
+        }
+        self.rest(id, now);
     }
 
     /// As [`Stack::settle`], for a connection that has just said that it has nothing to send.
@@ -296,50 +351,69 @@ impl Stack {
         self.rest(id, now);
     }
 
-    /// A connection that was settled has nothing to send: its deadline is noted.
-    pub(super) fn rest(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.slots.at(id).filter(|slot| !slot.connection.look().is_done()) {
-            self.deadlines.set(id.index, slot.connection.look().next_timeout());
-            if slot.half_open.is_some() {
-                self.keep_warm(id);
-            } else {
-                self.note_idle(id, now);
-            }
+    fn follow_up(&mut self, id: ConnId, now: Instant) {
+        let is_watched = self.is_watched(now);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let follows = slot.follows(now, &mut self.memory);
+        if follows.is_any() || is_watched {
+            self.pass_on(id, follows, now);
         }
     }
 
-    fn follow_up(&mut self, id: ConnId, now: Instant) {
+    /// A connection was touched. True if somebody waits for what becomes of any, beside its owner.
+    #[inline]
+    fn is_watched(&mut self, now: Instant) -> bool {
         self.clock = self.clock.max(now);
+        self.config.observe || !self.memory_waiters.is_empty()
+    }
+
+    /// A connection that was settled has nothing to send: its deadline is noted.
+    pub(super) fn rest(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if self.memory_waiters.is_empty() && !self.config.observe {
-            // Nearly every segment fills or empties a buffer, and nobody waits for what that frees.
-            slot.count_memory(&mut self.memory);
-            if slot.is_quiet(now) {
-                return;
-            }
+        // Who was asked is awake.
+        let Some(connection) = slot.connection.awake().filter(|connection| !connection.is_done()) else {
+            return;
+        };
+        self.deadlines.set(id.index, connection.next_timeout());
+        if slot.half_open.is_some() {
+            return self.keep_warm(id);
         }
-        self.pass_on(id, now);
+        let Some(after) = self.config.park_after else { return };
+        slot.touched = now;
+        if !slot.is_idle && connection.may_park() {
+            slot.is_idle = true;
+            self.note_idle(id, after, now);
+        }
     }
 
     /// Does what there is to do about a connection.
     #[inline(never)]
-    fn pass_on(&mut self, id: ConnId, now: Instant) {
-        let Some(slot) = self.slots.at(id) else { return };
-        let news = slot.news(now);
-        if news.storage {
-            self.take_storage(id);
+    fn pass_on(&mut self, id: ConnId, follows: Follows, now: Instant) {
+        if follows.storage
+            && let Some(slot) = self.slots.at_mut(id)
+        {
+            slot.give_storage(&mut self.spares);
+            slot.count_memory(&mut self.memory);
         }
-        if news.memory || news.storage || !self.memory_waiters.is_empty() {
-            self.count_memory(id);
-        }
-        if news.repair_memory {
-            self.count_repair_memory(id, now);
+        if !self.memory_waiters.is_empty() {
+            self.wake_memory_waiters();
         }
         if self.config.observe {
             self.take_probes(id, now);
         }
-        if news.events {
+        if follows.events {
             self.take_events(id);
+        }
+        if follows.news {
+            self.pass_on_news(id, now);
+        }
+    }
+
+    fn pass_on_news(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at(id) else { return };
+        let news = slot.news(now);
+        if news.repair_memory {
+            self.count_repair_memory(id, now);
         }
         if news.fast_open {
             self.settle_fast_open(id, now);
@@ -350,17 +424,8 @@ impl Stack {
         if news.path {
             self.settle_path(id, now);
         }
-        if self.slots.at(id).is_some_and(|slot| slot.connection.look().is_done()) {
+        if news.over && self.slots.at(id).is_some_and(|slot| slot.connection.look().is_done()) {
             self.retire(id, now);
-        }
-    }
-
-    /// What a connection has read empty, and what was acknowledged, is kept for the next one.
-    fn take_storage(&mut self, id: ConnId) {
-        if let Some(slot) = self.slots.at_mut(id) {
-            let (received, sent) = slot.connection.wake().take_drained_storage();
-            self.spares.put(received);
-            self.spares.put_sent(sent);
         }
     }
 
@@ -392,11 +457,12 @@ impl Stack {
         self.to_transmit.is_empty() && self.hurried.is_empty()
     }
 
-    /// The next connection that may have something to send, or repeat.
+    /// The next connection that may have something to send, or repeat, taken from the list of those.
     pub(super) fn next_to_transmit(&mut self, now: Instant) -> Option<ConnId> {
         loop {
-            if let Some(id) = self.pop_listed() {
-                return Some(id);
+            let id = self.to_transmit.pop_front();
+            if id.is_some() {
+                return id;
             }
             if !self.fire_half_open(now) {
                 return None;
@@ -440,16 +506,6 @@ impl Stack {
         if self.hurried.capacity() > LISTED {
             self.hurried.shrink_to(LISTED);
         }
-    }
-
-    fn pop_listed(&mut self) -> Option<ConnId> {
-        while let Some(id) = self.to_transmit.pop_front() {
-            if let Some(slot) = self.slots.at_mut(id) {
-                slot.listing = Listing::Off;
-                return Some(id);
-            }
-        }
-        None
     }
 
     /// Counts the buffers of a connection that was touched, or parked.

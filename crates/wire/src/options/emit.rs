@@ -22,7 +22,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::{MAX_LEN, MAX_WINDOW_SCALE, OptionProfile, Options, kind};
+use super::{MAX_LEN, MAX_WINDOW_SCALE, OptionProfile, Options, Timestamps, kind};
 use crate::fast_open;
 
 /// What [`Options::emit`] left out.
@@ -69,7 +69,14 @@ impl Options {
         self.emit_as_fits(syn, profile, out)
     }
 
+    /// The timestamps, if there is nothing else to write outside of a handshake.
+    #[inline]
+    pub(crate) fn only_timestamps(&self) -> Option<Timestamps> {
+        self.timestamps.filter(|_| self.is_at_most_timestamps())
+    }
+
     /// True if there is nothing to write outside of a handshake but timestamps.
+    #[inline]
     fn is_at_most_timestamps(&self) -> bool {
         let Options { sack, fast_open, gentle, unknown, .. } = self;
         sack.is_empty() && fast_open.is_none() && gentle.is_none() && unknown.is_empty()

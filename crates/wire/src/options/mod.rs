@@ -101,12 +101,12 @@ pub struct Timestamps {
 
 impl Timestamps {
     /// Bytes of an option area that holds nothing else, in the form of RFC 7323 appendix A.
-    const ALIGNED: usize = 12;
+    pub(crate) const ALIGNED: usize = 12;
     /// The first bytes of that form.
     const ALIGNED_HEAD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
     /// An option area that holds nothing else.
-    fn aligned(&self) -> [u8; Self::ALIGNED] {
+    pub(crate) fn aligned(&self) -> [u8; Self::ALIGNED] {
         let ([a, b, c, d], [e, f, g, h]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
         let [nop, another, kind, len] = Self::ALIGNED_HEAD;
         [nop, another, kind, len, a, b, c, d, e, f, g, h]
