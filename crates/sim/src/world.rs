@@ -180,6 +180,7 @@ impl World {
     }
 
     /// Lets an application begin at `starts` on a host.
+    #[inline]
     pub fn add_app(&mut self, host: HostId, starts: Instant, app: impl Application) -> AppId {
         let index = self.hosts[host.0].add_app(starts, Box::new(app));
         self.path.rearm_host(host.0, &self.hosts[host.0]);

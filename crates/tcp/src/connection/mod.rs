@@ -403,6 +403,7 @@ impl Connection {
     }
 
     /// A snapshot for the application.
+    #[inline]
     pub(crate) fn stats(&self) -> ConnStats {
         ConnStats {
             state: self.state,

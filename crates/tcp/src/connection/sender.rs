@@ -184,6 +184,7 @@ impl WindowUsage {
 }
 
 impl Sender {
+    #[inline(always)]
     pub(crate) fn new(config: &TcpConfig, iss: SeqNum, host: Host, v6: bool, now: Instant) -> Self {
         let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing, config.base_mss);
         let largest = config.max_segment.map_or(u32::MAX, u32::from);
