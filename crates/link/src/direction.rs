@@ -71,6 +71,7 @@ pub struct Direction<P> {
     bottleneck: Option<(Queue, Serialiser)>,
     losses: Vec<Model>,
     line: DelayLine<P>,
+    /// What is counted as it happens; how many are on the way is looked up.
     counters: Counters,
     /// Packets between two middleboxes, kept for their capacity.
     entering: Vec<P>,
@@ -160,7 +161,7 @@ impl<P: Parcel> Direction<P> {
             true => self.enter(packet, now),
             false => self.pass(0, packet, now),
         };
-        self.count_in_flight();
+        debug_assert!(self.counters().balanced(), "{:?}", self.counters());
         offered
     }
 
@@ -186,14 +187,14 @@ impl<P: Parcel> Direction<P> {
         }
         self.counters.delivered += 1;
         self.counters.delivered_bytes += packet.wire_len() as u64;
-        self.count_in_flight();
+        debug_assert!(self.counters().balanced(), "{:?}", self.counters());
         Some((instant_of(due), packet))
     }
 
     /// What happened so far.
-    #[inline]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
+        Counters { in_flight: (self.line.len() + held) as u64, ..self.counters }
     }
 
     /// Lets middleboxes that wait for a successor go on with what they hold since too long.
@@ -218,7 +219,6 @@ impl<P: Parcel> Direction<P> {
                 self.pass(index + 1, packet, deadline);
             }
         }
-        self.count_in_flight();
     }
 
     /// Through the middleboxes from number `first` on, and into the path.
@@ -295,13 +295,6 @@ impl<P: Parcel> Direction<P> {
         }
         self.line.enter(packet, departure, fate);
         Offered::Queued
-    }
-
-    #[inline]
-    fn count_in_flight(&mut self) {
-        let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
-        self.counters.in_flight = (self.line.len() + held) as u64;
-        debug_assert!(self.counters.balanced(), "{:?}", self.counters);
     }
 }
 
@@ -545,7 +538,7 @@ mod tests {
                 prop_assert!(down.counters().balanced(), "{text}: {:?}", down.counters());
             }
             let out = drain(&mut down, Instant::from_micros(u64::MAX));
-            let counters = *down.counters();
+            let counters = down.counters();
             prop_assert!(counters.balanced() && counters.in_flight == 0, "{text}: {counters:?}");
             prop_assert_eq!(counters.delivered, out.len() as u64);
             prop_assert_eq!(counters.offered, steps.len() as u64);

@@ -30,20 +30,20 @@ pub struct Name {
 
 impl Name {
     /// A name that is, or begins with, this.
-    #[inline]
+    #[inline(always)]
     pub fn new(text: &str) -> Name {
         Name { short: [0; SHORT], len: 0, long: String::new() }.with(text)
     }
 
     /// The name with `part` behind it.
-    #[inline]
+    #[inline(always)]
     pub fn with(mut self, part: &str) -> Name {
         self.append(part);
         self
     }
 
     /// The name with a number behind it, in decimal.
-    #[inline]
+    #[inline(always)]
     pub fn numbered(self, number: u64) -> Name {
         let mut digits = [b'0'; 20];
         let (mut left, mut begin) = (number, digits.len() - 1);

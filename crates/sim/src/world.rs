@@ -64,16 +64,22 @@ enum Woken {
 /// A simulation.
 #[derive(Debug)]
 pub struct World {
-    now: Instant,
     seed: u64,
     hosts: Vec<Host>,
     /// Whose each address is, in the order of addresses.
     by_address: Vec<(Address, usize)>,
+    path: Path,
+    arena: Arena,
+    unrouted: u64,
+}
+
+/// What lies between the hosts, and when anything happens.
+#[derive(Debug)]
+struct Path {
+    now: Instant,
     links: Vec<Link<Vec<u8>>>,
     /// Its sources are the directions of the links, the way up first, and then the hosts.
     schedule: Schedule,
-    arena: Arena,
-    unrouted: u64,
     captures: Vec<Capture>,
     trace: Option<Trace>,
 }
@@ -98,24 +104,14 @@ impl World {
         let Lists { hosts, by_address, links, mut schedule } =
             arena.prepare(links.iter().enumerate().map(seeded));
         (0..links.len() * DIRECTIONS).for_each(|_| _ = schedule.add());
-        World {
-            now: Instant::ZERO,
-            seed,
-            hosts,
-            by_address,
-            links,
-            schedule,
-            arena,
-            unrouted: 0,
-            captures: Vec::new(),
-            trace: None,
-        }
+        let path = Path { now: Instant::ZERO, links, schedule, captures: Vec::new(), trace: None };
+        World { seed, hosts, by_address, path, arena, unrouted: 0 }
     }
 
     /// Writes what happens from now on as JSON lines (see [`crate::trace`]). Hosts that are added
     /// afterwards report what happens inside their connections, too.
     pub fn trace_to(&mut self, to: Box<dyn Write>) {
-        self.trace = Some(Trace::new(to));
+        self.path.trace = Some(Trace::new(to));
         for host in &mut self.hosts {
             host.notes = Some(Vec::new());
         }
@@ -137,7 +133,7 @@ impl World {
             };
             interfaces.push((*point, interface));
         }
-        self.captures.push(Capture { writer, interfaces, failed: None });
+        self.path.captures.push(Capture { writer, interfaces, failed: None });
         Ok(())
     }
 
@@ -146,11 +142,11 @@ impl World {
     /// # Errors
     /// The first error that their writers met.
     pub fn finish_records(&mut self) -> io::Result<()> {
-        for mut capture in self.captures.drain(..) {
+        for mut capture in self.path.captures.drain(..) {
             capture.failed.map_or(Ok(()), Err)?;
             capture.writer.flush()?;
         }
-        self.trace.take().map_or(Ok(()), Trace::finish)
+        self.path.trace.take().map_or(Ok(()), Trace::finish)
     }
 
     /// Adds a host with these addresses at one side. Its stack's chance derives from the world's seed
@@ -166,10 +162,10 @@ impl World {
         mut config: StackConfig,
     ) -> Result<HostId, ConfigError> {
         config.addresses = addresses.to_vec();
-        config.observe |= self.trace.is_some();
+        config.observe |= self.path.trace.is_some();
         let seed = derive(self.seed, Name::new("stack ").with(name));
         let mut host = self.arena.host(name, side, config, seed)?;
-        host.notes = self.trace.is_some().then(Vec::new);
+        host.notes = self.path.trace.is_some().then(Vec::new);
         let index = self.hosts.len();
         for address in addresses {
             let address = number_of(*address);
@@ -179,20 +175,21 @@ impl World {
             }
         }
         self.hosts.push(host);
-        self.schedule.add();
+        self.path.schedule.add();
         Ok(HostId(index))
     }
 
     /// Lets an application begin at `starts` on a host.
+    #[inline]
     pub fn add_app(&mut self, host: HostId, starts: Instant, app: impl Application) -> AppId {
         let index = self.hosts[host.0].add_app(starts, Box::new(app));
-        self.rearm_host(host.0);
+        self.path.rearm_host(host.0, &self.hosts[host.0]);
         AppId { host: host.0, index }
     }
 
     /// The virtual time.
     pub fn now(&self) -> Instant {
-        self.now
+        self.path.now
     }
 
     /// An application, if it is of this type.
@@ -212,8 +209,8 @@ impl World {
     }
 
     /// The counters of one direction of a link; `None` beyond the end of the chain.
-    pub fn counters(&self, link: usize, way: Way) -> Option<&Counters> {
-        let link = self.links.get(link)?;
+    pub fn counters(&self, link: usize, way: Way) -> Option<Counters> {
+        let link = self.path.links.get(link)?;
         Some(match way {
             Way::Up => link.up.counters(),
             Way::Down => link.down.counters(),
@@ -222,14 +219,14 @@ impl World {
 
     /// Packets dropped so far on all links, both ways, whatever the cause.
     pub fn dropped(&self) -> u64 {
-        self.links.iter().map(|link| link.up.counters().dropped() + link.down.counters().dropped()).sum()
+        self.path.links.iter().map(|link| link.up.counters().dropped() + link.down.counters().dropped()).sum()
     }
 
     /// IP bytes that the hosts of one side have sent so far, lost packets included.
     pub fn bytes_sent_by(&self, side: Side) -> u64 {
         let counters = match side {
-            Side::A => self.links.first().map(|link| link.up.counters()),
-            Side::B => self.links.last().map(|link| link.down.counters()),
+            Side::A => self.path.links.first().map(|link| link.up.counters()),
+            Side::B => self.path.links.last().map(|link| link.down.counters()),
         };
         counters.map_or(0, |counters| counters.offered_bytes)
     }
@@ -247,9 +244,9 @@ impl World {
     /// Goes to the next event and carries it out; `None` if there is none before or at `limit`, and the
     /// clock stays where it is.
     pub fn step(&mut self, limit: Instant) -> Option<Instant> {
-        let (at, source) = self.schedule.pop(limit)?;
-        self.now = at;
-        match self.woken(source) {
+        let (at, source) = self.path.schedule.pop(limit)?;
+        self.path.now = at;
+        match self.path.woken(source) {
             Woken::Host(host) => {
                 self.hosts[host].wake(at, &mut self.arena.scratch);
                 self.settle(host);
@@ -262,7 +259,7 @@ impl World {
     /// Runs until `end`; the clock then shows `end`.
     pub fn run_until(&mut self, end: Instant) {
         while self.step(end).is_some() {}
-        self.now = end;
+        self.path.now = end;
     }
 
     /// Runs until `done` says so, or nothing happens any more, or `limit`. True if `done` did.
@@ -277,11 +274,103 @@ impl World {
 
     /// Ends the world and keeps what the next one can use.
     pub fn into_arena(self) -> Arena {
-        let World { hosts, by_address, links, schedule, mut arena, .. } = self;
+        let World { hosts, by_address, path: Path { links, schedule, .. }, mut arena, .. } = self;
         arena.keep(Lists { hosts, by_address, links, schedule });
         arena
     }
 
+    /// Moves on what is due at the end of one direction of a link.
+    fn depart(&mut self, link: usize, way: Way) {
+        let (next, point, heading) = match way {
+            Way::Up => (link + 1, Point::Behind(link), Heading::Out),
+            Way::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
+        };
+        while let Some((_, packet)) = direction(&mut self.path.links[link], way).poll(self.path.now) {
+            if next < self.path.links.len() {
+                self.path.capture(point, heading, &packet);
+                self.path.offer(next, way, packet);
+            } else {
+                self.deliver(packet, way);
+            }
+        }
+        self.path.rearm_direction(link, way);
+    }
+
+    /// Hands a packet that crossed the path to its host.
+    fn deliver(&mut self, packet: Vec<u8>, way: Way) {
+        let side = match way {
+            Way::Up => Side::B,
+            Way::Down => Side::A,
+        };
+        self.path.capture(Point::Hosts(side), Heading::In, &packet);
+        let place = destination(&packet).and_then(|address| self.place_of(address).ok());
+        let index = place.map(|place| self.by_address[place].1);
+        let host = index.and_then(|index| self.hosts.get_mut(index)).filter(|host| host.side == side);
+        match (index, host) {
+            (Some(index), Some(host)) => {
+                host.stack.on_packet(&packet, Rx::default(), self.path.now);
+                self.arena.recycle(packet);
+                self.settle(index);
+            }
+            _ => {
+                self.unrouted += 1;
+                self.arena.recycle(packet);
+            }
+        }
+    }
+
+    /// Where the address stands among those of all hosts, or would stand.
+    fn place_of(&self, address: Address) -> Result<usize, usize> {
+        self.by_address.binary_search_by_key(&address, |(of, _)| *of)
+    }
+
+    /// Lets a host react until it has nothing more to say at this instant.
+    fn settle(&mut self, index: usize) {
+        let World { hosts, path, arena, .. } = self;
+        let host = &mut hosts[index];
+        let mut event = host.stack.poll_event();
+        loop {
+            if let Some(event) = event {
+                host.deliver_events(event, path.now, &mut arena.scratch);
+            }
+            transmit(host, path, arena);
+            event = host.stack.poll_event();
+            if event.is_none() {
+                break;
+            }
+        }
+        if let Some(trace) = &mut path.trace {
+            trace.host(path.now, host);
+        }
+        path.rearm_host(index, host);
+    }
+}
+
+/// Puts everything that a host has to send onto the path.
+fn transmit(host: &mut Host, path: &mut Path, arena: &mut Arena) {
+    while let Some(transmit) = host.stack.poll_transmit(path.now, arena.blank()) {
+        let mut packet = arena.packet();
+        match transmit.segment_size {
+            None => {
+                if transmit.partial_checksum {
+                    brisk_wire::fill_checksums(&mut packet);
+                }
+                path.send(host.side, packet);
+            }
+            Some(segment_size) => {
+                let mut parts = Vec::new();
+                let fill = brisk_wire::ChecksumFill::Full;
+                brisk_wire::split(&packet, segment_size, fill, &mut |part| parts.push(part.to_vec()));
+                arena.recycle(packet);
+                for part in parts {
+                    path.send(host.side, part);
+                }
+            }
+        }
+    }
+}
+
+impl Path {
     /// Whose turn it is when a source comes up.
     fn woken(&self, source: Source) -> Woken {
         match source.checked_sub(self.source_of_host(0)) {
@@ -301,21 +390,15 @@ impl World {
         link * DIRECTIONS + usize::from(way == Way::Down)
     }
 
-    /// Moves on what is due at the end of one direction of a link.
-    fn depart(&mut self, link: usize, way: Way) {
-        let (next, point, heading) = match way {
-            Way::Up => (link + 1, Point::Behind(link), Heading::Out),
-            Way::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
+    /// Takes a packet from a host of this side.
+    #[inline]
+    fn send(&mut self, side: Side, packet: Vec<u8>) {
+        self.capture(Point::Hosts(side), Heading::Out, &packet);
+        let first = match side {
+            Side::A => 0,
+            Side::B => self.links.len() - 1,
         };
-        while let Some((_, packet)) = direction(&mut self.links[link], way).poll(self.now) {
-            if next < self.links.len() {
-                capture(&mut self.captures, point, heading, self.now, &packet);
-                self.offer(next, way, packet);
-            } else {
-                self.deliver(packet, way);
-            }
-        }
-        self.rearm_direction(link, way);
+        self.offer(first, side.away(), packet);
     }
 
     /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
@@ -336,96 +419,23 @@ impl World {
         self.rearm_direction(link, way);
     }
 
-    /// Hands a packet that crossed the path to its host.
-    fn deliver(&mut self, packet: Vec<u8>, way: Way) {
-        let side = match way {
-            Way::Up => Side::B,
-            Way::Down => Side::A,
-        };
-        capture(&mut self.captures, Point::Hosts(side), Heading::In, self.now, &packet);
-        let place = destination(&packet).and_then(|address| self.place_of(address).ok());
-        let host = place.map(|place| self.by_address[place].1);
-        match host.filter(|host| self.hosts[*host].side == side) {
-            Some(host) => {
-                self.hosts[host].stack.on_packet(&packet, Rx::default(), self.now);
-                self.arena.recycle(packet);
-                self.settle(host);
-            }
-            None => {
-                self.unrouted += 1;
-                self.arena.recycle(packet);
-            }
-        }
-    }
-
-    /// Where the address stands among those of all hosts, or would stand.
-    fn place_of(&self, address: Address) -> Result<usize, usize> {
-        self.by_address.binary_search_by_key(&address, |(of, _)| *of)
-    }
-
-    /// Lets a host react until it has nothing more to say at this instant.
-    fn settle(&mut self, host: usize) {
-        let mut event = self.hosts[host].stack.poll_event();
-        loop {
-            if let Some(event) = event {
-                self.hosts[host].deliver_events(event, self.now, &mut self.arena.scratch);
-            }
-            self.transmit(host);
-            event = self.hosts[host].stack.poll_event();
-            if event.is_none() {
-                break;
-            }
-        }
-        if let Some(trace) = &mut self.trace {
-            trace.host(self.now, &mut self.hosts[host]);
-        }
-        self.rearm_host(host);
-    }
-
-    /// Puts everything that a host has to send onto the path.
-    fn transmit(&mut self, host: usize) {
-        let side = self.hosts[host].side;
-        let (first, way) = match side {
-            Side::A => (0, side.away()),
-            Side::B => (self.links.len() - 1, side.away()),
-        };
-        while let Some(transmit) = self.hosts[host].stack.poll_transmit(self.now, self.arena.blank()) {
-            let mut packet = self.arena.packet();
-            match transmit.segment_size {
-                None => {
-                    if transmit.partial_checksum {
-                        brisk_wire::fill_checksums(&mut packet);
-                    }
-                    self.send(first, way, side, packet);
-                }
-                Some(segment_size) => {
-                    let mut parts = Vec::new();
-                    let fill = brisk_wire::ChecksumFill::Full;
-                    brisk_wire::split(&packet, segment_size, fill, &mut |part| parts.push(part.to_vec()));
-                    self.arena.recycle(packet);
-                    for part in parts {
-                        self.send(first, way, side, part);
-                    }
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, link: usize, way: Way, side: Side, packet: Vec<u8>) {
-        capture(&mut self.captures, Point::Hosts(side), Heading::Out, self.now, &packet);
-        self.offer(link, way, packet);
-    }
-
-    fn rearm_host(&mut self, host: usize) {
+    fn rearm_host(&mut self, index: usize, host: &Host) {
         // What is overdue happens now: time does not go back.
-        let due = self.hosts[host].next_wake().map(|due| due.max(self.now));
-        self.schedule.arm(self.source_of_host(host), due);
+        let due = host.next_wake().map(|due| due.max(self.now));
+        self.schedule.arm(self.source_of_host(index), due);
     }
 
     #[inline]
     fn rearm_direction(&mut self, link: usize, way: Way) {
         let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
-        self.schedule.arm(World::source_of_direction(link, way), due);
+        self.schedule.arm(Path::source_of_direction(link, way), due);
+    }
+
+    #[inline]
+    fn capture(&mut self, at: Point, heading: Heading, packet: &[u8]) {
+        if !self.captures.is_empty() {
+            write_down(&mut self.captures, at, heading, self.now, packet);
+        }
     }
 }
 
@@ -434,13 +444,6 @@ struct Capture {
     writer: PcapngWriter<Box<dyn Write>>,
     interfaces: Vec<(Point, InterfaceId)>,
     failed: Option<io::Error>,
-}
-
-#[inline]
-fn capture(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {
-    if !captures.is_empty() {
-        write_down(captures, at, heading, now, packet);
-    }
 }
 
 fn write_down(captures: &mut [Capture], at: Point, heading: Heading, now: Instant, packet: &[u8]) {

@@ -170,8 +170,8 @@ impl<A: End, B: End> Emulation<A, B> {
                 next_second += Duration::from_secs(1);
                 every_second(Progress {
                     elapsed,
-                    up: self.link.up.counters(),
-                    down: self.link.down.counters(),
+                    up: &self.link.up.counters(),
+                    down: &self.link.down.counters(),
                     late: self.second.percentiles(),
                 });
                 self.second.clear();
@@ -278,8 +278,8 @@ impl<A: End, B: End> Emulation<A, B> {
         let late = self.lateness.percentiles();
         Ok(Outcome {
             elapsed,
-            up: *self.link.up.counters(),
-            down: *self.link.down.counters(),
+            up: self.link.up.counters(),
+            down: self.link.down.counters(),
             late,
             validity: Validity::of(late, self.base_rtt),
             fifo: self.fifo,

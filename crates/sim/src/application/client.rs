@@ -97,6 +97,7 @@ pub struct Client {
 impl Client {
     /// A client that has done nothing yet.
     pub fn new(plan: ClientPlan) -> Client {
+        let outcomes = Vec::with_capacity(plan.exchanges.len());
         Client {
             plan,
             phase: Phase::Pausing(Instant::ZERO),
@@ -104,7 +105,7 @@ impl Client {
             connection: None,
             request: Vec::new(),
             written: 0,
-            outcomes: Vec::new(),
+            outcomes,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::hystart::{HyStart, Phase};
 use super::reno::SLOW_START_BURST;
-use super::{Acked, CongestionController, Snapshot};
+use super::{Acked, CongestionController};
 use crate::time::{Duration, Instant};
 
 /// C = 0.4 segments per second cubed, as a fraction.
@@ -217,10 +217,6 @@ fn cube_root(n: u128) -> u64 {
 }
 
 impl CongestionController for Cubic {
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::Cubic(self.clone())
-    }
-
     fn name(&self) -> &'static str {
         "cubic"
     }

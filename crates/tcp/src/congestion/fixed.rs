@@ -1,6 +1,6 @@
 //! A window that never changes, for tests and for laboratory links whose capacity is known.
 
-use super::{Acked, CongestionController, Snapshot};
+use super::{Acked, CongestionController};
 use crate::time::Instant;
 
 /// The fixed window.
@@ -17,10 +17,6 @@ impl Fixed {
 }
 
 impl CongestionController for Fixed {
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::Fixed(self.clone())
-    }
-
     fn name(&self) -> &'static str {
         "fixed"
     }

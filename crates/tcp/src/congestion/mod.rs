@@ -4,7 +4,6 @@
 //! scoreboard. During fast recovery Proportional Rate Reduction decides the window and hands it in
 //! through [`CongestionController::set_cwnd`].
 
-use alloc::boxed::Box;
 use core::fmt::Debug;
 
 use crate::config::CongestionAlgorithm;
@@ -61,25 +60,90 @@ pub trait CongestionController: Debug + Send {
     fn on_idle(&mut self, now: Instant, restart: u32);
     /// The reduction was a mistake: restore what was in force before it.
     fn undo(&mut self, now: Instant);
-    /// All that it knows, as a value.
-    fn snapshot(&self) -> Snapshot;
     /// True while the window grows exponentially.
     fn in_slow_start(&self) -> bool {
         self.cwnd() < self.ssthresh()
     }
 }
 
-/// Makes the controller that a configuration names, with an initial window of `initial` bytes.
-pub fn controller(
-    algorithm: CongestionAlgorithm,
-    mss: u32,
-    initial: u32,
-    paced: bool,
-) -> Box<dyn CongestionController> {
-    match algorithm {
-        CongestionAlgorithm::Cubic => Box::new(crate::congestion::cubic::Cubic::new(mss, initial, paced)),
-        CongestionAlgorithm::Reno => Box::new(crate::congestion::reno::Reno::new(mss, initial)),
-        CongestionAlgorithm::Fixed(window) => Box::new(crate::congestion::fixed::Fixed::new(window)),
+/// One of the controllers, in place: a connection is made and parked with all that it knows.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub enum Controller {
+    /// CUBIC.
+    Cubic(cubic::Cubic),
+    /// Reno.
+    Reno(reno::Reno),
+    /// A fixed window.
+    Fixed(fixed::Fixed),
+}
+
+impl Controller {
+    /// The controller that a configuration names, with an initial window of `initial` bytes.
+    pub fn new(algorithm: CongestionAlgorithm, mss: u32, initial: u32, paced: bool) -> Controller {
+        match algorithm {
+            CongestionAlgorithm::Cubic => Controller::Cubic(cubic::Cubic::new(mss, initial, paced)),
+            CongestionAlgorithm::Reno => Controller::Reno(reno::Reno::new(mss, initial)),
+            CongestionAlgorithm::Fixed(window) => Controller::Fixed(fixed::Fixed::new(window)),
+        }
+    }
+}
+
+/// What the controller that is there says to `$call`.
+macro_rules! of {
+    ($self:ident, $controller:ident => $call:expr) => {
+        match $self {
+            Controller::Cubic($controller) => $call,
+            Controller::Reno($controller) => $call,
+            Controller::Fixed($controller) => $call,
+        }
+    };
+}
+
+impl CongestionController for Controller {
+    fn name(&self) -> &'static str {
+        of!(self, controller => controller.name())
+    }
+
+    #[inline]
+    fn cwnd(&self) -> u32 {
+        of!(self, controller => controller.cwnd())
+    }
+
+    #[inline]
+    fn ssthresh(&self) -> u32 {
+        of!(self, controller => controller.ssthresh())
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        of!(self, controller => controller.set_mss(mss));
+    }
+
+    fn on_ack(&mut self, acked: &Acked) {
+        of!(self, controller => controller.on_ack(acked));
+    }
+
+    fn on_congestion(&mut self, now: Instant) -> u32 {
+        of!(self, controller => controller.on_congestion(now))
+    }
+
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool) {
+        of!(self, controller => controller.on_timeout(now, in_flight, first));
+    }
+
+    fn set_cwnd(&mut self, cwnd: u32) {
+        of!(self, controller => controller.set_cwnd(cwnd));
+    }
+
+    fn set_ssthresh(&mut self, ssthresh: u32) {
+        of!(self, controller => controller.set_ssthresh(ssthresh));
+    }
+
+    fn on_idle(&mut self, now: Instant, restart: u32) {
+        of!(self, controller => controller.on_idle(now, restart));
+    }
+
+    fn undo(&mut self, now: Instant) {
+        of!(self, controller => controller.undo(now));
     }
 }
 
@@ -87,6 +151,3 @@ pub mod cubic;
 pub mod fixed;
 pub mod hystart;
 pub mod reno;
-pub(crate) mod snapshot;
-
-pub use snapshot::Snapshot;

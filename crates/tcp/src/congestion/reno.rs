@@ -3,7 +3,7 @@
 //! Slow start grows by the bytes acknowledged, congestion avoidance by one segment per window of
 //! bytes acknowledged, congestion halves the window.
 
-use super::{Acked, CongestionController, Snapshot};
+use super::{Acked, CongestionController};
 use crate::time::Instant;
 
 /// Most bytes by which one acknowledgement grows the window in slow start where transmissions are not
@@ -40,10 +40,6 @@ impl Reno {
 }
 
 impl CongestionController for Reno {
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::Reno(self.clone())
-    }
-
     fn name(&self) -> &'static str {
         "reno"
     }

@@ -5,7 +5,7 @@ use crate::connection::build::Built;
 use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::event::Probe;
-use crate::mechanism::ParityPlan;
+use crate::mechanism::{Mechanism, ParityPlan};
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};

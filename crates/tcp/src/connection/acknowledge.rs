@@ -4,10 +4,12 @@
 use brisk_wire::Flags;
 
 use crate::congestion::Acked;
+use crate::congestion::CongestionController;
 use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::state::Input;
 use crate::event::Probe;
+use crate::mechanism::Mechanism;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
     LossOutcome, Origin, Reaction,

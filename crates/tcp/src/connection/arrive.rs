@@ -7,6 +7,7 @@ use crate::connection::control::{Control, Events};
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env};
 use crate::error::CloseReason;
+use crate::mechanism::Mechanism;
 use crate::outcome::Arrived;
 use crate::receive::{Arrival, ArrivalKind, Paws, Received};
 use crate::seq_ranges::SeqRange;

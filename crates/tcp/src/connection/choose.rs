@@ -5,12 +5,13 @@
 
 use brisk_wire::{Gentle, OptionProfile};
 
+use crate::congestion::CongestionController;
 use crate::connection::control::Control;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::proactive::CopiedRun;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
-use crate::mechanism::ParityPlan;
+use crate::mechanism::{Mechanism, ParityPlan};
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
 use crate::seq_ranges::SeqRange;

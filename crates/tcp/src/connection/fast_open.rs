@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
+use crate::congestion::CongestionController;
 use crate::connection::choose::Choice;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::{Connection, Env, State};

@@ -7,13 +7,14 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 
 use crate::config::TcpConfig;
+use crate::congestion::CongestionController;
 use crate::connection::control::Events;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::error::CloseReason;
-use crate::mechanism::{Keep, Offer};
+use crate::mechanism::{Keep, Mechanism, Offer};
 use crate::outcome::Arrived;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
@@ -253,7 +254,7 @@ impl Connection {
         }
         self.established = Some(now);
         self.tx.handshake.due = false;
-        self.mechanisms.retain_mut(|mechanism| mechanism.negotiated(peer_options) == Keep::Yes);
+        self.mechanisms.retain(|mechanism| mechanism.negotiated(peer_options) == Keep::Yes);
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".

@@ -16,10 +16,11 @@ use alloc::vec::Vec;
 use brisk_wire::{OptionProfile, SeqNum};
 
 use crate::config::TcpConfig;
+use crate::congestion::CongestionController;
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
-use crate::mechanism::{self, Mechanism};
+use crate::mechanism::{self, Mechanisms};
 use crate::outcome::View;
 use crate::receive::Owed;
 use crate::stack::FourTuple;
@@ -171,8 +172,7 @@ pub(crate) struct Connection {
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
-    #[serde(with = "mechanism::snapshot")]
-    mechanisms: Vec<Box<dyn Mechanism>>,
+    mechanisms: Mechanisms,
     #[serde(skip)]
     planner: Option<Box<Planner>>,
     outbox: Outbox,
@@ -401,6 +401,7 @@ impl Connection {
     }
 
     /// A snapshot for the application.
+    #[inline]
     pub(crate) fn stats(&self) -> ConnStats {
         ConnStats {
             state: self.state,

@@ -6,6 +6,7 @@ use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
+use crate::congestion::CongestionController;
 use crate::connection::choose::{Choice, Data};
 use crate::connection::planner::is_queued;
 use crate::connection::{Connection, State};
@@ -16,7 +17,7 @@ use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::Ring;
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::News;
-use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
+use crate::mechanism::{Agreed, Mechanism, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
     AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
 };

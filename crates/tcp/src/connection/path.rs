@@ -16,6 +16,7 @@
 
 use brisk_wire::SeqNum;
 
+use crate::congestion::CongestionController;
 use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::planner::is_queued;
 use crate::connection::sender::{HandshakeTimer, initial_window};

@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use crate::congestion::CongestionController;
 use crate::connection::Connection;
 use crate::connection::choose::Choice;
 use crate::outcome::{AckOutcome, LossCause, LossOutcome, Origin, Room};

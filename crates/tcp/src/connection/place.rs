@@ -14,8 +14,7 @@ use brisk_wire::SeqNum;
 pub(crate) struct Place(Option<Box<Connection>>);
 
 impl Place {
-    /// That of a connection which nobody will hear of again. What it holds besides is freed, but for its configuration, its
-    /// congestion controller and its mechanisms, which are small.
+    /// That of a connection which nobody will hear of again. What it holds besides is freed, but for its configuration.
     pub(crate) fn of(mut connection: Box<Connection>) -> Place {
         let Connection { fast_open, gentle, planner, probes, tx, rx, .. } = &mut *connection;
         (*fast_open, gentle.active, *planner, *probes) = (None, None, None, None);

@@ -1,12 +1,10 @@
 //! The sending half: the parts that [`crate::send`] and [`crate::congestion`] provide, and the few
 //! facts that belong to none of them.
 
-use alloc::boxed::Box;
-
 use brisk_wire::SeqNum;
 
 use crate::config::{LossDetection, PrrBound, TcpConfig};
-use crate::congestion::{self, CongestionController};
+use crate::congestion::{CongestionController, Controller};
 use crate::connection::Host;
 use crate::connection::plain_copy::PlainCopy;
 use crate::outcome::{CongestionState, Room};
@@ -61,8 +59,7 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
-    #[serde(with = "congestion::snapshot")]
-    pub(crate) congestion: Box<dyn CongestionController>,
+    pub(crate) congestion: Controller,
     pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
     pub(crate) usage: WindowUsage,
@@ -187,6 +184,7 @@ impl WindowUsage {
 }
 
 impl Sender {
+    #[inline(always)]
     pub(crate) fn new(config: &TcpConfig, iss: SeqNum, host: Host, v6: bool, now: Instant) -> Self {
         let mtu = PathMtu::new(host.mtu, v6, config.mtu_probing, config.base_mss);
         let largest = config.max_segment.map_or(u32::MAX, u32::from);
@@ -216,7 +214,7 @@ impl Sender {
             largest_segment: largest,
             announced,
             option_len: 0,
-            congestion: congestion::controller(config.congestion, mss, initial, config.pacing.is_some()),
+            congestion: Controller::new(config.congestion, mss, initial, config.pacing.is_some()),
             handshake: HandshakeTimer {
                 copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
                 ..HandshakeTimer::default()

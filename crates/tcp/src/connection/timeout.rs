@@ -3,12 +3,14 @@
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
 //! the order is parity, reordering timer, mechanisms, retransmission timer, the rest.
 
+use crate::congestion::CongestionController;
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::state::State;
 use crate::error::CloseReason;
 use crate::event::Probe;
+use crate::mechanism::Mechanism;
 use crate::outcome::{LossCause, LossOutcome};
 use crate::time::Instant;
 

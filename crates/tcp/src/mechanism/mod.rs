@@ -3,14 +3,13 @@
 //! A mechanism sees what was sent, what was acknowledged and what arrived, and only *asks*; the
 //! connection sends. What may exceed the window is decided in one table,
 //! [`Room::permits`](crate::outcome::Room::permits). Off means absent from the list: no branch, no
-//! cost, byte-identical traffic. Adding a mechanism takes one file here, one line in [`enabled`],
-//! one field in [`MechanismConfig`], one row of `permits` if it sends something new, and one option
+//! cost, byte-identical traffic. Adding a mechanism takes one file here, a variant of [`Active`], a line in
+//! [`enabled`], one field in [`MechanismConfig`], one row of `permits` if it sends something new, and one option
 //! in `brisk-wire` if it speaks on the wire.
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt::Debug;
 
+use arrayvec::ArrayVec;
 use brisk_wire::Options;
 
 use crate::config::{MechanismConfig, Reactive};
@@ -24,14 +23,12 @@ mod paper;
 pub mod plan;
 pub(crate) mod proactive;
 pub(crate) mod signal;
-pub(crate) mod snapshot;
 mod tlp;
 
 pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 pub(crate) use capability::{Willing, accept};
 pub use corrective::encoder::{GroupPlan, ParityPlan};
 pub use proactive::copies::CopiesOff;
-pub use snapshot::Snapshot;
 
 /// Whether a mechanism stays on the list after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,9 +52,6 @@ pub enum Offer<'a> {
 pub trait Mechanism: Debug + Send {
     /// The name that operators know it by.
     fn name(&self) -> &'static str;
-
-    /// All that it knows, as a value.
-    fn snapshot(&self) -> Snapshot;
 
     /// Puts what it has to say into the options of a SYN or SYN-ACK.
     fn offer(&mut self, _on: Offer<'_>, _options: &mut Options) {}
@@ -106,14 +100,81 @@ pub trait Mechanism: Debug + Send {
     }
 }
 
-/// The mechanisms that a configuration switches on, in the order in which their hooks run.
-pub fn enabled(config: &MechanismConfig) -> Vec<Box<dyn Mechanism>> {
+/// One of the mechanisms, in place: a connection is made and parked with all that it knows.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub enum Active {
+    /// Tail loss probes of RFC 8985.
+    Tlp(tlp::Tlp),
+    /// Reactive as in the paper.
+    Paper(paper::Paper),
+}
+
+/// The mechanisms of a connection, in the order in which their hooks run.
+pub type Mechanisms = ArrayVec<Active, 1>;
+
+/// The mechanisms that a configuration switches on.
+pub fn enabled(config: &MechanismConfig) -> Mechanisms {
     let MechanismConfig { reactive, corrective: _, proactive: _, planner: _ } = config;
-    let mut mechanisms: Vec<Box<dyn Mechanism>> = Vec::new();
-    match reactive {
-        Reactive::Off => {}
-        Reactive::Paper(paper) => mechanisms.push(Box::new(paper::Paper::new(paper))),
-        Reactive::RackTlp(rack_tlp) => mechanisms.push(Box::new(tlp::Tlp::new(rack_tlp))),
+    let reactive = match reactive {
+        Reactive::Off => None,
+        Reactive::Paper(paper) => Some(Active::Paper(paper::Paper::new(paper))),
+        Reactive::RackTlp(rack_tlp) => Some(Active::Tlp(tlp::Tlp::new(rack_tlp))),
+    };
+    reactive.into_iter().collect()
+}
+
+/// What the mechanism that is there says to `$call`.
+macro_rules! of {
+    ($self:ident, $mechanism:ident => $call:expr) => {
+        match $self {
+            Active::Tlp($mechanism) => $call,
+            Active::Paper($mechanism) => $call,
+        }
+    };
+}
+
+impl Mechanism for Active {
+    fn name(&self) -> &'static str {
+        of!(self, mechanism => mechanism.name())
     }
-    mechanisms
+
+    fn offer(&mut self, on: Offer<'_>, options: &mut Options) {
+        of!(self, mechanism => mechanism.offer(on, options));
+    }
+
+    fn negotiated(&mut self, peer: &Options) -> Keep {
+        of!(self, mechanism => mechanism.negotiated(peer))
+    }
+
+    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
+        of!(self, mechanism => mechanism.on_sent(sent, view, now));
+    }
+
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View, now: Instant) -> Option<CongestionSignal> {
+        of!(self, mechanism => mechanism.on_acked(ack, view, now))
+    }
+
+    fn on_arrived(&mut self, segment: &Arrived<'_>, now: Instant) -> Option<Rebuilt> {
+        of!(self, mechanism => mechanism.on_arrived(segment, now))
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        of!(self, mechanism => mechanism.next_timeout())
+    }
+
+    fn stands_for_rto(&self) -> bool {
+        of!(self, mechanism => mechanism.stands_for_rto())
+    }
+
+    fn on_timeout(&mut self, view: &View, now: Instant) {
+        of!(self, mechanism => mechanism.on_timeout(view, now));
+    }
+
+    fn asks(&self) -> bool {
+        of!(self, mechanism => mechanism.asks())
+    }
+
+    fn poll(&mut self, view: &View) -> Option<Ask> {
+        of!(self, mechanism => mechanism.poll(view))
+    }
 }

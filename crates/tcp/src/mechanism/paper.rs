@@ -8,7 +8,7 @@
 
 use brisk_wire::SeqNum;
 
-use super::{Mechanism, Snapshot};
+use super::Mechanism;
 use crate::config::PaperConfig;
 use crate::outcome::{
     AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
@@ -125,10 +125,6 @@ fn recovers(view: &View) -> bool {
 }
 
 impl Mechanism for Paper {
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::Paper(self.clone())
-    }
-
     fn name(&self) -> &'static str {
         "reactive"
     }

@@ -8,7 +8,7 @@
 
 use brisk_wire::SeqNum;
 
-use super::{Mechanism, Snapshot};
+use super::Mechanism;
 use crate::config::RackTlpConfig;
 use crate::outcome::{
     AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
@@ -115,10 +115,6 @@ fn recovers(view: &View) -> bool {
 }
 
 impl Mechanism for Tlp {
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::Tlp(self.clone())
-    }
-
     fn name(&self) -> &'static str {
         "rack_tlp"
     }

@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::cell::OnceCell;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use brisk_wire::{Flags, Options, Segment, SeqNum};
@@ -36,8 +37,9 @@ pub(crate) struct Listener {
     /// Where it listens.
     pub(crate) addr: SocketAddr,
     tcp: Arc<TcpConfig>,
-    /// The same without mechanisms: nothing of what they would agree on survives a cookie.
-    cookie_tcp: Arc<TcpConfig>,
+    /// The same without mechanisms: nothing of what they would agree on survives a cookie. Made for the first cookie: most
+    /// listeners never send one.
+    cookie_tcp: OnceCell<Arc<TcpConfig>>,
     backlog: usize,
     max_half_open: usize,
     syn_cookies: SynCookies,
@@ -63,11 +65,10 @@ enum Admission {
 impl Listener {
     fn new(addr: SocketAddr, config: ListenConfig) -> Self {
         let ListenConfig { tcp, backlog, max_half_open, syn_cookies, defer_accept, fast_open } = config;
-        let cookie_tcp = TcpConfig { mechanisms: MechanismConfig::default(), ..tcp.clone() };
         Listener {
             addr,
             tcp: Arc::new(tcp),
-            cookie_tcp: Arc::new(cookie_tcp),
+            cookie_tcp: OnceCell::new(),
             backlog: backlog.max(1),
             max_half_open,
             syn_cookies,
@@ -93,6 +94,12 @@ impl Listener {
     /// How its connections are set.
     pub(super) fn tcp(&self) -> &Arc<TcpConfig> {
         &self.tcp
+    }
+
+    /// How connections from a cookie are.
+    fn cookie_tcp(&self) -> Arc<TcpConfig> {
+        let plain = || TcpConfig { mechanisms: MechanismConfig::default(), ..(*self.tcp).clone() };
+        Arc::clone(self.cookie_tcp.get_or_init(|| Arc::new(plain())))
     }
 
     /// When SYNs are answered by cookies.
@@ -345,7 +352,7 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let host = self.host();
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
-        let tcp = Arc::clone(&at.cookie_tcp);
+        let tcp = at.cookie_tcp();
         let params = at.cookie_params(syn, tuple.remote.is_ipv6());
         let iss = self.cookies.bake(&tuple, syn.seq, &params, now).ok_or(Refusal::HalfOpenFull)?;
         at.last_cookie = Some(now);
@@ -390,7 +397,7 @@ impl Stack {
         if at.is_full() {
             return Err(Refusal::BacklogFull);
         }
-        let tcp = Arc::clone(&at.cookie_tcp);
+        let tcp = at.cookie_tcp();
         if !self.make_room() {
             return Err(Refusal::TooManyConnections);
         }

@@ -29,14 +29,13 @@
 //! | `conn_id`, `keys` | handles; secrets and chance |
 //! | `counted` | parts by themselves, for the bench that counts instructions |
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
-use hashbrown::HashMap;
 
 use crate::config::{
     ConnectConfig, KeepaliveConfig, ListenConfig, PacingConfig, RtoConfig, StackConfig, TcpConfig,
@@ -163,7 +162,8 @@ pub struct Stack {
     /// Connections, whoever owns them.
     slots: Slots<Slot>,
     listeners: Slots<Listener>,
-    listening: HashMap<SocketAddr, ListenerId, KeyedHash>,
+    /// Listeners by where they listen.
+    listening: BTreeMap<SocketAddr, ListenerId>,
     half_open: HalfOpenTable,
     time_wait: TimeWaitTable,
     /// Four-tuples of connections and TIME-WAITs.
@@ -218,7 +218,7 @@ impl Stack {
             clock: Instant::ZERO,
             slots: Slots::default(),
             listeners: Slots::default(),
-            listening: HashMap::with_hasher(hash.clone()),
+            listening: BTreeMap::new(),
             half_open: HalfOpenTable::default(),
             time_wait: TimeWaitTable::new(config.msl),
             demux: Demux::new(hash.clone()),
@@ -520,6 +520,7 @@ impl Stack {
     }
 
     /// What is known of one connection.
+    #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
         self.owned(id).map(|slot| slot.connection.look().stats())
     }

@@ -44,7 +44,9 @@ impl Stack {
         }
         config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
-        if let Some(Target::TimeWait(place)) = self.owners().of(&tuple) {
+        if floor.is_some()
+            && let Some(Target::TimeWait(place)) = self.owners().of(&tuple)
+        {
             self.end_time_wait(place);
             self.stats.time_waits_reused += 1;
         }
@@ -128,11 +130,11 @@ impl Stack {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,
         };
+        if let Some(port) = ports.choose_among(PREFER_FREE, ip, remote, |port| is_ours(port) && free(port)) {
+            return Ok((tuple_of(port), None));
+        }
         let port = ports
-            .choose_among(PREFER_FREE, ip, remote, |port| is_ours(port) && free(port))
-            .or_else(|| {
-                ports.choose(ip, remote, |port| is_ours(port) && (free(port) || floor_of(port).is_some()))
-            })
+            .choose(ip, remote, |port| is_ours(port) && (free(port) || floor_of(port).is_some()))
             .ok_or(ConnectError::NoPort(remote))?;
         Ok((tuple_of(port), floor_of(port)))
     }

@@ -5,8 +5,6 @@
 
 use alloc::collections::VecDeque;
 
-use hashbrown::HashMap;
-
 use super::challenge::AnswerLimit;
 use super::demux::KeyedHash;
 use super::isn::SecretSource;
@@ -42,9 +40,10 @@ impl Stack {
 
     /// Empties what connections stand in, and what waits.
     fn renew_lists(&mut self, config: &StackConfig) {
-        let Stack { slots, listeners, half_open, time_wait, deadlines, idle, spares, .. } = self;
+        let Stack { slots, listeners, listening, half_open, time_wait, deadlines, idle, spares, .. } = self;
         slots.clear();
         listeners.clear();
+        listening.clear();
         half_open.clear();
         time_wait.renew(config.msl);
         deadlines.clear();
@@ -64,8 +63,7 @@ impl Stack {
     /// Forgets and counts from nothing.
     fn renew_memories(&mut self, config: &StackConfig, seed: u64) {
         let hash = KeyedHash::new(seed);
-        let Stack { listening, demux, fast_open, gentle_memory, paths, allowances, share, .. } = self;
-        *listening = HashMap::with_hasher(hash.clone());
+        let Stack { demux, fast_open, gentle_memory, paths, allowances, share, .. } = self;
         demux.renew(hash.clone());
         fast_open.renew(config, seed, &hash);
         gentle_memory.renew(config.path.entries, hash.clone());
