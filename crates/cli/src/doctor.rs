@@ -1,17 +1,25 @@
-//! `brisk doctor`: what the path to a backend is like.
+//! `brisk doctor`: what the path to a backend is like, what would be on, and what to expect of it.
 //!
 //! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet size, whether data
-//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin.
+//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin. What a response would take over such
+//! a path is found in virtual time.
 
-use brisk_gateway::doctor::{Examination, Finding, Report, examine};
+use std::sync::atomic::AtomicBool;
+
+use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
 use brisk_gateway::settings::name_and_port;
 use brisk_gateway::{ServiceConfig, Settings};
+use brisk_lab::arms::parse_arms;
+use brisk_lab::compare::{ArmReport, Comparison, compare};
+use brisk_lab::setting::Setting;
+use brisk_lab::sizes::Sizes;
+use brisk_link::LinkSpec;
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
 use crate::failure::Failure;
 use crate::frontend::{Stacks, address_of};
-use crate::hop_args::{self, SharedArgs};
+use crate::hop_args::{self, SharedArgs, USUAL_MECHANISMS};
 use crate::{Common, output, service};
 
 const EXAMPLES: &str = "\
@@ -61,6 +69,12 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
         }
         let report = examine(&examination).await;
         output::print(&text(&report))?;
+        if let Some(measured) = report.measured() {
+            for state in hop_args::states(&settings.hop, &examination.tcp, fast_open) {
+                output::print(&told(state.name, &format!("{} ({})", state.state, state.reason)))?;
+            }
+            output::print(&expected(&measured, settings.hop.mechanisms.as_deref())?)?;
+        }
         // What was sent last may still leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         match report.usable() {
@@ -68,6 +82,43 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             false => Err(Failure::failed(format!("{}: the hop cannot be used; see above", args.peer))),
         }
     })
+}
+
+/// Bytes of the response that an expectation is given for.
+const RESPONSE: u64 = 30_000;
+/// Transactions that it is taken from, and their seed: a blink of an eye, and the same each time.
+const TRANSACTIONS: u64 = 2000;
+const SEED: u64 = 1;
+
+/// How long a response takes over such a path, with our TCP by itself and with what would be on. A question is lost if one of
+/// two packets is.
+fn expected(measured: &Measured, mechanisms: Option<&str>) -> Result<String, Failure> {
+    let Measured { rtt, lost } = *measured;
+    let loss = 100.0 * (1.0 - (1.0 - lost).sqrt());
+    let link = format!("--rtt {}us --loss {loss:.2}%", rtt.as_micros().max(1));
+    let arms = format!("tcp; {}", mechanisms.unwrap_or(USUAL_MECHANISMS));
+    let comparison = Comparison {
+        link: LinkSpec::parse(&link).map_err(Failure::usage)?,
+        request: 100,
+        sizes: Sizes::Fixed(RESPONSE),
+        sizes_text: String::new(),
+        page: None,
+        setting: Setting::default(),
+        n: TRANSACTIONS,
+        established: false,
+        seed: SEED,
+        arms: parse_arms(&arms).map_err(Failure::usage)?,
+    };
+    let report = compare(&comparison, &|_| (), &AtomicBool::new(false)).map_err(Failure::failed)?;
+    let [without, with] = report.arms.as_slice() else { return Ok(String::new()) };
+    let times = |arm: &ArmReport| format!("p50 {:.1} ms, p99 {:.1} ms", arm.ms.p50, arm.ms.p99);
+    let what = format!("30 kB on a new connection: {}, with these {}", times(without), times(with));
+    Ok(told("expected", &what) + &told("", &format!("brisk whatif {link} --flow 30kB --arms \"{arms}\"")))
+}
+
+/// A line that is no finding.
+fn told(what: &str, told: &str) -> String {
+    format!("    {:<16} {told}\n", what)
 }
 
 fn text(report: &Report) -> String {

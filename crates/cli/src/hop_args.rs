@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// The variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
 /// What the hop uses unless somebody chooses.
-const USUAL_MECHANISMS: &str = "fast_open";
+pub(crate) const USUAL_MECHANISMS: &str = "fast_open";
 
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
@@ -309,6 +309,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
         state("reactive", reactive.unwrap_or("rack_tlp")),
         state("corrective", switch(tcp.mechanisms.corrective.is_some())),
         state("proactive", switch(tcp.mechanisms.proactive.is_some())),
+        state("planner", switch(tcp.mechanisms.planner.is_some())),
     ]
 }
 

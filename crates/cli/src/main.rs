@@ -100,7 +100,7 @@ enum Command {
     Run(run::Args),
     /// Say what is wrong with a configuration of the gateway
     Check(check::Args),
-    /// What the path to a backend is like: round trip, loss, packets, Fast Open, the ways out
+    /// What the path to a backend is like, what would be on, and what to expect of it
     Doctor(doctor::Args),
     /// A gateway at work, in the terminal
     Top(top::Args),

@@ -50,11 +50,21 @@ pub struct Finding {
     pub good: bool,
 }
 
+/// What the questions said of the path.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Measured {
+    /// Median of their round trips.
+    pub rtt: Duration,
+    /// Share of the questions of which a packet, on either way, was lost and had to be repaired, 0 to 1.
+    pub lost: f64,
+}
+
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
     usable: bool,
+    measured: Option<Measured>,
 }
 
 impl Report {
@@ -66,6 +76,11 @@ impl Report {
     /// True if the backend can be used, in whichever way.
     pub fn usable(&self) -> bool {
         self.usable
+    }
+
+    /// The path, if questions were answered.
+    pub fn measured(&self) -> Option<Measured> {
+        self.measured
     }
 
     fn add(&mut self, what: &'static str, good: bool, told: String) {
@@ -147,27 +162,32 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
         let told =
             format!("least {} ms, median {} ms, p99 {} ms of {}", ms(*least), ms(p50), ms(p99), times.len());
         report.add("round trip", true, told);
-    }
-    if let Some(stats) = hop.line().stats() {
-        losses(&stats, times.len(), report);
+        if let Some(stats) = hop.line().stats() {
+            let lost = losses(&stats, times.len(), report);
+            report.measured = Some(Measured { rtt: p50, lost });
+        }
     }
 }
 
-fn losses(stats: &ConnStats, answered: usize, report: &mut Report) {
+/// Answers the share of questions that had to be repaired.
+fn losses(stats: &ConnStats, answered: usize, report: &mut Report) -> f64 {
     let counters = &stats.counters;
     let lost = counters.retransmits
         + counters.repaired_by_probe
         + counters.repaired_by_parity
         + counters.repaired_by_copy;
-    let share = 100.0 * lost as f64 / (answered as f64).max(1.0);
+    let share = lost as f64 / (answered as f64).max(1.0);
     let told = format!(
-        "{lost} of {answered} questions had to be repaired ({share:.1} %), {} by a probe; {} timeouts",
-        counters.repaired_by_probe, counters.timeouts
+        "{lost} of {answered} questions had to be repaired ({:.1} %), {} by a probe; {} timeouts",
+        100.0 * share,
+        counters.repaired_by_probe,
+        counters.timeouts
     );
-    report.add("loss", share < 5.0, told);
+    report.add("loss", share < 0.05, told);
     report.add("segment", stats.mss >= 1200, format!("{} bytes of payload", stats.mss));
     let order = if stats.reordering_seen { "the path changes the order of packets" } else { "in order" };
     report.add("order", true, order.to_owned());
+    share.min(1.0)
 }
 
 /// Connects again, now that there is a cookie.

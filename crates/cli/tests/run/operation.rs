@@ -133,13 +133,17 @@ fn the_doctor_says_what_works_and_what_does_not() {
     let out = run(&["doctor", peer, "--key-file", &right, "--probes", "20", "-q"]);
     let said = text(&out.stdout);
     assert!(out.status.success(), "{said}{}", text(&out.stderr));
-    for words in ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel tcp"] {
+    let found = ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel tcp"];
+    let told =
+        ["    fast_open        on", "    planner          off", "brisk whatif --rtt", "tcp; fast_open"];
+    for words in found.into_iter().chain(told) {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }
     let out = run(&["doctor", peer, "--key-file", &wrong, "--connect-timeout", "2s", "-q"]);
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1));
     assert!(said.contains("!!  hop") && said.contains("is the key the same on both sides?"), "{said}");
+    assert!(!said.contains("expected"), "{said}");
     let _ = (backend.stop(), frontend.stop());
 }
 
