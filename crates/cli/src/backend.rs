@@ -72,6 +72,7 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    check(&settings)?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -150,14 +151,13 @@ impl Side for Reloadable {
     }
 }
 
-/// Checks settings for a backend without starting one.
+/// Whether a backend with these settings can start, as far as can be told before it asks the system for anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;
-    hop_args::protection(&settings.hop)?;
-    hop_args::mechanisms(&settings.hop)?;
+    hop_args::check(settings)?;
     hop_args::packet(&settings.hop, Some(listen))?;
-    attach(settings, listen).map(drop)
+    Ok(attach(settings, listen)?.check()?)
 }
 
 fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use brisk_gateway::Settings;
 
 use crate::failure::Failure;
-use crate::{Common, backend, frontend, output};
+use crate::{Common, backend, frontend, hop_args, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +21,8 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Reads the file and checks it for the side that it describes: key file, names of values, what is missing.
+/// Reads the file and checks it for the side that it describes, as the start of that side does. What may be different where
+/// it will run is a warning.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
@@ -39,5 +40,10 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     };
     let (side, checked) = side;
     checked.map_err(|failure| Failure::failed(format!("{name}: {}", failure.message)))?;
+    for interface in hop_args::missing_interfaces(&settings.hop) {
+        eprintln!(
+            "brisk: warning: {name}: there is no interface {interface} here; it must be there at the start"
+        );
+    }
     output::print_line(&format!("{name}: good for a {side}"))
 }

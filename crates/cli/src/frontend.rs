@@ -104,6 +104,7 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    check(&settings)?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -233,7 +234,7 @@ impl Ways {
     }
 }
 
-/// Checks settings for a frontend without starting one.
+/// Whether a frontend with these settings can start, as far as can be told before it asks the system for anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     listen(settings)?;
@@ -241,10 +242,9 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
         return Err(no_peer());
     }
     direct(frontend)?;
-    hop_args::protection(hop)?;
-    hop_args::mechanisms(hop)?;
+    hop_args::check(settings)?;
     hop_args::packet(hop, None)?;
-    hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))).map(drop)
+    Ok(hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?.check()?)
 }
 
 fn no_peer() -> Failure {

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use brisk_gateway::hop::ephemeral::LONGEST_LIFETIME;
 use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
-use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts};
+use brisk_gateway::{
+    Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
+};
 use brisk_lab::arms::{Arm, parse_arm};
+use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
 
@@ -198,6 +201,26 @@ impl SharedArgs {
             }
         }
     }
+}
+
+/// What frontend and backend check alike: at the start, at a reload and in `brisk check`.
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    let Settings { hop, admin: AdminSettings { listen, token_file }, .. } = settings;
+    protection(hop)?;
+    mechanisms(hop)?;
+    let Some(listen) = *listen else { return Ok(()) };
+    Admin::check(listen, token_file.as_deref()).map_err(Failure::failed)
+}
+
+/// Interfaces that the hop is to go through and that this host does not have.
+pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<String> {
+    let device = hop.device.as_deref().and_then(|device| device.parse().ok());
+    let of_device = match device {
+        Some(DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface }) => Some(interface),
+        Some(DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. }) | None => None,
+    };
+    let named = of_device.into_iter().chain(hop.packet.clone());
+    named.filter(|name| Interface::named(name).is_err()).collect()
 }
 
 /// The protection that is asked for.

@@ -72,11 +72,16 @@ impl Admin {
     /// # Errors
     /// If the address is open to others and there is no token; if the token is none; if the system refuses.
     pub fn bind(listen: SocketAddr, token_file: Option<&Path>) -> Result<Admin, AdminError> {
-        let token = token_file.map(read_token).transpose()?;
-        if token.is_none() && !listen.ip().to_canonical().is_loopback() {
-            return Err(AdminError::Open(listen));
-        }
+        let token = token_for(listen, token_file)?;
         Ok(Admin { listener: listen_at(listen)?, token })
+    }
+
+    /// What [`bind`](Admin::bind) refuses before it listens.
+    ///
+    /// # Errors
+    /// If the address is open to others and there is no token; if the token is none.
+    pub fn check(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), AdminError> {
+        token_for(listen, token_file).map(drop)
     }
 
     /// Where it listens.
@@ -109,6 +114,15 @@ impl Admin {
                 drop(place);
             });
         }
+    }
+}
+
+/// The token that protects a listener there; none if only this host reaches it.
+fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<String>, AdminError> {
+    let token = token_file.map(read_token).transpose()?;
+    match token.is_none() && !listen.ip().to_canonical().is_loopback() {
+        true => Err(AdminError::Open(listen)),
+        false => Ok(token),
     }
 }
 

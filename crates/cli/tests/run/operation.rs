@@ -100,6 +100,37 @@ fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
+/// What `check` says of a frontend with this beside what it needs.
+fn checked(files: &Scratch, more: &str) -> (Option<i32>, String) {
+    let needed = "[frontend]\nlisten = '127.0.0.1:0'\n[[backends]]\npeer = '127.0.0.1:7443'\n";
+    let file = files.path("checked.toml");
+    std::fs::write(&file, format!("{needed}{more}")).expect("a file");
+    let checked = run(&["check", "-c", &file]);
+    (checked.status.code(), text(&checked.stderr))
+}
+
+#[test]
+fn what_cannot_start_is_not_good() {
+    let files = Scratch::with_files();
+    for (more, says) in [
+        ("[admin]\nlisten = '0.0.0.0:0'\n", "give it a token with --admin-token-file"),
+        ("[admin]\nlisten = '0.0.0.0:0'\ntoken_file = '/nonexistent'\n", "/nonexistent"),
+        ("[admin]\nlisten = '127.0.0.1:0'\ntoken_file = '/etc/hostname'\n", "at least 16 characters"),
+        ("[hop]\nplain = true\ndevice = 'tun:x'\n", "tun:x needs an address"),
+    ] {
+        let more =
+            if more.contains("plain") { more.to_owned() } else { format!("[hop]\nplain = true\n{more}") };
+        let (status, told) = checked(&files, &more);
+        assert!(status == Some(1) && told.contains(says), "{more}: {told}");
+        let started = run(&["frontend", "-c", &files.path("checked.toml")]);
+        let said = text(&started.stderr);
+        assert!(!started.status.success() && said.contains(says), "{more}: {said}");
+        assert!(!said.contains("event=started"), "{more}: {said}");
+    }
+    let (status, told) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
+    assert!(status == Some(0) && told.contains("warning") && told.contains("no interface nope0"), "{told}");
+}
+
 #[test]
 fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
     let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();
