@@ -101,6 +101,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         started(&facts, ("origin", origin), &confined, &log);
         let side = Reloadable {
             args,
+            started: settings.clone(),
             attached,
             control: backend.control(),
             log: log.clone(),
@@ -133,9 +134,16 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
+/// What it takes at the start only, beside what no side changes while it runs: its listeners are made with the mechanisms, and
+/// the capability for clients' addresses is given up by who does not need it.
+const FIXED: [&str; 5] =
+    ["backend.listen", "backend.as_client", "backend.replay_tolerance", "hop.mechanisms", "hop.kernel_tcp"];
+
 /// What SIGHUP changes.
 struct Reloadable {
     args: Args,
+    /// The settings that it began with.
+    started: Settings,
     attached: Attached,
     control: BackendControl,
     log: Log,
@@ -143,11 +151,15 @@ struct Reloadable {
 }
 
 impl Side for Reloadable {
-    async fn reload(&self) -> Result<(), Failure> {
-        let settings = self.args.settings()?;
+    async fn reload(&self) -> Result<Vec<String>, Failure> {
+        let read = self.args.settings()?;
+        check(&read)?;
+        let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
+        let mut settings = hop_args::as_opened(read, &self.started);
+        settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
-        Ok(())
+        Ok(waiting)
     }
 }
 

@@ -133,6 +133,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         started(&facts, ("peer", peers.join(",")), &confined, &log);
         let side = Reloadable {
             args,
+            started: settings.clone(),
             attached,
             control: frontend.control(),
             log: log.clone(),
@@ -171,6 +172,8 @@ pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confi
 /// What SIGHUP changes.
 struct Reloadable {
     args: Args,
+    /// The settings that it began with.
+    started: Settings,
     attached: Ways,
     control: FrontendControl,
     log: Log,
@@ -178,12 +181,15 @@ struct Reloadable {
 }
 
 impl Side for Reloadable {
-    async fn reload(&self) -> Result<(), Failure> {
-        let settings = self.args.settings()?;
+    async fn reload(&self) -> Result<Vec<String>, Failure> {
+        let read = self.args.settings()?;
+        check(&read)?;
+        let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
+        let settings = hop_args::as_opened(read, &self.started);
         let peers = resolve(&settings).await?;
         let config = configured(&settings, &peers, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
-        Ok(())
+        Ok(waiting)
     }
 }
 

@@ -212,6 +212,23 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     Admin::check(listen, token_file.as_deref()).map_err(Failure::failed)
 }
 
+/// The keys in which `read` differs from the settings that the side has `started` with and that it cannot change while it
+/// runs: those of the limits, the admin listener and the hop's devices, and those of `own`.
+pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
+    let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
+    let fixed = |key: &String| {
+        let is = |other: &&str| key == other;
+        key.starts_with("limits.") || key.starts_with("admin.") || opened.iter().chain(own).any(is)
+    };
+    read.changed(started).into_iter().filter(fixed).collect()
+}
+
+/// The settings that were `read`, with the devices that the side has `started` with.
+pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
+    let HopSettings { device, addr, gateway, mtu, packet, .. } = started.hop.clone();
+    Settings { hop: HopSettings { device, addr, gateway, mtu, packet, ..read.hop }, ..read }
+}
+
 /// Interfaces that the hop is to go through and that this host does not have.
 pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<String> {
     let device = hop.device.as_deref().and_then(|device| device.parse().ok());

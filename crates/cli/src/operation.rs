@@ -14,8 +14,8 @@ use crate::systemd;
 
 /// A side that can read its configuration again.
 pub(crate) trait Side: Send + Sync + 'static {
-    /// Reads, checks and takes it. On an error the old one stays.
-    fn reload(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Reads, checks and takes it; answers the changed keys that need a restart. On an error the old one stays.
+    fn reload(&self) -> impl Future<Output = Result<Vec<String>, Failure>> + Send;
 }
 
 /// All that, until it is dropped.
@@ -62,7 +62,11 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
         while hangup.recv().await.is_some() {
             systemd::reloading();
             match side.reload().await {
-                Ok(()) => log.line(Level::Info, "reloaded", &[]),
+                Ok(waiting) if waiting.is_empty() => log.line(Level::Info, "reloaded", &[]),
+                Ok(waiting) => {
+                    let fields = [("needs_restart", Value::Text(waiting.join(",")))];
+                    log.line(Level::Warning, "reloaded", &fields);
+                }
                 Err(failure) => {
                     let fields = [("reason", Value::Text(failure.message))];
                     log.line(Level::Error, "not-reloaded", &fields);

@@ -132,6 +132,39 @@ fn what_cannot_start_is_not_good() {
 }
 
 #[test]
+fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
+    let Configured { files, mut backend, mut frontend, address, admin } = Configured::start();
+    let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    let write = |text: String| std::fs::write(files.path("f.toml"), text).expect("a file");
+    write(good.replace(&admin, "0.0.0.0:9"));
+    frontend.signal("HUP");
+    let said = frontend.until("event=not-reloaded");
+    assert!(said.contains("--admin-token-file"), "{said}");
+    let other =
+        good.replace(&admin, "127.0.0.1:9").replace("listen = '127.0.0.1:0'", "listen = '127.0.0.2:0'");
+    write(format!("{other}[limits]\nidle_timeout = '1m'\n"));
+    frontend.signal("HUP");
+    let said = frontend.until("loaded");
+    let waiting = "event=reloaded needs_restart=frontend.listen,limits.idle_timeout,admin.listen\n";
+    assert!(said.ends_with(waiting), "{said}");
+    assert_eq!(through(&address, b"still".to_vec()), b"still");
+    write(good.replace("'direct'", "'none'"));
+    frontend.signal("HUP");
+    let said = frontend.until("loaded");
+    assert!(said.ends_with("event=reloaded\n"), "{said}");
+
+    let b = std::fs::read_to_string(files.path("b.toml")).expect("the file");
+    std::fs::write(files.path("b.toml"), format!("{b}as_client = true\nsend_proxy = 'v2'\n"))
+        .expect("a file");
+    backend.signal("HUP");
+    let said = backend.until("loaded");
+    assert!(said.ends_with("event=reloaded needs_restart=backend.as_client\n"), "{said}");
+    assert!(through(&address, b"as before".to_vec()).ends_with(b"as before"));
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
+}
+
+#[test]
 fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
     let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();
     frontend.until("health=up");
