@@ -255,6 +255,10 @@ fn missing_rights_are_told_with_the_ways_to_get_them_or_do_without() {
             vec!["emulate", "--between", "brisk-nobody-a,brisk-nobody-b", "--create"],
             &["CAP_SYS_ADMIN", "root"],
         ),
+        (
+            vec!["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--plain", "--as-client"],
+            &["--as-client", "CAP_NET_RAW", "--send-proxy"],
+        ),
     ] {
         match unprivileged(&words) {
             Ok(out) => assert_refused(&words, &out, FAILED, says),
