@@ -18,7 +18,7 @@ use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::frontend::{hop_name, started};
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{Operation, Side};
+use crate::operation::{self, Operation, Side};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -78,6 +78,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     service::run_on_one_thread(async move {
         let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
+        let admin = operation::admin(&settings.admin)?;
         let listen = listen(&settings.backend)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;
@@ -107,7 +108,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             log: log.clone(),
             metrics: metrics.clone(),
         };
-        let operation = Operation::begin(&settings.admin, facts, metrics, None, side, &log)?;
+        let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
         backend.run(stop.clone().ordered()).await;
         operation.end();
         service::last_words(&endpoint, &log).await;

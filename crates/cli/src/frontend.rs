@@ -23,7 +23,7 @@ use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{Operation, Side};
+use crate::operation::{self, Operation, Side};
 use crate::service::{self, Stop};
 use crate::systemd;
 
@@ -112,6 +112,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     service::run_on_one_thread(async move {
         let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
+        let admin = operation::admin(&settings.admin)?;
         let addresses = look_up(&settings, &Addresses::default(), &log).await?;
         let device = device(&settings, &addresses);
         let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
@@ -143,7 +144,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             metrics: metrics.clone(),
         });
         let control = Some(frontend.control());
-        let operation = Operation::begin(&settings.admin, facts, metrics, control, side.clone(), &log)?;
+        let operation = Operation::begin(admin, facts, metrics, control, side.clone(), &log)?;
         tokio::select! {
             _ = frontend.run(stop.ordered()) => {}
             never = side.look_up_again() => match never {},

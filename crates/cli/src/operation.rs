@@ -23,10 +23,16 @@ pub(crate) struct Operation {
     tasks: JoinSet<()>,
 }
 
+/// The admin listener, if there is to be one: opened before a side says that it has started.
+pub(crate) fn admin(settings: &AdminSettings) -> Result<Option<Admin>, Failure> {
+    let Some(listen) = settings.listen else { return Ok(None) };
+    Admin::bind(listen, settings.token_file.as_deref()).map(Some).map_err(Failure::failed)
+}
+
 impl Operation {
     /// Begins; after this systemd takes the service for started.
     pub(crate) fn begin(
-        admin: &AdminSettings,
+        admin: Option<Admin>,
         facts: Facts,
         metrics: Arc<Metrics>,
         frontend: Option<FrontendControl>,
@@ -36,8 +42,7 @@ impl Operation {
         metrics.set_mechanisms(&facts.mechanisms);
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        if let Some(listen) = admin.listen {
-            let admin = Admin::bind(listen, admin.token_file.as_deref()).map_err(Failure::failed)?;
+        if let Some(admin) = admin {
             let fields = [("listen", Value::Text(admin.local_addr()?.to_string()))];
             log.line(Level::Info, "admin", &fields);
             tasks.spawn(admin.run(shown.clone(), log.clone()));

@@ -40,11 +40,21 @@ pub enum AdminError {
         "admin listener {0} is not loopback: give it a token with --admin-token-file, or listen on 127.0.0.1"
     )]
     Open(SocketAddr),
+    /// The file of the token cannot be read.
+    #[error("--admin-token-file {path} (token_file of [admin]): it cannot be read: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
     /// The token is none.
-    #[error("{0}: a token has at least 16 characters, on one line, in a file for its owner alone")]
+    #[error(
+        "--admin-token-file {0} (token_file of [admin]): a token has at least 16 characters, on one line, in a file for its owner alone"
+    )]
     Token(String),
     /// The system refused.
-    #[error(transparent)]
+    #[error("--admin (listen of [admin]): {0}")]
     Io(#[from] io::Error),
 }
 
@@ -129,9 +139,9 @@ fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<Str
 fn read_token(path: &Path) -> Result<String, AdminError> {
     use std::os::unix::fs::MetadataExt;
     let wrong = || AdminError::Token(path.display().to_string());
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let mode = std::fs::metadata(path).map_err(named)?.mode();
-    let token = std::fs::read_to_string(path).map_err(named)?.trim().to_owned();
+    let unreadable = |error| AdminError::Unreadable { path: path.display().to_string(), error };
+    let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
+    let token = std::fs::read_to_string(path).map_err(unreadable)?.trim().to_owned();
     let good = mode & 0o077 == 0 && token.len() >= 16 && !token.contains(char::is_whitespace);
     good.then_some(token).ok_or_else(wrong)
 }
