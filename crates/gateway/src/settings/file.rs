@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Settings;
+use super::places::{Places, line_at};
 use crate::hop::ephemeral::LONGEST_LIFETIME;
 
 /// What is wrong with a configuration.
@@ -46,18 +48,24 @@ impl Settings {
     /// # Errors
     /// As [`load`](Settings::load).
     pub fn parse(text: &str, path: &str) -> Result<Settings, SettingsError> {
-        let wrong = |at: usize, problem: String| {
-            let line = text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
-            SettingsError::Line { path: path.to_owned(), line, problem }
+        let wrong = |at: usize, problem: String| SettingsError::Line {
+            path: path.to_owned(),
+            line: line_at(text, at),
+            problem,
         };
         let settings: Settings = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             wrong(at, explained(error.message()))
         })?;
-        match out_of_range(&settings) {
-            None => Ok(settings),
-            Some((key, problem)) => Err(wrong(text.find(key).unwrap_or(0), format!("{key}: {problem}"))),
-        }
+        let Some((key, range)) = out_of_range(&settings) else { return Ok(settings) };
+        let places = Places::of(text);
+        let name = key.rsplit('.').next().unwrap_or(&key);
+        let written = places.written(text, &key).unwrap_or_default();
+        Err(SettingsError::Line {
+            path: path.to_owned(),
+            line: places.line(&key).unwrap_or(1),
+            problem: format!("{name} = {written}: write {range}"),
+        })
     }
 }
 
@@ -91,29 +99,35 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The first key whose value is out of its range.
-fn out_of_range(settings: &Settings) -> Option<(&'static str, &'static str)> {
+/// The first key whose value is out of its range, and the range.
+fn out_of_range(settings: &Settings) -> Option<(String, &'static str)> {
     let Settings { frontend, peers, backend, hop, limits, admin: _ } = settings;
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
+    let out = |time: Option<Duration>, least: Duration, most: Duration| {
+        time.is_some_and(|time| time < least || time > most)
+    };
+    let (none, hour) = (Duration::ZERO, 3600 * second);
     let checks = [
-        ("first_bytes_wait", frontend.first_bytes_wait.is_some_and(|wait| wait > second), "0 to 1s"),
-        ("first_bytes_limit", frontend.first_bytes_limit.is_some_and(|most| most > 10 * second), "0 to 10s"),
+        ("frontend.first_bytes_wait", out(frontend.first_bytes_wait, none, second), "\"0s\" to \"1s\""),
         (
-            "replay_tolerance",
-            backend.replay_tolerance.is_some_and(|time| time < second || time > 3600 * second),
-            "1s to 1h",
+            "frontend.first_bytes_limit",
+            out(frontend.first_bytes_limit, none, 10 * second),
+            "\"0s\" to \"10s\"",
         ),
-        ("ephemeral_lifetime", hop.ephemeral_lifetime.is_some_and(|time| time > LONGEST_LIFETIME), "0 to 1m"),
-        ("mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 bytes"),
-        ("max_connections", limits.max_connections == Some(0), "1 or more"),
+        ("backend.replay_tolerance", out(backend.replay_tolerance, second, hour), "\"1s\" to \"1h\""),
+        ("hop.ephemeral_lifetime", out(hop.ephemeral_lifetime, none, LONGEST_LIFETIME), "\"0s\" to \"1m\""),
+        ("hop.mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 (bytes)"),
+        ("limits.max_connections", limits.max_connections == Some(0), "1 or more"),
         (
-            "header_timeout",
-            limits.header_timeout.is_some_and(|limit| limit < second / 10 || limit > 60 * second),
-            "100ms to 60s",
+            "limits.header_timeout",
+            out(limits.header_timeout, second / 10, 60 * second),
+            "\"100ms\" to \"60s\"",
         ),
-        ("weight", peers.iter().any(|peer| !(1..=1000).contains(&peer.weight)), "1 to 1000"),
     ];
-    checks.into_iter().find(|(_, wrong, _)| *wrong).map(|(key, _, range)| (key, range))
+    let weight = peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
+    let weight = weight.map(|n| (format!("backends.{n}.weight"), "1 to 1000"));
+    let first = checks.into_iter().find(|(_, wrong, _)| *wrong);
+    first.map(|(key, _, range)| (key.to_owned(), range)).or(weight)
 }
 
 #[cfg(test)]
@@ -150,11 +164,11 @@ mod tests {
             ("[backend]\nallow = ['x']", "origin.example:443"),
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
-            ("[limits]\nmax_connections = 0", "max_connections: 1 or more"),
-            ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime: 0 to 1m"),
-            ("[limits]\nheader_timeout = '0s'", "header_timeout: 100ms to 60s"),
-            ("[hop]\nmtu = 100", "mtu: 576 to 65535"),
-            ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight: 1 to 1000"),
+            ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 or more"),
+            ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime = '2m': write \"0s\" to \"1m\""),
+            ("[limits]\nheader_timeout = '0s'", "header_timeout = '0s': write \"100ms\" to \"60s\""),
+            ("[hop]\nmtu = 100", "mtu = 100: write 576 to 65535"),
+            ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight = 0: write 1 to 1000"),
             ("[[backends]]\nweight = 1", "peer"),
             ("[hop\n", "brisk.toml:1: "),
             ("[frontend]\nfallback = 'never'", "none"),
@@ -162,6 +176,15 @@ mod tests {
             let error = error(text);
             assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named_with_its_own_line() {
+        let text = "# weight of these is fine\n[[backends]]\npeer = 'a:1'\nweight = 7\n\
+                    [[backends]]\npeer = 'weight:1'\nweight = 5000\n";
+        assert_eq!(error(text), "brisk.toml:7: weight = 5000: write 1 to 1000");
+        let text = "# mtu\n[hop]\ndevice = 'tun:mtu'\nmtu = 1\n";
+        assert_eq!(error(text), "brisk.toml:4: mtu = 1: write 576 to 65535 (bytes)");
     }
 
     #[test]

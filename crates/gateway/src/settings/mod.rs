@@ -7,6 +7,7 @@
 //! |---|---|
 //! | this one | the keys |
 //! | `file` | reading a file; what is wrong with it, in one line |
+//! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +21,11 @@ use crate::network::Network;
 use crate::proxy::ProxyVersion;
 
 mod file;
+mod places;
 mod values;
 
 pub use file::SettingsError;
+pub use places::Places;
 pub use values::{listen_address, name_and_port};
 
 /// All that can be configured.
