@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Settings;
+use super::explain::{explained, what_to_write};
 use super::places::{Places, line_at};
 use crate::hop::ephemeral::LONGEST_LIFETIME;
 
@@ -54,53 +55,23 @@ impl Settings {
             problem,
         };
         let settings: Settings = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            wrong(at, explained(error.message()))
+            let at = error.span().unwrap_or_default();
+            wrong(at.start, explained(error.message(), &at, text))
         })?;
-        let Some((key, range)) = out_of_range(&settings) else { return Ok(settings) };
+        let Some(key) = out_of_range(&settings) else { return Ok(settings) };
         let places = Places::of(text);
         let name = key.rsplit('.').next().unwrap_or(&key);
         let written = places.written(text, &key).unwrap_or_default();
         Err(SettingsError::Line {
             path: path.to_owned(),
             line: places.line(&key).unwrap_or(1),
-            problem: format!("{name} = {written}: write {range}"),
+            problem: format!("{name} = {written}: write {}", what_to_write(name)),
         })
     }
 }
 
-/// What the library says, with the key that was probably meant.
-fn explained(message: &str) -> String {
-    let message = message.lines().next().unwrap_or_default();
-    let Some((_, rest)) = message.split_once("unknown field `") else { return message.to_owned() };
-    let Some((unknown, expected)) = rest.split_once('`') else { return message.to_owned() };
-    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    let nearest = known.iter().min_by_key(|known| distance(unknown, known));
-    match nearest {
-        Some(nearest) if distance(unknown, nearest) <= 3 => {
-            format!("there is no key '{unknown}' here; did you mean '{nearest}'?")
-        }
-        _ => format!("there is no key '{unknown}' here; the keys are {}", known.join(", ")),
-    }
-}
-
-/// Letters to change, add or take away to make one word of the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
-/// The first key whose value is out of its range, and the range.
-fn out_of_range(settings: &Settings) -> Option<(String, &'static str)> {
+/// The first key whose value is out of its range.
+fn out_of_range(settings: &Settings) -> Option<String> {
     let Settings { frontend, peers, backend, hop, limits, admin: _ } = settings;
     let second = Duration::from_secs(1);
     let out = |time: Option<Duration>, least: Duration, most: Duration| {
@@ -108,26 +79,17 @@ fn out_of_range(settings: &Settings) -> Option<(String, &'static str)> {
     };
     let (none, hour) = (Duration::ZERO, 3600 * second);
     let checks = [
-        ("frontend.first_bytes_wait", out(frontend.first_bytes_wait, none, second), "\"0s\" to \"1s\""),
-        (
-            "frontend.first_bytes_limit",
-            out(frontend.first_bytes_limit, none, 10 * second),
-            "\"0s\" to \"10s\"",
-        ),
-        ("backend.replay_tolerance", out(backend.replay_tolerance, second, hour), "\"1s\" to \"1h\""),
-        ("hop.ephemeral_lifetime", out(hop.ephemeral_lifetime, none, LONGEST_LIFETIME), "\"0s\" to \"1m\""),
-        ("hop.mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 (bytes)"),
-        ("limits.max_connections", limits.max_connections == Some(0), "1 or more"),
-        (
-            "limits.header_timeout",
-            out(limits.header_timeout, second / 10, 60 * second),
-            "\"100ms\" to \"60s\"",
-        ),
+        ("frontend.first_bytes_wait", out(frontend.first_bytes_wait, none, second)),
+        ("frontend.first_bytes_limit", out(frontend.first_bytes_limit, none, 10 * second)),
+        ("backend.replay_tolerance", out(backend.replay_tolerance, second, hour)),
+        ("hop.ephemeral_lifetime", out(hop.ephemeral_lifetime, none, LONGEST_LIFETIME)),
+        ("hop.mtu", hop.mtu.is_some_and(|mtu| mtu < 576)),
+        ("limits.max_connections", limits.max_connections == Some(0)),
+        ("limits.header_timeout", out(limits.header_timeout, second / 10, 60 * second)),
     ];
-    let weight = peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
-    let weight = weight.map(|n| (format!("backends.{n}.weight"), "1 to 1000"));
-    let first = checks.into_iter().find(|(_, wrong, _)| *wrong);
-    first.map(|(key, _, range)| (key.to_owned(), range)).or(weight)
+    let first = checks.into_iter().find(|(_, wrong)| *wrong).map(|(key, _)| key.to_owned());
+    let weight = || peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
+    first.or_else(|| weight().map(|n| format!("backends.{n}.weight")))
 }
 
 #[cfg(test)]
@@ -164,14 +126,27 @@ mod tests {
             ("[backend]\nallow = ['x']", "origin.example:443"),
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
-            ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 or more"),
+            ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 to"),
             ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime = '2m': write \"0s\" to \"1m\""),
             ("[limits]\nheader_timeout = '0s'", "header_timeout = '0s': write \"100ms\" to \"60s\""),
             ("[hop]\nmtu = 100", "mtu = 100: write 576 to 65535"),
             ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight = 0: write 1 to 1000"),
             ("[[backends]]\nweight = 1", "peer"),
             ("[hop\n", "brisk.toml:1: "),
-            ("[frontend]\nfallback = 'never'", "none"),
+            ("[frontend]\nfallback = 'never'", "fallback = 'never': write \"none\" or \"direct\""),
+            ("[hop]\nmtu = 70000", "brisk.toml:2: mtu = 70000: write 576 to 65535 (bytes)"),
+            ("[limits]\nthreads = 500", "threads = 500: write 1 to 64"),
+            ("[[backends]]\npeer = 'a:1'\npriority = 300", ":3: priority = 300: write 0 to 255"),
+            ("[limits]\nidle_timeout = 5", "idle_timeout = 5: write it with its unit, for instance \"5s\""),
+            ("[limits]\nidle_timeout = 5s", "texts stand in quotes: write \"5s\""),
+            ("[hop]\nplain = 'yes'", "plain = 'yes': write true or false"),
+            ("[hop]\ngateway = 'x'", "gateway = 'x': write an address"),
+            ("[hop]\nmtu = 600\nmtu = 700", "brisk.toml:3: the key 'mtu' is there twice"),
+            ("[hop]\n[limits]\n[hop]\n", "brisk.toml:3: the section [hop] is there twice"),
+            ("[frontend]\nproxy_from = [1]", "proxy_from = [1]: write a list of networks"),
+            ("[[backends]]\nweight = 1", "peer is missing here: write peer = \"HOST:PORT\""),
+            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above each one"),
+            ("hop = 5", "hop = 5: write [frontend]"),
         ] {
             let error = error(text);
             assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
@@ -185,12 +160,5 @@ mod tests {
         assert_eq!(error(text), "brisk.toml:7: weight = 5000: write 1 to 1000");
         let text = "# mtu\n[hop]\ndevice = 'tun:mtu'\nmtu = 1\n";
         assert_eq!(error(text), "brisk.toml:4: mtu = 1: write 576 to 65535 (bytes)");
-    }
-
-    #[test]
-    fn a_key_that_is_far_from_all_is_answered_by_what_there_is() {
-        assert_eq!(distance("listn", "listen"), 1);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

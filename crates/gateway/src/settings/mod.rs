@@ -7,6 +7,7 @@
 //! |---|---|
 //! | this one | the keys |
 //! | `file` | reading a file; what is wrong with it, in one line |
+//! | `explain` | what the parser says, in other words |
 //! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
 
@@ -20,6 +21,7 @@ use crate::allow::Allow;
 use crate::network::Network;
 use crate::proxy::ProxyVersion;
 
+mod explain;
 mod file;
 mod places;
 mod values;

@@ -66,6 +66,12 @@ impl Places {
         self.named(path).or_else(section).map(|place| place.line)
     }
 
+    /// The key whose value has the byte `at` in it.
+    pub(super) fn of_value(&self, at: usize) -> Option<&str> {
+        let around = self.all.iter().filter(|place| place.value.contains(&at));
+        around.min_by_key(|place| place.value.len()).map(|place| place.path.as_str())
+    }
+
     /// What is written behind a key, on its first line.
     pub(super) fn written<'a>(&self, text: &'a str, path: &str) -> Option<&'a str> {
         text.get(self.named(path)?.value.clone())?.lines().next()
