@@ -55,7 +55,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Result<Settings, Failure> {
+    /// What the flags of this side say.
+    fn own(&self) -> Settings {
         let backend = BackendSettings {
             listen: self.listen,
             to: self.to.clone(),
@@ -64,7 +65,15 @@ impl Args {
             send_proxy: self.send_proxy,
             replay_tolerance: None,
         };
-        self.shared.over_file(Settings { backend, ..Settings::default() })
+        Settings { backend, ..Settings::default() }
+    }
+
+    /// The flags over the file, if a backend can start so.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let own = self.own();
+        let settings = self.shared.over_file(own.clone())?;
+        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
+        Ok(settings)
     }
 }
 
@@ -72,7 +81,6 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
-    check(&settings)?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -154,7 +162,6 @@ struct Reloadable {
 impl Side for Reloadable {
     async fn reload(&self) -> Result<Vec<String>, Failure> {
         let read = self.args.settings()?;
-        check(&read)?;
         let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
         let mut settings = hop_args::as_opened(read, &self.started);
         settings.backend.as_client = self.started.backend.as_client;
@@ -170,7 +177,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     origin(&settings.backend)?;
     hop_args::check(settings)?;
     hop_args::packet(&settings.hop, Some(listen))?;
-    Ok(attach(settings, listen)?.check()?)
+    hop_args::check_device(&attach(settings, listen)?)
 }
 
 fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
@@ -178,6 +185,7 @@ fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
         Failure::usage(
             "a backend needs to know where frontends connect: --listen ADDR:PORT, or backend.listen",
         )
+        .about("backend.listen")
     })
 }
 
@@ -186,7 +194,8 @@ fn origin(backend: &BackendSettings) -> Result<Option<String>, Failure> {
     if backend.to.is_none() && backend.allow.as_ref().is_none_or(Vec::is_empty) {
         return Err(Failure::usage(
             "a backend needs an origin: --to HOST:PORT, or --allow RULE for what frontends ask for (backend.to, backend.allow)",
-        ));
+        )
+        .about("backend.to"));
     }
     Ok(backend.to.clone())
 }
@@ -229,7 +238,8 @@ fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failu
     match attach.device {
         DeviceSpec::Udp { bind } if bind != listen => Err(Failure::usage(format!(
             "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
-        ))),
+        ))
+        .about("hop.device")),
         _ => Ok(AttachConfig { serve: Some(listen), local_ports: 0, ..attach }),
     }
 }

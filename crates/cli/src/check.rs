@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
         }
     };
     let (side, checked) = side;
-    checked.map_err(|failure| Failure::failed(format!("{name}: {}", failure.message)))?;
+    checked.map_err(|failure| Failure::failed(failure.in_file(&args.config).message))?;
     for interface in hop_args::missing_interfaces(&settings.hop) {
         eprintln!(
             "brisk: warning: {name}: there is no interface {interface} here; it must be there at the start"

@@ -77,7 +77,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Result<Settings, Failure> {
+    /// What the flags of this side say.
+    fn own(&self) -> Settings {
         let given = |flag: bool| flag.then_some(true);
         let frontend = FrontendSettings {
             listen: self.listen,
@@ -98,7 +99,15 @@ impl Args {
             weight: 1,
         };
         let peers = self.peer.iter().enumerate().map(peer).collect();
-        self.shared.over_file(Settings { frontend, peers, ..Settings::default() })
+        Settings { frontend, peers, ..Settings::default() }
+    }
+
+    /// The flags over the file, if a frontend can start so.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let own = self.own();
+        let settings = self.shared.over_file(own.clone())?;
+        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
+        Ok(settings)
     }
 }
 
@@ -106,7 +115,6 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
-    check(&settings)?;
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -230,7 +238,6 @@ impl Reloadable {
 impl Side for Arc<Reloadable> {
     async fn reload(&self) -> Result<Vec<String>, Failure> {
         let read = self.args.settings()?;
-        check(&read)?;
         let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
         let settings = hop_args::as_opened(read, &self.started);
         let mut now = self.now.lock().await;
@@ -299,13 +306,14 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     direct(frontend)?;
     hop_args::check(settings)?;
     hop_args::packet(hop, None)?;
-    Ok(hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?.check()?)
+    hop_args::check_device(&hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?)
 }
 
 fn no_peer() -> Failure {
     Failure::usage(
         "a frontend needs a backend: --peer HOST:PORT, or [[backends]] with peer in the configuration",
     )
+    .about("backends")
 }
 
 fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
@@ -314,6 +322,7 @@ fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
         Failure::usage(
             "a frontend needs to know where clients connect: --listen ADDR:PORT, or frontend.listen",
         )
+        .about("frontend.listen")
     })
 }
 
@@ -324,7 +333,8 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
         }
         (Some(Fallback::Direct), None) => Err(Failure::usage(
             "fallback = \"direct\" needs frontend.origin, the origin as this side reaches it",
-        )),
+        )
+        .about("frontend.fallback")),
         (Some(Fallback::None) | None, _) => Ok(None),
     }
 }
