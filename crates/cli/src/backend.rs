@@ -81,6 +81,7 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    hop_args::tell_ignored(&settings, &log);
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -162,6 +163,7 @@ struct Reloadable {
 impl Side for Reloadable {
     async fn reload(&self) -> Result<Vec<String>, Failure> {
         let read = self.args.settings()?;
+        hop_args::tell_ignored(&read, &self.log);
         let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
         let mut settings = hop_args::as_opened(read, &self.started);
         settings.backend.as_client = self.started.backend.as_client;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use brisk_gateway::Settings;
+use brisk_gateway::settings::Ignored;
 
 use crate::failure::Failure;
 use crate::{Common, backend, frontend, hop_args, output};
@@ -22,7 +23,7 @@ pub(crate) struct Args {
 }
 
 /// Reads the file and checks it for the side that it describes, as the start of that side does. What may be different where
-/// it will run is a warning.
+/// it will run, or has no effect, is a warning.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
@@ -40,10 +41,17 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     };
     let (side, checked) = side;
     checked.map_err(|failure| Failure::failed(failure.in_file(&args.config).message))?;
-    for interface in hop_args::missing_interfaces(&settings.hop) {
-        eprintln!(
-            "brisk: warning: {name}: there is no interface {interface} here; it must be there at the start"
-        );
+    for (key, why) in warnings(&settings) {
+        eprintln!("brisk: warning: {}", Failure::failed(why).about(key).in_file(&args.config).message);
     }
     output::print_line(&format!("{name}: good for a {side}"))
+}
+
+/// What does not keep it from starting, or may be different where it will run, each with its key.
+fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
+    let missing = hop_args::missing_interfaces(&settings.hop).into_iter().map(|(key, name)| {
+        (key, format!("there is no interface {name} here; it must be there at the start"))
+    });
+    let ignored = settings.ignored().into_iter().map(|Ignored { key, why }| (key, why.to_owned()));
+    missing.chain(ignored).collect()
 }

@@ -115,6 +115,7 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    hop_args::tell_ignored(&settings, &log);
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
@@ -238,6 +239,7 @@ impl Reloadable {
 impl Side for Arc<Reloadable> {
     async fn reload(&self) -> Result<Vec<String>, Failure> {
         let read = self.args.settings()?;
+        hop_args::tell_ignored(&read, &self.log);
         let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
         let settings = hop_args::as_opened(read, &self.started);
         let mut now = self.now.lock().await;

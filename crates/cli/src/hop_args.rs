@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::hop::ephemeral::LONGEST_LIFETIME;
-use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
+use brisk_gateway::log::{Level, Value};
+use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings, listen_address};
 use brisk_gateway::{
     Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
 };
@@ -245,15 +246,24 @@ pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
     Settings { hop: HopSettings { device, addr, gateway, mtu, packet, ..read.hop }, ..read }
 }
 
-/// Interfaces that the hop is to go through and that this host does not have.
-pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<String> {
+/// Logs the settings that have no effect.
+pub(crate) fn tell_ignored(settings: &Settings, log: &Log) {
+    for Ignored { key, why } in settings.ignored() {
+        let fields = [("key", Value::Text(key.into())), ("reason", Value::Text(why.into()))];
+        log.line(Level::Warning, "ignored", &fields);
+    }
+}
+
+/// Interfaces that the hop is to go through and that this host does not have, with the keys that name them.
+pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<(&'static str, String)> {
     let device = hop.device.as_deref().and_then(|device| device.parse().ok());
     let of_device = match device {
         Some(DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface }) => Some(interface),
         Some(DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. }) | None => None,
     };
-    let named = of_device.into_iter().chain(hop.packet.clone());
-    named.filter(|name| Interface::named(name).is_err()).collect()
+    let of_device = of_device.map(|name| ("hop.device", name));
+    let named = of_device.into_iter().chain(hop.packet.clone().map(|name| ("hop.packet", name)));
+    named.filter(|(_, name)| Interface::named(name).is_err()).collect()
 }
 
 /// The protection that is asked for.

@@ -135,7 +135,25 @@ fn what_cannot_start_is_not_good() {
         assert!(!said.contains("event=started"), "{more}: {said}");
     }
     let (status, told) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
-    assert!(status == Some(0) && told.contains("warning") && told.contains("no interface nope0"), "{told}");
+    assert_eq!(status, Some(0));
+    assert!(
+        told.contains("warning") && told.contains("checked.toml:7: there is no interface nope0"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_has_no_effect_is_told_by_check_and_at_the_start() {
+    let files = Scratch::with_files();
+    let (status, told) = checked(&files, "[hop]\nplain = true\n[admin]\ntoken_file = '/nonexistent'\n");
+    assert_eq!(status, Some(0));
+    assert!(told.contains("warning") && told.contains("checked.toml:8: token_file has no effect"), "{told}");
+    let words = ["frontend", "-c", &files.path("checked.toml"), "--send-proxy", "v2"];
+    let mut frontend = Running::start(&words);
+    assert!(frontend.until("event=ignored").contains("level=warn"));
+    frontend.until("key=admin.token_file");
+    frontend.until("event=started");
+    assert_eq!(frontend.stop().0, Some(0));
 }
 
 #[test]

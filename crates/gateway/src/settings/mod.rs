@@ -8,6 +8,7 @@
 //! | this one | the keys |
 //! | `file` | reading a file; what is wrong with it, in one line |
 //! | `explain` | what the parser says, in other words |
+//! | `ignored` | what another setting switches off |
 //! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
 
@@ -23,10 +24,12 @@ use crate::proxy::ProxyVersion;
 
 mod explain;
 mod file;
+mod ignored;
 mod places;
 mod values;
 
 pub use file::SettingsError;
+pub use ignored::Ignored;
 pub use places::Places;
 pub use values::{listen_address, name_and_port};
 
