@@ -42,13 +42,14 @@ impl Operation {
         metrics.set_mechanisms(&facts.mechanisms);
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
+        // First of all: who reads that it listens may send a signal.
+        tasks.spawn(reloads(side, log.clone())?);
+        tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {
             let fields = [("listen", Value::Text(admin.local_addr()?.to_string()))];
             log.line(Level::Info, "admin", &fields);
-            tasks.spawn(admin.run(shown.clone(), log.clone()));
+            tasks.spawn(admin.run(shown, log.clone()));
         }
-        tasks.spawn(reloads(side, log.clone())?);
-        tasks.spawn(dumps(shown, log.clone())?);
         tasks.spawn(systemd::watchdog());
         systemd::ready();
         Ok(Operation { tasks })
