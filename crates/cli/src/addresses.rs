@@ -55,16 +55,23 @@ impl Addresses {
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// Takes those of `found` that are missing here, as long as they are looked for; answers their names.
-    pub(crate) fn complete(&mut self, found: &Addresses) -> Vec<String> {
-        let mut new = Vec::new();
-        for (name, address) in &mut self.0 {
-            if let (Err(_), Some(known)) = (&address, found.of(name)) {
-                *address = Ok(known);
-                new.push(name.clone());
-            }
-        }
-        new
+    /// These with what was `found` of a name that is missing here.
+    pub(crate) fn with(&self, name: &str, found: SocketAddr) -> Option<Addresses> {
+        let mut all = self.clone();
+        let place = all.0.get_mut(name).filter(|place| place.is_err())?;
+        *place = Ok(found);
+        Some(all)
+    }
+
+    /// An address of `name` was found and is of no use; false if that is known already.
+    pub(crate) fn refuse(&mut self, name: &str, why: &str) -> bool {
+        let before = self.0.insert(name.to_owned(), Err(why.to_owned()));
+        before != Some(Err(why.to_owned()))
+    }
+
+    /// Those that were found.
+    pub(crate) fn found(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
+        self.0.iter().filter_map(|(name, found)| Some((name.as_str(), *found.as_ref().ok()?)))
     }
 
     /// The address of a backend.
@@ -127,9 +134,11 @@ mod tests {
         let mut now = addresses(&[("a:1", None), ("b:1", None)]).or(&before);
         assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), None));
         assert_eq!(now.of("gone:1"), None);
-        let later = addresses(&[("a:1", Some("192.0.2.7:1")), ("b:1", Some("192.0.2.2:1"))]);
-        assert_eq!(now.complete(&later), ["b:1"]);
-        assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), later.of("b:1")));
+        let later: SocketAddr = "192.0.2.2:1".parse().expect("an address");
+        assert!(now.with("a:1", later).is_none() && now.with("gone:1", later).is_none());
+        assert!(now.refuse("b:1", "no way there") && !now.refuse("b:1", "no way there"));
+        let now = now.with("b:1", later).expect("it was missing");
+        assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), Some(later)));
         assert_eq!(now.missing().count(), 0);
     }
 }

@@ -213,24 +213,24 @@ impl Reloadable {
         }
     }
 
-    /// Takes those of `found` that are still missing.
+    /// Takes those of `found` that are still missing and that the devices reach.
     async fn complete(&self, found: &Addresses) {
         let (settings, addresses) = &mut *self.now.lock().await;
-        let mut completed = addresses.clone();
-        let new = completed.complete(found);
-        if new.is_empty() {
-            return;
-        }
-        let backend = ("backend", Value::Text(new.join(",")));
-        match configured(settings, &completed, &self.attached, &self.log, &self.metrics) {
-            Ok(config) => {
-                self.control.reload(config);
-                self.log.line(Level::Info, "resolved", &[backend]);
-                *addresses = completed;
-            }
-            Err(failure) => {
-                let fields = [backend, ("reason", Value::Text(failure.message))];
-                self.log.line(Level::Warning, "unresolved", &fields);
+        for (name, address) in found.found() {
+            let Some(completed) = addresses.with(name, address) else { continue };
+            let backend = ("backend", Value::Text(name.to_owned()));
+            match configured(settings, &completed, &self.attached, &self.log, &self.metrics) {
+                Ok(config) => {
+                    self.control.reload(config);
+                    let fields = [backend, ("address", Value::Text(address.to_string()))];
+                    self.log.line(Level::Info, "resolved", &fields);
+                    *addresses = completed;
+                }
+                Err(failure) if addresses.refuse(name, &failure.message) => {
+                    let fields = [backend, ("reason", Value::Text(failure.message))];
+                    self.log.line(Level::Warning, "unresolved", &fields);
+                }
+                Err(_) => {}
             }
         }
     }

@@ -49,9 +49,7 @@ fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend =
-        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
-    let peer = backend.announced("listen");
+    let (backend, peer) = before(&origin, &key);
     let mut frontend =
         Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &key]);
     let address = frontend.announced("listen");
@@ -161,6 +159,14 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     assert!(log.contains("event=rejected"), "{log}");
 }
 
+/// A backend before `origin`, and where it listens.
+fn before(origin: &str, key: &str) -> (Running, String) {
+    let mut backend =
+        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", origin, "--key-file", key]);
+    let peer = backend.announced("listen");
+    (backend, peer)
+}
+
 /// The words of a frontend with these peers.
 fn towards<'a>(key: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
     let peers = peers.iter().flat_map(|peer| ["--peer", *peer]);
@@ -172,9 +178,7 @@ fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend =
-        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
-    let peer = backend.announced("listen");
+    let (backend, peer) = before(&origin, &key);
     let nobody = "nobody.invalid:7443";
     let mut frontend = Running::start(&towards(&key, &[nobody, &peer]));
     assert!(frontend.until("event=unresolved").contains("level=warn"));
@@ -206,9 +210,7 @@ fn a_backend_that_was_not_found_is_looked_for() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend =
-        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
-    let peer = backend.announced("listen");
+    let (backend, peer) = before(&origin, &key);
     let port = peer.rsplit_once(':').expect("a port").1;
     // A file of hosts of its own, which is changed while it runs.
     let hosts = files.path("hosts");
