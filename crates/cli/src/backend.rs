@@ -18,7 +18,7 @@ use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::frontend::{hop_name, started};
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{Operation, Side};
+use crate::operation::{self, Operation, Side};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -55,7 +55,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Result<Settings, Failure> {
+    /// What the flags of this side say.
+    fn own(&self) -> Settings {
         let backend = BackendSettings {
             listen: self.listen,
             to: self.to.clone(),
@@ -64,7 +65,15 @@ impl Args {
             send_proxy: self.send_proxy,
             replay_tolerance: None,
         };
-        self.shared.over_file(Settings { backend, ..Settings::default() })
+        Settings { backend, ..Settings::default() }
+    }
+
+    /// The flags over the file, if a backend can start so.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let own = self.own();
+        let settings = self.shared.over_file(own.clone())?;
+        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
+        Ok(settings)
     }
 }
 
@@ -72,11 +81,13 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    hop_args::tell_ignored(&settings, &log);
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
         let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
+        let admin = operation::admin(&settings.admin)?;
         let listen = listen(&settings.backend)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;
@@ -100,12 +111,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         started(&facts, ("origin", origin), &confined, &log);
         let side = Reloadable {
             args,
+            started: settings.clone(),
             attached,
             control: backend.control(),
             log: log.clone(),
             metrics: metrics.clone(),
         };
-        let operation = Operation::begin(&settings.admin, facts, metrics, None, side, &log)?;
+        let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
         backend.run(stop.clone().ordered()).await;
         operation.end();
         service::last_words(&endpoint, &log).await;
@@ -132,9 +144,16 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
+/// What it takes at the start only, beside what no side changes while it runs: its listeners are made with the mechanisms, and
+/// the capability for clients' addresses is given up by who does not need it.
+const FIXED: [&str; 5] =
+    ["backend.listen", "backend.as_client", "backend.replay_tolerance", "hop.mechanisms", "hop.kernel_tcp"];
+
 /// What SIGHUP changes.
 struct Reloadable {
     args: Args,
+    /// The settings that it began with.
+    started: Settings,
     attached: Attached,
     control: BackendControl,
     log: Log,
@@ -142,22 +161,25 @@ struct Reloadable {
 }
 
 impl Side for Reloadable {
-    async fn reload(&self) -> Result<(), Failure> {
-        let settings = self.args.settings()?;
+    async fn reload(&self) -> Result<Vec<String>, Failure> {
+        let read = self.args.settings()?;
+        hop_args::tell_ignored(&read, &self.log);
+        let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
+        let mut settings = hop_args::as_opened(read, &self.started);
+        settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
-        Ok(())
+        Ok(waiting)
     }
 }
 
-/// Checks settings for a backend without starting one.
+/// Whether a backend with these settings can start, as far as can be told before it asks the system for anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;
-    hop_args::protection(&settings.hop)?;
-    hop_args::mechanisms(&settings.hop)?;
+    hop_args::check(settings)?;
     hop_args::packet(&settings.hop, Some(listen))?;
-    attach(settings, listen).map(drop)
+    hop_args::check_device(&attach(settings, listen)?)
 }
 
 fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
@@ -165,6 +187,7 @@ fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
         Failure::usage(
             "a backend needs to know where frontends connect: --listen ADDR:PORT, or backend.listen",
         )
+        .about("backend.listen")
     })
 }
 
@@ -173,7 +196,8 @@ fn origin(backend: &BackendSettings) -> Result<Option<String>, Failure> {
     if backend.to.is_none() && backend.allow.as_ref().is_none_or(Vec::is_empty) {
         return Err(Failure::usage(
             "a backend needs an origin: --to HOST:PORT, or --allow RULE for what frontends ask for (backend.to, backend.allow)",
-        ));
+        )
+        .about("backend.to"));
     }
     Ok(backend.to.clone())
 }
@@ -216,7 +240,8 @@ fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failu
     match attach.device {
         DeviceSpec::Udp { bind } if bind != listen => Err(Failure::usage(format!(
             "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
-        ))),
+        ))
+        .about("hop.device")),
         _ => Ok(AttachConfig { serve: Some(listen), local_ports: 0, ..attach }),
     }
 }

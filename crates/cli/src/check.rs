@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use brisk_gateway::Settings;
+use brisk_gateway::settings::Ignored;
 
 use crate::failure::Failure;
-use crate::{Common, backend, frontend, output};
+use crate::{Common, backend, frontend, hop_args, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +22,8 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Reads the file and checks it for the side that it describes: key file, names of values, what is missing.
+/// Reads the file and checks it for the side that it describes, as the start of that side does. What may be different where
+/// it will run, or has no effect, is a warning.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
@@ -38,6 +40,18 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
         }
     };
     let (side, checked) = side;
-    checked.map_err(|failure| Failure::failed(format!("{name}: {}", failure.message)))?;
+    checked.map_err(|failure| Failure::failed(failure.in_file(&args.config).message))?;
+    for (key, why) in warnings(&settings) {
+        eprintln!("brisk: warning: {}", Failure::failed(why).about(key).in_file(&args.config).message);
+    }
     output::print_line(&format!("{name}: good for a {side}"))
+}
+
+/// What does not keep it from starting, or may be different where it will run, each with its key.
+fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
+    let missing = hop_args::missing_interfaces(&settings.hop).into_iter().map(|(key, name)| {
+        (key, format!("there is no interface {name} here; it must be there at the start"))
+    });
+    let ignored = settings.ignored().into_iter().map(|Ignored { key, why }| (key, why.to_owned()));
+    missing.chain(ignored).collect()
 }

@@ -17,8 +17,9 @@ use brisk_link::LinkSpec;
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
+use crate::addresses::address_of;
 use crate::failure::Failure;
-use crate::frontend::{Stacks, address_of};
+use crate::frontend::{Stacks, any_udp};
 use crate::hop_args::{self, SharedArgs, USUAL_MECHANISMS};
 use crate::{Common, output, service};
 
@@ -52,7 +53,8 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     }
     service::run(async move {
         let address = address_of(&args.peer).await?;
-        let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, address, &service::one_core()?)?;
+        let Stacks { endpoint, packet, ways } =
+            Stacks::open(&settings.hop, any_udp(address), &service::one_core()?)?;
         let spec = ways.backend(&args.peer, address, &settings.hop)?;
         let examination = Examination {
             endpoint: endpoint.clone(),

@@ -1,5 +1,6 @@
 //! `brisk frontend`: the gateway's side near the users.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +18,12 @@ use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
+use crate::addresses::{AGAIN, Addresses};
 use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{Operation, Side};
+use crate::operation::{self, Operation, Side};
 use crate::service::{self, Stop};
 use crate::systemd;
 
@@ -75,7 +77,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Result<Settings, Failure> {
+    /// What the flags of this side say.
+    fn own(&self) -> Settings {
         let given = |flag: bool| flag.then_some(true);
         let frontend = FrontendSettings {
             listen: self.listen,
@@ -96,7 +99,15 @@ impl Args {
             weight: 1,
         };
         let peers = self.peer.iter().enumerate().map(peer).collect();
-        self.shared.over_file(Settings { frontend, peers, ..Settings::default() })
+        Settings { frontend, peers, ..Settings::default() }
+    }
+
+    /// The flags over the file, if a frontend can start so.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let own = self.own();
+        let settings = self.shared.over_file(own.clone())?;
+        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
+        Ok(settings)
     }
 }
 
@@ -104,16 +115,18 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
+    hop_args::tell_ignored(&settings, &log);
     let confined = confine(&settings);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
         let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
-        let peers = resolve(&settings).await?;
-        let first = peers.first().ok_or_else(no_peer)?.1;
-        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, first, &cores)?;
+        let admin = operation::admin(&settings.admin)?;
+        let addresses = look_up(&settings, &Addresses::default(), &log).await?;
+        let device = device(&settings, &addresses);
+        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
         let metrics = Arc::<Metrics>::default();
-        let usual = configured(&settings, &peers, &attached, &log, &metrics)?;
+        let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = FrontendConfig { packet, service, ..usual };
         let frontend = match systemd::listener()? {
@@ -130,16 +143,21 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         };
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
         started(&facts, ("peer", peers.join(",")), &confined, &log);
-        let side = Reloadable {
+        let side = Arc::new(Reloadable {
             args,
+            started: settings.clone(),
+            now: tokio::sync::Mutex::new((settings.clone(), addresses)),
             attached,
             control: frontend.control(),
             log: log.clone(),
             metrics: metrics.clone(),
-        };
+        });
         let control = Some(frontend.control());
-        let operation = Operation::begin(&settings.admin, facts, metrics, control, side, &log)?;
-        frontend.run(stop.ordered()).await;
+        let operation = Operation::begin(admin, facts, metrics, control, side.clone(), &log)?;
+        tokio::select! {
+            _ = frontend.run(stop.ordered()) => {}
+            never = side.look_up_again() => match never {},
+        }
         operation.end();
         service::last_words(&endpoint, &log).await;
         Ok(())
@@ -170,19 +188,66 @@ pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confi
 /// What SIGHUP changes.
 struct Reloadable {
     args: Args,
+    /// The settings that it began with.
+    started: Settings,
+    /// The settings of now, with the addresses of their backends.
+    now: tokio::sync::Mutex<(Settings, Addresses)>,
     attached: Ways,
     control: FrontendControl,
     log: Log,
     metrics: Arc<Metrics>,
 }
 
-impl Side for Reloadable {
-    async fn reload(&self) -> Result<(), Failure> {
-        let settings = self.args.settings()?;
-        let peers = resolve(&settings).await?;
-        let config = configured(&settings, &peers, &self.attached, &self.log, &self.metrics)?;
+impl Reloadable {
+    /// Looks up again from time to time what was not found. Never ends.
+    async fn look_up_again(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            let missing: Vec<String> = {
+                let now = self.now.lock().await;
+                now.1.missing().map(|(name, _)| name.to_owned()).collect()
+            };
+            if !missing.is_empty() {
+                self.complete(&Addresses::look_up(missing).await).await;
+            }
+        }
+    }
+
+    /// Takes those of `found` that are still missing and that the devices reach.
+    async fn complete(&self, found: &Addresses) {
+        let (settings, addresses) = &mut *self.now.lock().await;
+        for (name, address) in found.found() {
+            let Some(completed) = addresses.with(name, address) else { continue };
+            let backend = ("backend", Value::Text(name.to_owned()));
+            match configured(settings, &completed, &self.attached, &self.log, &self.metrics) {
+                Ok(config) => {
+                    self.control.reload(config);
+                    let fields = [backend, ("address", Value::Text(address.to_string()))];
+                    self.log.line(Level::Info, "resolved", &fields);
+                    *addresses = completed;
+                }
+                Err(failure) if addresses.refuse(name, &failure.message) => {
+                    let fields = [backend, ("reason", Value::Text(failure.message))];
+                    self.log.line(Level::Warning, "unresolved", &fields);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Side for Arc<Reloadable> {
+    async fn reload(&self) -> Result<Vec<String>, Failure> {
+        let read = self.args.settings()?;
+        hop_args::tell_ignored(&read, &self.log);
+        let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
+        let settings = hop_args::as_opened(read, &self.started);
+        let mut now = self.now.lock().await;
+        let addresses = look_up(&settings, &now.1, &self.log).await?;
+        let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
-        Ok(())
+        *now = (settings, addresses);
+        Ok(waiting)
     }
 }
 
@@ -202,9 +267,9 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices that reach `peer`, the usual one with a stack on each core as far as it has queues.
-    pub(crate) fn open(hop: &HopSettings, peer: SocketAddr, cores: &Cores) -> Result<Stacks, Failure> {
-        let attach = hop_args::attach(hop, any_udp(peer))?;
+    /// Opens the devices, the usual one, which is `usual` unless one is named, with a stack on each core as far as it has queues.
+    pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
+        let attach = hop_args::attach(hop, usual)?;
         let beside = hop_args::packet(hop, None)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, usual) =
@@ -233,7 +298,7 @@ impl Ways {
     }
 }
 
-/// Checks settings for a frontend without starting one.
+/// Whether a frontend with these settings can start, as far as can be told before it asks the system for anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     listen(settings)?;
@@ -241,16 +306,16 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
         return Err(no_peer());
     }
     direct(frontend)?;
-    hop_args::protection(hop)?;
-    hop_args::mechanisms(hop)?;
+    hop_args::check(settings)?;
     hop_args::packet(hop, None)?;
-    hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))).map(drop)
+    hop_args::check_device(&hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?)
 }
 
 fn no_peer() -> Failure {
     Failure::usage(
         "a frontend needs a backend: --peer HOST:PORT, or [[backends]] with peer in the configuration",
     )
+    .about("backends")
 }
 
 fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
@@ -259,6 +324,7 @@ fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
         Failure::usage(
             "a frontend needs to know where clients connect: --listen ADDR:PORT, or frontend.listen",
         )
+        .about("frontend.listen")
     })
 }
 
@@ -269,7 +335,8 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
         }
         (Some(Fallback::Direct), None) => Err(Failure::usage(
             "fallback = \"direct\" needs frontend.origin, the origin as this side reaches it",
-        )),
+        )
+        .about("frontend.fallback")),
         (Some(Fallback::None) | None, _) => Ok(None),
     }
 }
@@ -277,7 +344,7 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
 /// The settings as a frontend takes them.
 pub(crate) fn configured(
     settings: &Settings,
-    peers: &[(String, SocketAddr)],
+    addresses: &Addresses,
     attached: &Ways,
     log: &Log,
     metrics: &Arc<Metrics>,
@@ -287,17 +354,18 @@ pub(crate) fn configured(
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let over_udp = matches!(attached.usual, Attached::Udp { .. });
     let mut backends = Vec::new();
-    for (peer, (_, address)) in settings.peers.iter().zip(peers) {
-        let spec = attached.backend(&peer.peer, *address, &settings.hop)?;
-        backends.push(BackendSpec { priority: peer.priority, weight: peer.weight, ..spec });
+    for PeerSettings { peer, priority, weight } in &settings.peers {
+        let spec = match addresses.of(peer) {
+            Some(address) => attached.backend(peer, address, &settings.hop)?,
+            None => BackendSpec::unknown(peer.clone()),
+        };
+        backends.push(BackendSpec { priority: *priority, weight: *weight, ..spec });
     }
-    let first = backends.first().map(|backend| backend.address).ok_or_else(no_peer)?;
-    let usual = FrontendConfig::new(listen(settings)?, first, hop);
+    let usual = FrontendConfig::between(listen(settings)?, backends, hop);
     // Nobody on the way looks into the datagrams: the rest of a long request need not wait for the SYN-ACK.
     let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
     let opens = |usual: FastOpenConnect| fast_open.then_some(FastOpenConnect { data_after_syn, ..usual });
     Ok(FrontendConfig {
-        backends,
         ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,
         fast_open: usual.fast_open.and_then(opens),
@@ -323,22 +391,25 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
     }
 }
 
-/// The first address of each backend.
-pub(crate) async fn resolve(settings: &Settings) -> Result<Vec<(String, SocketAddr)>, Failure> {
-    let mut peers = Vec::new();
-    for PeerSettings { peer, .. } in &settings.peers {
-        peers.push((peer.clone(), address_of(peer).await?));
+/// The addresses of the backends. Not to know one is a failure only if there is no other way at all.
+async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Addresses, Failure> {
+    let addresses = known.renewed(&settings.peers, log).await;
+    if direct(&settings.frontend)?.is_none() {
+        addresses.first(&settings.peers)?;
     }
-    Ok(peers)
+    Ok(addresses)
 }
 
-/// The first address of a backend.
-pub(crate) async fn address_of(peer: &str) -> Result<SocketAddr, Failure> {
-    let failed = |why: String| Failure::failed(format!("--peer {peer}: {why}; check the name"));
-    let mut found = tokio::net::lookup_host(peer)
-        .await
-        .map_err(|error| failed(format!("cannot find its address: {error}")))?;
-    found.next().ok_or_else(|| failed("it has no address".to_owned()))
+/// What reaches the backends if no device is named. Where an address is not known yet it may be of either family.
+pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
+    match (addresses.first(&settings.peers), addresses.missing().next()) {
+        (Ok(first), None) => any_udp(first),
+        (Ok(_) | Err(_), _) => {
+            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+            let any = std::net::UdpSocket::bind(both).map(|_| both);
+            DeviceSpec::Udp { bind: any.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) }
+        }
+    }
 }
 
 /// A UDP socket on any port that reaches `peer`; on loopback only if the peer is there.

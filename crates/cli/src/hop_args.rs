@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::hop::ephemeral::LONGEST_LIFETIME;
-use brisk_gateway::settings::{AdminSettings, HopSettings, LimitSettings, listen_address};
-use brisk_gateway::{Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts};
+use brisk_gateway::log::{Level, Value};
+use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings, listen_address};
+use brisk_gateway::{
+    Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
+};
 use brisk_lab::arms::{Arm, parse_arm};
+use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
 
@@ -181,6 +185,16 @@ impl SharedArgs {
         Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
     }
 
+    /// A failure of these flags and the ones in `own` over the file: with its line, if it is about something in there.
+    pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
+        let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
+        let by_flags = self.settings().over(own).changed(&Settings::default());
+        match by_flags.iter().any(|given| given == key) {
+            true => failure,
+            false => failure.in_file(path),
+        }
+    }
+
     /// The flags, these and the ones in `own`, over the file if there is one.
     pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
         let flags = self.settings().over(own);
@@ -200,22 +214,79 @@ impl SharedArgs {
     }
 }
 
+/// What frontend and backend check alike: at the start, at a reload and in `brisk check`.
+pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
+    let Settings { hop, admin: AdminSettings { listen, token_file }, .. } = settings;
+    protection(hop)?;
+    mechanisms(hop)?;
+    let Some(listen) = *listen else { return Ok(()) };
+    let about = if token_file.is_some() { "admin.token_file" } else { "admin.listen" };
+    Admin::check(listen, token_file.as_deref()).map_err(|error| Failure::failed(error).about(about))
+}
+
+/// What the device contradicts before it is opened.
+pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
+    attach.check().map_err(|error| Failure::from(error).about("hop.device"))
+}
+
+/// The keys in which `read` differs from the settings that the side has `started` with and that it cannot change while it
+/// runs: those of the limits, the admin listener and the hop's devices, and those of `own`.
+pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
+    let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
+    let fixed = |key: &String| {
+        let is = |other: &&str| key == other;
+        key.starts_with("limits.") || key.starts_with("admin.") || opened.iter().chain(own).any(is)
+    };
+    read.changed(started).into_iter().filter(fixed).collect()
+}
+
+/// The settings that were `read`, with the devices that the side has `started` with.
+pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
+    let HopSettings { device, addr, gateway, mtu, packet, .. } = started.hop.clone();
+    Settings { hop: HopSettings { device, addr, gateway, mtu, packet, ..read.hop }, ..read }
+}
+
+/// Logs the settings that have no effect.
+pub(crate) fn tell_ignored(settings: &Settings, log: &Log) {
+    for Ignored { key, why } in settings.ignored() {
+        let fields = [("key", Value::Text(key.into())), ("reason", Value::Text(why.into()))];
+        log.line(Level::Warning, "ignored", &fields);
+    }
+}
+
+/// Interfaces that the hop is to go through and that this host does not have, with the keys that name them.
+pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<(&'static str, String)> {
+    let device = hop.device.as_deref().and_then(|device| device.parse().ok());
+    let of_device = match device {
+        Some(DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface }) => Some(interface),
+        Some(DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. }) | None => None,
+    };
+    let of_device = of_device.map(|name| ("hop.device", name));
+    let named = of_device.into_iter().chain(hop.packet.clone().map(|name| ("hop.packet", name)));
+    named.filter(|(_, name)| Interface::named(name).is_err()).collect()
+}
+
 /// The protection that is asked for.
 pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
     let peers = hop.peer_keys.as_deref();
     if peers.is_some() && hop.plain.unwrap_or(false) {
-        return Err(Failure::usage("hop: peer_keys and plain contradict each other; take one out"));
+        return Err(
+            Failure::usage("hop: peer_keys and plain contradict each other; take one out").about("hop.plain")
+        );
     }
     match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain.unwrap_or(false)) {
-        (Some(path), _, false) => Hop::load(path, peers).map_err(Failure::failed),
+        (Some(path), _, false) => Hop::load(path, peers)
+            .map_err(|error| Failure::failed(error).about("hop.key_file")),
         (Some(_), _, true) => {
-            Err(Failure::usage("hop: key_file and plain contradict each other; take one out"))
+            Err(Failure::usage("hop: key_file and plain contradict each other; take one out")
+                .about("hop.plain"))
         }
         (None, _, true) => Ok(Hop::Plain),
         (None, Ok(text), false) => Hop::parse(&text, KEY_VARIABLE, peers).map_err(Failure::failed),
         (None, Err(_), false) => Err(Failure::usage(
             "the hop has no key: make one (brisk keygen > key) and give both sides --key-file key, or say --plain",
-        )),
+        )
+        .about("hop.key_file")),
     }
 }
 
@@ -232,15 +303,19 @@ pub(crate) fn security(hop: &Hop) -> &'static str {
 pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfig, Failure> {
     let device = match &hop.device {
         None => usual,
-        Some(text) => text.parse().map_err(|error| Failure::usage(format!("hop device: {error}")))?,
+        Some(text) => text
+            .parse()
+            .map_err(|error| Failure::usage(format!("hop device: {error}")).about("hop.device"))?,
     };
     let parse = |text: &String| text.parse::<Prefix>();
     let addresses = hop.addr.iter().flatten().map(parse).collect::<Result<_, _>>();
-    let addresses = addresses.map_err(|error| Failure::usage(format!("hop addr: {error}")))?;
+    let addresses =
+        addresses.map_err(|error| Failure::usage(format!("hop addr: {error}")).about("hop.addr"))?;
     if hop.packet.is_some() && !matches!(device, DeviceSpec::Udp { .. }) {
         return Err(Failure::usage(format!(
             "hop packet is the way beside TCP in UDP, and the device is {device}; take one of the two out"
-        )));
+        ))
+        .about("hop.packet"));
     }
     Ok(AttachConfig { addresses, gateway: hop.gateway, mtu: hop.mtu, ..AttachConfig::new(device) })
 }
@@ -265,8 +340,9 @@ pub(crate) fn packet(
     serve: Option<std::net::SocketAddr>,
 ) -> Result<Option<AttachConfig>, Failure> {
     let Some(interface) = &hop.packet else { return Ok(None) };
-    let device =
-        format!("packet:{interface}").parse().map_err(|error| Failure::usage(format!("hop {error}")))?;
+    let device = format!("packet:{interface}")
+        .parse()
+        .map_err(|error| Failure::usage(format!("hop {error}")).about("hop.packet"))?;
     let local_ports = if serve.is_some() { 0 } else { LOCAL_PORTS };
     Ok(Some(AttachConfig { mtu: hop.mtu, serve, local_ports, ..AttachConfig::new(device) }))
 }
@@ -281,8 +357,8 @@ pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(En
 /// The mechanisms of the hop: its TCP, and whether Fast Open is on.
 pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
     let text = hop.mechanisms.as_deref().unwrap_or(USUAL_MECHANISMS);
-    let Arm { tcp, fast_open, .. } =
-        parse_arm(text).map_err(|error| Failure::usage(format!("mechanisms: {error}")))?;
+    let Arm { tcp, fast_open, .. } = parse_arm(text)
+        .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } =
         brisk_gateway::service::hop_tcp();
     Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))

@@ -14,8 +14,8 @@ use crate::systemd;
 
 /// A side that can read its configuration again.
 pub(crate) trait Side: Send + Sync + 'static {
-    /// Reads, checks and takes it. On an error the old one stays.
-    fn reload(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Reads, checks and takes it; answers the changed keys that need a restart. On an error the old one stays.
+    fn reload(&self) -> impl Future<Output = Result<Vec<String>, Failure>> + Send;
 }
 
 /// All that, until it is dropped.
@@ -23,10 +23,16 @@ pub(crate) struct Operation {
     tasks: JoinSet<()>,
 }
 
+/// The admin listener, if there is to be one: opened before a side says that it has started.
+pub(crate) fn admin(settings: &AdminSettings) -> Result<Option<Admin>, Failure> {
+    let Some(listen) = settings.listen else { return Ok(None) };
+    Admin::bind(listen, settings.token_file.as_deref()).map(Some).map_err(Failure::failed)
+}
+
 impl Operation {
     /// Begins; after this systemd takes the service for started.
     pub(crate) fn begin(
-        admin: &AdminSettings,
+        admin: Option<Admin>,
         facts: Facts,
         metrics: Arc<Metrics>,
         frontend: Option<FrontendControl>,
@@ -36,14 +42,14 @@ impl Operation {
         metrics.set_mechanisms(&facts.mechanisms);
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        if let Some(listen) = admin.listen {
-            let admin = Admin::bind(listen, admin.token_file.as_deref()).map_err(Failure::failed)?;
+        // First of all: who reads that it listens may send a signal.
+        tasks.spawn(reloads(side, log.clone())?);
+        tasks.spawn(dumps(shown.clone(), log.clone())?);
+        if let Some(admin) = admin {
             let fields = [("listen", Value::Text(admin.local_addr()?.to_string()))];
             log.line(Level::Info, "admin", &fields);
-            tasks.spawn(admin.run(shown.clone(), log.clone()));
+            tasks.spawn(admin.run(shown, log.clone()));
         }
-        tasks.spawn(reloads(side, log.clone())?);
-        tasks.spawn(dumps(shown, log.clone())?);
         tasks.spawn(systemd::watchdog());
         systemd::ready();
         Ok(Operation { tasks })
@@ -62,7 +68,11 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
         while hangup.recv().await.is_some() {
             systemd::reloading();
             match side.reload().await {
-                Ok(()) => log.line(Level::Info, "reloaded", &[]),
+                Ok(waiting) if waiting.is_empty() => log.line(Level::Info, "reloaded", &[]),
+                Ok(waiting) => {
+                    let fields = [("needs_restart", Value::Text(waiting.join(",")))];
+                    log.line(Level::Warning, "reloaded", &fields);
+                }
                 Err(failure) => {
                     let fields = [("reason", Value::Text(failure.message))];
                     log.line(Level::Error, "not-reloaded", &fields);

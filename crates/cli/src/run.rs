@@ -29,9 +29,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::addresses::Addresses;
 use crate::confine::confine;
 use crate::failure::Failure;
-use crate::frontend::{Stacks, configured, resolve};
+use crate::frontend::{Stacks, configured, device};
 use crate::hop_args::{self, SharedArgs};
 use crate::{Common, service};
 
@@ -109,12 +110,13 @@ async fn serve(
     mut child: Child,
     log: Log,
 ) -> Result<ExitStatus, Failure> {
-    let peers = resolve(&settings).await?;
-    let first = peers.first().ok_or_else(|| Failure::usage("run needs a backend: --peer HOST:PORT"))?.1;
+    let addresses = Addresses::default().renewed(&settings.peers, &log).await;
+    addresses.first(&settings.peers)?;
+    let usual = device(&settings, &addresses);
     let cores = service::gateway_cores(&settings.limits)?;
-    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, first, &cores)?;
+    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, usual, &cores)?;
     let metrics = Arc::<Metrics>::default();
-    let usual = configured(&settings, &peers, &ways, &log, &metrics)?;
+    let usual = configured(&settings, &addresses, &ways, &log, &metrics)?;
     let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
     let config = FrontendConfig { packet, service, ..usual };
     let listener = std::net::TcpListener::from(listener);

@@ -9,7 +9,7 @@ use brisk_gateway::settings::LimitSettings;
 use brisk_runtime::attach::Queues;
 use brisk_runtime::{Cores, Endpoint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -21,7 +21,7 @@ pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Runs `work` on a tokio runtime of its own.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    run_in(&mut Builder::new_multi_thread(), work)
+    runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
 /// As [`run`], on as many cores as the device may have queues: each gets a thread, of which this is the first ([`cores`]).
@@ -53,7 +53,11 @@ fn start_cores(count: usize) -> Result<Cores, Failure> {
 
 /// As [`run`], on one thread: that of a gateway, or the first of several ([`gateway_cores`]).
 pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    run_in(&mut Builder::new_current_thread(), work)
+    let runtime = runtime(&mut Builder::new_current_thread())?;
+    let done = runtime.block_on(work);
+    // A name server that says nothing holds up nobody's end.
+    runtime.shutdown_background();
+    done
 }
 
 /// The cores that these limits give a gateway.
@@ -74,13 +78,12 @@ fn all_cores() -> usize {
     Cores::available().get().min(64)
 }
 
-fn run_in<T>(builder: &mut Builder, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
     raise_descriptors();
-    let runtime = builder
+    builder
         .enable_all()
         .build()
-        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))?;
-    runtime.block_on(work)
+        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
 }
 
 /// As many descriptors as the system permits: each client and each origin of a gateway takes one, and many shells give a
@@ -168,5 +171,24 @@ impl Stop {
         if self.0.wait_for(|stop| *stop).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_ends_does_not_wait_for_a_name_server() {
+        let began = Instant::now();
+        let ended = run_on_one_thread(async {
+            // As the host's resolver does, on a thread of its own.
+            tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20)));
+            tokio::task::yield_now().await;
+            Ok(())
+        });
+        assert!(ended.is_ok() && began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     }
 }

@@ -244,6 +244,22 @@ fn a_port_that_is_taken_is_told_with_its_address() {
 }
 
 #[test]
+fn an_admin_listener_that_cannot_be_is_told_before_anything_has_started() {
+    let backend = ["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--plain"];
+    let frontend = ["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:7443", "--plain"];
+    let taken = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr().map(|at| (taken, at)));
+    let (_taken, address) = taken.expect("a port");
+    let address = address.to_string();
+    for words in [&backend[..], &frontend] {
+        let with = |more: &[&'static str]| [words, more].concat();
+        refused(&[words, &["--admin", &address]].concat(), FAILED, &["--admin", &address, "in use"]);
+        refused(&with(&["--admin", "0.0.0.0:0"]), FAILED, &["0.0.0.0:0", "--admin-token-file"]);
+        let file = with(&["--admin", "127.0.0.1:0", "--admin-token-file", "/nonexistent"]);
+        refused(&file, FAILED, &["--admin-token-file /nonexistent", "token_file", "cannot be read"]);
+    }
+}
+
+#[test]
 fn a_peer_that_does_not_answer_is_given_up_in_time() {
     let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "--connect-timeout", "200ms"];
     refused(
@@ -304,6 +320,10 @@ fn missing_rights_are_told_with_the_ways_to_get_them_or_do_without() {
         (
             vec!["emulate", "--between", "brisk-nobody-a,brisk-nobody-b", "--create"],
             &["CAP_SYS_ADMIN", "root"],
+        ),
+        (
+            vec!["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--plain", "--as-client"],
+            &["--as-client", "CAP_NET_RAW", "--send-proxy"],
         ),
     ] {
         match unprivileged(&words) {

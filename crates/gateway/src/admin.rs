@@ -40,11 +40,21 @@ pub enum AdminError {
         "admin listener {0} is not loopback: give it a token with --admin-token-file, or listen on 127.0.0.1"
     )]
     Open(SocketAddr),
+    /// The file of the token cannot be read.
+    #[error("--admin-token-file {path} (token_file of [admin]): it cannot be read: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
     /// The token is none.
-    #[error("{0}: a token has at least 16 characters, on one line, in a file for its owner alone")]
+    #[error(
+        "--admin-token-file {0} (token_file of [admin]): a token has at least 16 characters, on one line, in a file for its owner alone"
+    )]
     Token(String),
     /// The system refused.
-    #[error(transparent)]
+    #[error("--admin (listen of [admin]): {0}")]
     Io(#[from] io::Error),
 }
 
@@ -72,11 +82,16 @@ impl Admin {
     /// # Errors
     /// If the address is open to others and there is no token; if the token is none; if the system refuses.
     pub fn bind(listen: SocketAddr, token_file: Option<&Path>) -> Result<Admin, AdminError> {
-        let token = token_file.map(read_token).transpose()?;
-        if token.is_none() && !listen.ip().to_canonical().is_loopback() {
-            return Err(AdminError::Open(listen));
-        }
+        let token = token_for(listen, token_file)?;
         Ok(Admin { listener: listen_at(listen)?, token })
+    }
+
+    /// What [`bind`](Admin::bind) refuses before it listens.
+    ///
+    /// # Errors
+    /// If the address is open to others and there is no token; if the token is none.
+    pub fn check(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), AdminError> {
+        token_for(listen, token_file).map(drop)
     }
 
     /// Where it listens.
@@ -112,12 +127,21 @@ impl Admin {
     }
 }
 
+/// The token that protects a listener there; none if only this host reaches it.
+fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<String>, AdminError> {
+    let token = token_file.map(read_token).transpose()?;
+    match token.is_none() && !listen.ip().to_canonical().is_loopback() {
+        true => Err(AdminError::Open(listen)),
+        false => Ok(token),
+    }
+}
+
 fn read_token(path: &Path) -> Result<String, AdminError> {
     use std::os::unix::fs::MetadataExt;
     let wrong = || AdminError::Token(path.display().to_string());
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let mode = std::fs::metadata(path).map_err(named)?.mode();
-    let token = std::fs::read_to_string(path).map_err(named)?.trim().to_owned();
+    let unreadable = |error| AdminError::Unreadable { path: path.display().to_string(), error };
+    let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
+    let token = std::fs::read_to_string(path).map_err(unreadable)?.trim().to_owned();
     let good = mode & 0o077 == 0 && token.len() >= 16 && !token.contains(char::is_whitespace);
     good.then_some(token).ok_or_else(wrong)
 }

@@ -128,8 +128,13 @@ impl Backend {
     /// Listens on the stack of `endpoint`.
     ///
     /// # Errors
-    /// If the address is not the endpoint's or the port is taken.
+    /// If the address is not the endpoint's or the port is taken; if clients' addresses are to be taken and may not be.
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
+        if config.as_client {
+            outgoing::may_connect_as().map_err(|error| {
+                io::Error::new(error.kind(), format!("--as-client: {error}, or --send-proxy instead"))
+            })?;
+        }
         let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
         let listen = ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() };
         let mut listeners = listen_on(endpoint, config.listen, &listen)?;

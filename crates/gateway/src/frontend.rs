@@ -81,9 +81,14 @@ pub struct Direct {
 impl FrontendConfig {
     /// The defaults, between `listen` and `peer`.
     pub fn new(listen: SocketAddr, peer: SocketAddr, hop: Hop) -> FrontendConfig {
+        FrontendConfig::between(listen, vec![BackendSpec::new(peer)], hop)
+    }
+
+    /// The defaults, between `listen` and `backends`.
+    pub fn between(listen: SocketAddr, backends: Vec<BackendSpec>, hop: Hop) -> FrontendConfig {
         FrontendConfig {
             listen,
-            backends: vec![BackendSpec::new(peer)],
+            backends,
             hop,
             ephemeral_lifetime: USUAL_LIFETIME,
             tcp: hop_tcp(),

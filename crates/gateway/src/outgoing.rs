@@ -10,7 +10,7 @@
 //! a host.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
@@ -115,11 +115,7 @@ pub(crate) async fn connect_as(
 
 /// A socket towards `address` with an address that is not ours.
 fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
-    let socket = socket(address)?;
-    sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
-        let text = format!("the client's address cannot be taken: {error}; it needs CAP_NET_RAW");
-        io::Error::new(error.kind(), text)
-    })?;
+    let socket = transparent(address)?;
     socket.set_reuse_address(true)?;
     match socket.bind(&client.into()) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -127,6 +123,25 @@ fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
         }
         other => other.map(|()| socket),
     }
+}
+
+/// Whether [`connect_as`] may take the address of a client at all.
+///
+/// # Errors
+/// Without CAP_NET_RAW or CAP_NET_ADMIN; the text names them.
+pub(crate) fn may_connect_as() -> io::Result<()> {
+    transparent(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).map(drop)
+}
+
+/// A socket towards `address` that may have any address.
+fn transparent(address: SocketAddr) -> io::Result<Socket> {
+    let socket = socket(address)?;
+    sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
+        let text =
+            format!("the client's address cannot be taken: {error}; it needs CAP_NET_RAW or CAP_NET_ADMIN");
+        io::Error::new(error.kind(), text)
+    })?;
+    Ok(socket)
 }
 
 async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {

@@ -42,8 +42,8 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct BackendSpec {
     /// What the operator calls it: `HOST:PORT`.
     pub name: String,
-    /// Its address as the hop's stack has it.
-    pub address: SocketAddr,
+    /// Its address as the hop's stack has it. `None`: nobody knows it yet, and it counts as down.
+    pub address: Option<SocketAddr>,
     /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen there.
     pub kernel: Option<SocketAddr>,
     /// Its address for our TCP by itself, which [`crate::FrontendConfig::packet`] carries. `None`: it is not asked there.
@@ -57,8 +57,12 @@ pub struct BackendSpec {
 impl BackendSpec {
     /// The only backend.
     pub fn new(address: SocketAddr) -> BackendSpec {
-        let name = address.to_string();
-        BackendSpec { name, address, kernel: None, packet: None, priority: 0, weight: 1 }
+        BackendSpec { address: Some(address), ..BackendSpec::unknown(address.to_string()) }
+    }
+
+    /// One whose address nobody knows yet.
+    pub fn unknown(name: String) -> BackendSpec {
+        BackendSpec { name, address: None, kernel: None, packet: None, priority: 0, weight: 1 }
     }
 }
 
@@ -127,10 +131,11 @@ pub struct Upstream {
 
 impl Upstream {
     pub(crate) fn new(spec: BackendSpec) -> Upstream {
+        let health = if spec.address.is_some() { Health::Unknown } else { Health::Down };
         Upstream {
             spec,
             clock: BackendClock::default(),
-            health: AtomicU8::new(Health::Unknown as u8),
+            health: AtomicU8::new(health as u8),
             ways: Ways::default(),
             warm: Warm::default(),
             fates: Fates::default(),
@@ -326,7 +331,7 @@ impl Upstream {
         let (endpoint, address) = match (way, &dialling.packet) {
             (Way::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
             (Way::Packet, Some(packet)) => (packet, self.spec.packet),
-            (Way::Packet | Way::Usual, _) => (&dialling.endpoint, Some(self.spec.address)),
+            (Way::Packet | Way::Usual, _) => (&dialling.endpoint, self.spec.address),
         };
         let mut fast_open = dialling.fast_open;
         if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
@@ -364,8 +369,9 @@ impl Upstream {
         Ok(answered)
     }
 
-    /// Keeps connections open where requests do not ride on the SYN. Never ends.
+    /// Keeps connections open where requests do not ride on the SYN.
     async fn keep_warm(&self, dialling: &Dialling) {
+        let Some(address) = self.spec.address else { return };
         loop {
             tokio::time::sleep(ASK).await;
             let missing = self.warm.missing(Instant::now());
@@ -374,15 +380,18 @@ impl Upstream {
             }
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), ..ConnectConfig::default() };
             for _ in 0..missing {
-                let opening = dialling.endpoint.connect_with(self.spec.address, &connect);
+                let opening = dialling.endpoint.connect_with(address, &connect);
                 let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, opening).await else { break };
                 self.warm.put(stream, Instant::now());
             }
         }
     }
 
-    /// Asks it every quarter of a second whether it lives, and what carries the hop. Never ends.
+    /// Asks it every quarter of a second whether it lives, and what carries the hop. Ends only if nobody knows where it is.
     pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
+        if self.spec.address.is_none() {
+            return;
+        }
         tokio::join!(self.watch_life(dialling, log), self.watch_path(dialling), self.keep_warm(dialling));
     }
 
@@ -574,13 +583,16 @@ impl Upstreams {
     }
 
     /// The backends in the order in which to ask them for a connection: those that are up by priority, among equals each by
-    /// its weight in turn; those that are draining or down last.
+    /// its weight in turn; those that are draining or down last. Without those whose address nobody knows.
     pub(crate) fn order(&self) -> Vec<&Upstream> {
-        let Some(best) = self.iter().map(|upstream| rank(upstream)).min() else { return Vec::new() };
+        let known = |upstream: &Upstream| upstream.spec.address.is_some();
+        let ranks = self.iter().filter(|upstream| known(upstream)).map(|upstream| rank(upstream));
+        let Some(best) = ranks.min() else { return Vec::new() };
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut turn: Option<usize> = None;
         let mut total = 0;
-        for (n, upstream) in self.all.iter().enumerate().filter(|(_, upstream)| rank(upstream) == best) {
+        let next = |upstream: &Upstream| known(upstream) && rank(upstream) == best;
+        for (n, upstream) in self.all.iter().enumerate().filter(|(_, upstream)| next(upstream)) {
             let weight = i64::from(upstream.spec.weight.max(1));
             total += weight;
             owed[n] += weight;
@@ -589,7 +601,8 @@ impl Upstreams {
         let turn = turn.unwrap_or_default();
         owed[turn] -= total;
         self.all[turn].asked.fetch_add(1, Ordering::Relaxed);
-        let mut order: Vec<(usize, &Upstream)> = self.all.iter().map(Arc::as_ref).enumerate().collect();
+        let all = self.all.iter().map(Arc::as_ref).enumerate();
+        let mut order: Vec<(usize, &Upstream)> = all.filter(|(_, upstream)| known(upstream)).collect();
         order.sort_by_key(|(n, upstream)| (*n != turn, rank(upstream)));
         order.into_iter().map(|(_, upstream)| upstream).collect()
     }
@@ -668,6 +681,22 @@ mod tests {
         assert!(!upstreams.any_up());
         upstreams.all[0].set(Health::Up, "test", &log);
         assert_eq!(first(&upstreams), "0");
+    }
+
+    #[test]
+    fn who_has_no_address_is_down_and_is_not_asked() {
+        let known = BackendSpec { priority: 9, ..BackendSpec::new("192.0.2.1:1".parse().unwrap()) };
+        let specs = vec![BackendSpec::unknown("nobody:1".into()), known.clone()];
+        let upstreams = Upstreams::new(specs.clone());
+        assert_eq!(upstreams.all[0].health(), Health::Down);
+        upstreams.all[1].set(Health::Down, "test", &Log::silent());
+        let order = upstreams.order();
+        assert!(order.len() == 1 && order[0].spec == known, "{order:?}");
+        assert!(Upstreams::new(specs[..1].to_vec()).order().is_empty());
+        let found = BackendSpec { address: known.address, ..specs[0].clone() };
+        let upstreams = upstreams.renewed(vec![found, known]);
+        assert_eq!(upstreams.all[0].health(), Health::Unknown);
+        assert_eq!(upstreams.all[1].health(), Health::Down, "what is known of the others is kept");
     }
 
     #[test]

@@ -49,6 +49,25 @@ fn every_key_of_the_examples_is_in_the_handbook() {
 }
 
 #[test]
+fn every_key_says_what_to_write_behind_it() {
+    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+        let text = uncommented(&read(example));
+        for (n, line) in text.lines().enumerate() {
+            let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
+                continue;
+            };
+            // A date is wrong everywhere.
+            let date = format!("{key} = 1979-05-27");
+            let other: Vec<&str> =
+                text.lines().enumerate().map(|(m, line)| if m == n { &date } else { line }).collect();
+            let said = Settings::parse(&other.join("\n"), "x").map(drop).unwrap_err().to_string();
+            let begins = format!("x:{}: {date}: write ", n + 1);
+            assert!(said.starts_with(&begins) && !said.contains("[admin]"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
     let metrics = Metrics::new();
     let known = metrics.text(None);

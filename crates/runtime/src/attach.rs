@@ -154,7 +154,11 @@ impl AttachConfig {
         }
     }
 
-    fn check(&self) -> Result<(), AttachError> {
+    /// What [`open`](AttachConfig::open) refuses before it asks the system for anything.
+    ///
+    /// # Errors
+    /// [`AttachError::Usage`] if the request contradicts itself.
+    pub fn check(&self) -> Result<(), AttachError> {
         let device = &self.device;
         let refuse = |text: String| Err(AttachError::Usage(text));
         match device {

@@ -34,12 +34,12 @@ pub(super) fn run(outside: &Path, command: &[OsString]) -> Result<(), Failure> {
     drop((listener, names));
     // The frontend outside is ready, or has failed and said why.
     if outside.read_exact(&mut [0]).is_err() {
-        return Err(Failure { message: "the command was not started".to_owned(), code: 1 });
+        return Err(Failure { message: "the command was not started".to_owned(), code: 1, about: None });
     }
     let (program, arguments) =
         command.split_first().ok_or_else(|| Failure::usage("run needs a command after --"))?;
     let error = Command::new(program).args(arguments).exec();
-    Err(Failure { message: format!("{}: {error}", program.display()), code: CANNOT_RUN })
+    Err(Failure { message: format!("{}: {error}", program.display()), code: CANNOT_RUN, about: None })
 }
 
 /// Routes that lead nowhere but through the firewall, and the sockets that it leads to.

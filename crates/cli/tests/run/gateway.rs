@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
-use crate::program::{BRISK, Running, Scratch};
+use crate::program::{BRISK, Running, Scratch, run, text};
 
 /// A new key in a file, as the shell makes it.
 pub(crate) fn key(files: &Scratch, name: &str) -> String {
@@ -49,9 +49,7 @@ fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
-    let mut backend =
-        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key]);
-    let peer = backend.announced("listen");
+    let (backend, peer) = before(&origin, &key);
     let mut frontend =
         Running::start(&["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &key]);
     let address = frontend.announced("listen");
@@ -159,4 +157,85 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     drop(frontend);
     let (_, log) = backend.stop();
     assert!(log.contains("event=rejected"), "{log}");
+}
+
+/// A backend before `origin`, and where it listens.
+fn before(origin: &str, key: &str) -> (Running, String) {
+    let mut backend =
+        Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", origin, "--key-file", key]);
+    let peer = backend.announced("listen");
+    (backend, peer)
+}
+
+/// The words of a frontend with these peers.
+fn towards<'a>(key: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
+    let peers = peers.iter().flat_map(|peer| ["--peer", *peer]);
+    ["frontend", "--listen", "127.0.0.1:0", "--key-file", key].into_iter().chain(peers).collect()
+}
+
+#[test]
+fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
+    let files = Scratch::with_files();
+    let key = key(&files, "key");
+    let origin = echo().to_string();
+    let (backend, peer) = before(&origin, &key);
+    let nobody = "nobody.invalid:7443";
+    let mut frontend = Running::start(&towards(&key, &[nobody, &peer]));
+    assert!(frontend.until("event=unresolved").contains("level=warn"));
+    let address = frontend.announced("listen");
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    assert!(frontend.until("bytes_up=5").contains(&format!("route={peer}")));
+    frontend.signal("HUP");
+    frontend.until("event=reloaded");
+    frontend.signal("USR1");
+    let status = frontend.until("event=status");
+    assert!(status.contains("nobody.invalid") && status.contains("down"), "{status}");
+    assert_eq!(frontend.stop().0, Some(0));
+
+    let mut straight = Running::start(&[&towards(&key, &[nobody])[..], &["--direct", &origin]].concat());
+    straight.until("event=unresolved");
+    let address = straight.announced("listen");
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    assert!(straight.until("bytes_up=5").contains("route=direct:"));
+    assert_eq!(straight.stop().0, Some(0));
+
+    let refused = run(&towards(&key, &[nobody]));
+    let told = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && told.contains("check the name"), "{told}");
+    assert_eq!(backend.stop().0, Some(0));
+}
+
+#[test]
+fn a_backend_that_was_not_found_is_looked_for() {
+    let files = Scratch::with_files();
+    let key = key(&files, "key");
+    let origin = echo().to_string();
+    let (backend, peer) = before(&origin, &key);
+    let port = peer.rsplit_once(':').expect("a port").1;
+    // A file of hosts of its own, which is changed while it runs.
+    let hosts = files.path("hosts");
+    std::fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
+    let inside = |command: &str| {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["-rm", "sh", "-c", &format!("mount --bind {hosts} /etc/hosts && {command}")]);
+        unshare
+    };
+    if !inside("true").output().is_ok_and(|out| out.status.success()) {
+        println!("SKIPPED: no mount namespace for a user");
+        return;
+    }
+    let name = format!("late.invalid:{port}");
+    let words = [&towards(&key, &[&name])[..], &["--direct", &origin]].concat().join(" ");
+    let mut frontend = Running::of(&mut inside(&format!("exec {BRISK} {words}")));
+    frontend.until("event=unresolved");
+    let address = frontend.announced("listen");
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    assert!(frontend.until("bytes_up=5").contains("route=direct:"));
+    std::fs::write(&hosts, "127.0.0.1 localhost late.invalid\n").expect("a file");
+    frontend.until("event=resolved");
+    frontend.until("health=up");
+    assert_eq!(through(&address, b"again!".to_vec()), b"again!");
+    assert!(frontend.until("bytes_up=6").contains(&format!("route={name}")));
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
 }

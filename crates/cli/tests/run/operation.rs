@@ -100,6 +100,95 @@ fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
+/// What `check` says of a frontend with this beside what it needs.
+fn checked(files: &Scratch, more: &str) -> (Option<i32>, String) {
+    let needed = "[frontend]\nlisten = '127.0.0.1:0'\n[[backends]]\npeer = '127.0.0.1:7443'\n";
+    let file = files.path("checked.toml");
+    std::fs::write(&file, format!("{needed}{more}")).expect("a file");
+    let checked = run(&["check", "-c", &file]);
+    (checked.status.code(), text(&checked.stderr))
+}
+
+#[test]
+fn what_cannot_start_is_not_good() {
+    let files = Scratch::with_files();
+    for (more, says) in [
+        ("[admin]\nlisten = '0.0.0.0:0'\n", "give it a token with --admin-token-file"),
+        ("[admin]\nlisten = '0.0.0.0:0'\ntoken_file = '/nonexistent'\n", "/nonexistent"),
+        ("[admin]\nlisten = '127.0.0.1:0'\ntoken_file = '/etc/hostname'\n", "at least 16 characters"),
+        ("[hop]\nplain = true\ndevice = 'tun:x'\n", "checked.toml:7: tun:x needs an address"),
+        ("[hop]\nplain = true\nmechanisms = 'quick'\n", "checked.toml:7: mechanisms: "),
+        ("[hop]\nplain = true\ndevice = 'eth0'\n", "checked.toml:7: hop device: "),
+        ("[hop]\nplain = false\n", "checked.toml:5: the hop has no key"),
+        ("[hop]\nplain = true\n[backend]\nto = 'a:1'\n", "checked.toml:7: a backend needs to know where"),
+    ] {
+        let more =
+            if more.contains("[hop]") { more.to_owned() } else { format!("[hop]\nplain = true\n{more}") };
+        let (status, told) = checked(&files, &more);
+        assert!(status == Some(1) && told.contains(says), "{more}: {told}");
+        if more.contains("[backend]") {
+            continue;
+        }
+        let started = run(&["frontend", "-c", &files.path("checked.toml")]);
+        let said = text(&started.stderr);
+        assert!(!started.status.success() && said.contains(says), "{more}: {said}");
+        assert!(!said.contains("event=started"), "{more}: {said}");
+    }
+    let (status, told) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
+    assert_eq!(status, Some(0));
+    assert!(
+        told.contains("warning") && told.contains("checked.toml:7: there is no interface nope0"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_has_no_effect_is_told_by_check_and_at_the_start() {
+    let files = Scratch::with_files();
+    let (status, told) = checked(&files, "[hop]\nplain = true\n[admin]\ntoken_file = '/nonexistent'\n");
+    assert_eq!(status, Some(0));
+    assert!(told.contains("warning") && told.contains("checked.toml:8: token_file has no effect"), "{told}");
+    let words = ["frontend", "-c", &files.path("checked.toml"), "--send-proxy", "v2"];
+    let mut frontend = Running::start(&words);
+    assert!(frontend.until("event=ignored").contains("level=warn"));
+    frontend.until("key=admin.token_file");
+    frontend.until("event=started");
+    assert_eq!(frontend.stop().0, Some(0));
+}
+
+#[test]
+fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
+    let Configured { files, mut backend, mut frontend, address, admin } = Configured::start();
+    let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    let write = |text: String| std::fs::write(files.path("f.toml"), text).expect("a file");
+    write(good.replace(&admin, "0.0.0.0:9"));
+    frontend.signal("HUP");
+    let said = frontend.until("event=not-reloaded");
+    assert!(said.contains("--admin-token-file"), "{said}");
+    let other =
+        good.replace(&admin, "127.0.0.1:9").replace("listen = '127.0.0.1:0'", "listen = '127.0.0.2:0'");
+    write(format!("{other}[limits]\nidle_timeout = '1m'\n"));
+    frontend.signal("HUP");
+    let said = frontend.until("loaded");
+    let waiting = "event=reloaded needs_restart=frontend.listen,limits.idle_timeout,admin.listen\n";
+    assert!(said.ends_with(waiting), "{said}");
+    assert_eq!(through(&address, b"still".to_vec()), b"still");
+    write(good.replace("'direct'", "'none'"));
+    frontend.signal("HUP");
+    let said = frontend.until("loaded");
+    assert!(said.ends_with("event=reloaded\n"), "{said}");
+
+    let b = std::fs::read_to_string(files.path("b.toml")).expect("the file");
+    std::fs::write(files.path("b.toml"), format!("{b}as_client = true\nsend_proxy = 'v2'\n"))
+        .expect("a file");
+    backend.signal("HUP");
+    let said = backend.until("loaded");
+    assert!(said.ends_with("event=reloaded needs_restart=backend.as_client\n"), "{said}");
+    assert!(through(&address, b"as before".to_vec()).ends_with(b"as before"));
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
+}
+
 #[test]
 fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
     let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();

@@ -30,7 +30,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(words: &[&str]) -> Running {
-        let mut child = brisk(words).stderr(Stdio::piped()).spawn().expect("the program starts");
+        Running::of(&mut brisk(words))
+    }
+
+    pub(crate) fn of(command: &mut Command) -> Running {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let log = BufReader::new(child.stderr.take().expect("its stderr is piped"));
         Running { child, log }
     }

@@ -2,8 +2,11 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Settings;
+use super::explain::{explained, what_to_write};
+use super::places::{Places, line_at};
 use crate::hop::ephemeral::LONGEST_LIFETIME;
 
 /// What is wrong with a configuration.
@@ -46,74 +49,47 @@ impl Settings {
     /// # Errors
     /// As [`load`](Settings::load).
     pub fn parse(text: &str, path: &str) -> Result<Settings, SettingsError> {
-        let wrong = |at: usize, problem: String| {
-            let line = text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
-            SettingsError::Line { path: path.to_owned(), line, problem }
+        let wrong = |at: usize, problem: String| SettingsError::Line {
+            path: path.to_owned(),
+            line: line_at(text, at),
+            problem,
         };
         let settings: Settings = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            wrong(at, explained(error.message()))
+            let at = error.span().unwrap_or_default();
+            wrong(at.start, explained(error.message(), &at, text))
         })?;
-        match out_of_range(&settings) {
-            None => Ok(settings),
-            Some((key, problem)) => Err(wrong(text.find(key).unwrap_or(0), format!("{key}: {problem}"))),
-        }
+        let Some(key) = out_of_range(&settings) else { return Ok(settings) };
+        let places = Places::of(text);
+        let name = key.rsplit('.').next().unwrap_or(&key);
+        let written = places.written(text, &key).unwrap_or_default();
+        Err(SettingsError::Line {
+            path: path.to_owned(),
+            line: places.line(&key).unwrap_or(1),
+            problem: format!("{name} = {written}: write {}", what_to_write(name)),
+        })
     }
-}
-
-/// What the library says, with the key that was probably meant.
-fn explained(message: &str) -> String {
-    let message = message.lines().next().unwrap_or_default();
-    let Some((_, rest)) = message.split_once("unknown field `") else { return message.to_owned() };
-    let Some((unknown, expected)) = rest.split_once('`') else { return message.to_owned() };
-    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    let nearest = known.iter().min_by_key(|known| distance(unknown, known));
-    match nearest {
-        Some(nearest) if distance(unknown, nearest) <= 3 => {
-            format!("there is no key '{unknown}' here; did you mean '{nearest}'?")
-        }
-        _ => format!("there is no key '{unknown}' here; the keys are {}", known.join(", ")),
-    }
-}
-
-/// Letters to change, add or take away to make one word of the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The first key whose value is out of its range.
-fn out_of_range(settings: &Settings) -> Option<(&'static str, &'static str)> {
+fn out_of_range(settings: &Settings) -> Option<String> {
     let Settings { frontend, peers, backend, hop, limits, admin: _ } = settings;
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
+    let out = |time: Option<Duration>, least: Duration, most: Duration| {
+        time.is_some_and(|time| time < least || time > most)
+    };
+    let (none, hour) = (Duration::ZERO, 3600 * second);
     let checks = [
-        ("first_bytes_wait", frontend.first_bytes_wait.is_some_and(|wait| wait > second), "0 to 1s"),
-        ("first_bytes_limit", frontend.first_bytes_limit.is_some_and(|most| most > 10 * second), "0 to 10s"),
-        (
-            "replay_tolerance",
-            backend.replay_tolerance.is_some_and(|time| time < second || time > 3600 * second),
-            "1s to 1h",
-        ),
-        ("ephemeral_lifetime", hop.ephemeral_lifetime.is_some_and(|time| time > LONGEST_LIFETIME), "0 to 1m"),
-        ("mtu", hop.mtu.is_some_and(|mtu| mtu < 576), "576 to 65535 bytes"),
-        ("max_connections", limits.max_connections == Some(0), "1 or more"),
-        (
-            "header_timeout",
-            limits.header_timeout.is_some_and(|limit| limit < second / 10 || limit > 60 * second),
-            "100ms to 60s",
-        ),
-        ("weight", peers.iter().any(|peer| !(1..=1000).contains(&peer.weight)), "1 to 1000"),
+        ("frontend.first_bytes_wait", out(frontend.first_bytes_wait, none, second)),
+        ("frontend.first_bytes_limit", out(frontend.first_bytes_limit, none, 10 * second)),
+        ("backend.replay_tolerance", out(backend.replay_tolerance, second, hour)),
+        ("hop.ephemeral_lifetime", out(hop.ephemeral_lifetime, none, LONGEST_LIFETIME)),
+        ("hop.mtu", hop.mtu.is_some_and(|mtu| mtu < 576)),
+        ("limits.max_connections", limits.max_connections == Some(0)),
+        ("limits.header_timeout", out(limits.header_timeout, second / 10, 60 * second)),
     ];
-    checks.into_iter().find(|(_, wrong, _)| *wrong).map(|(key, _, range)| (key, range))
+    let first = checks.into_iter().find(|(_, wrong)| *wrong).map(|(key, _)| key.to_owned());
+    let weight = || peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
+    first.or_else(|| weight().map(|n| format!("backends.{n}.weight")))
 }
 
 #[cfg(test)]
@@ -150,14 +126,27 @@ mod tests {
             ("[backend]\nallow = ['x']", "origin.example:443"),
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
-            ("[limits]\nmax_connections = 0", "max_connections: 1 or more"),
-            ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime: 0 to 1m"),
-            ("[limits]\nheader_timeout = '0s'", "header_timeout: 100ms to 60s"),
-            ("[hop]\nmtu = 100", "mtu: 576 to 65535"),
-            ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight: 1 to 1000"),
+            ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 to"),
+            ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime = '2m': write \"0s\" to \"1m\""),
+            ("[limits]\nheader_timeout = '0s'", "header_timeout = '0s': write \"100ms\" to \"60s\""),
+            ("[hop]\nmtu = 100", "mtu = 100: write 576 to 65535"),
+            ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight = 0: write 1 to 1000"),
             ("[[backends]]\nweight = 1", "peer"),
             ("[hop\n", "brisk.toml:1: "),
-            ("[frontend]\nfallback = 'never'", "none"),
+            ("[frontend]\nfallback = 'never'", "fallback = 'never': write \"none\" or \"direct\""),
+            ("[hop]\nmtu = 70000", "brisk.toml:2: mtu = 70000: write 576 to 65535 (bytes)"),
+            ("[limits]\nthreads = 500", "threads = 500: write 1 to 64"),
+            ("[[backends]]\npeer = 'a:1'\npriority = 300", ":3: priority = 300: write 0 to 255"),
+            ("[limits]\nidle_timeout = 5", "idle_timeout = 5: write it with its unit, for instance \"5s\""),
+            ("[limits]\nidle_timeout = 5s", "texts stand in quotes: write \"5s\""),
+            ("[hop]\nplain = 'yes'", "plain = 'yes': write true or false"),
+            ("[hop]\ngateway = 'x'", "gateway = 'x': write an address"),
+            ("[hop]\nmtu = 600\nmtu = 700", "brisk.toml:3: the key 'mtu' is there twice"),
+            ("[hop]\n[limits]\n[hop]\n", "brisk.toml:3: the section [hop] is there twice"),
+            ("[frontend]\nproxy_from = [1]", "proxy_from = [1]: write a list of networks"),
+            ("[[backends]]\nweight = 1", "peer is missing here: write peer = \"HOST:PORT\""),
+            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above each one"),
+            ("hop = 5", "hop = 5: write [frontend]"),
         ] {
             let error = error(text);
             assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
@@ -165,9 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_far_from_all_is_answered_by_what_there_is() {
-        assert_eq!(distance("listn", "listen"), 1);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
+    fn a_value_out_of_range_is_named_with_its_own_line() {
+        let text = "# weight of these is fine\n[[backends]]\npeer = 'a:1'\nweight = 7\n\
+                    [[backends]]\npeer = 'weight:1'\nweight = 5000\n";
+        assert_eq!(error(text), "brisk.toml:7: weight = 5000: write 1 to 1000");
+        let text = "# mtu\n[hop]\ndevice = 'tun:mtu'\nmtu = 1\n";
+        assert_eq!(error(text), "brisk.toml:4: mtu = 1: write 576 to 65535 (bytes)");
     }
 }

@@ -7,6 +7,9 @@
 //! |---|---|
 //! | this one | the keys |
 //! | `file` | reading a file; what is wrong with it, in one line |
+//! | `explain` | what the parser says, in other words |
+//! | `ignored` | what another setting switches off |
+//! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +22,15 @@ use crate::allow::Allow;
 use crate::network::Network;
 use crate::proxy::ProxyVersion;
 
+mod explain;
 mod file;
+mod ignored;
+mod places;
 mod values;
 
 pub use file::SettingsError;
+pub use ignored::Ignored;
+pub use places::Places;
 pub use values::{listen_address, name_and_port};
 
 /// All that can be configured.
@@ -195,7 +203,7 @@ pub struct AdminSettings {
     pub token_file: Option<PathBuf>,
 }
 
-/// Lays each named field of one struct over that of another.
+/// Lays each named field of one struct over that of another, and compares them one by one.
 macro_rules! lay {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $type {
@@ -203,6 +211,12 @@ macro_rules! lay {
                 // Each field is named, so that a new one cannot be forgotten.
                 let $type { $($field),* } = self;
                 $type { $($field: $field.or(under.$field)),* }
+            }
+
+            /// The keys in which they differ.
+            fn changed(&self, other: &$type) -> impl Iterator<Item = &'static str> {
+                let differs = [$((self.$field != other.$field, stringify!($field))),*];
+                differs.into_iter().filter(|(differs, _)| *differs).map(|(_, key)| key)
             }
         }
     };
@@ -261,6 +275,18 @@ impl Settings {
             admin: admin.over(under.admin),
         }
     }
+
+    /// The keys in which these differ from `other`, as `SECTION.KEY`; `backends` for all of the backends.
+    pub fn changed(&self, other: &Settings) -> Vec<String> {
+        let Settings { frontend, peers, backend, hop, limits, admin } = self;
+        let within = |section: &'static str| move |key: &'static str| format!("{section}.{key}");
+        let backends = (*peers != other.peers).then(|| "backends".to_owned());
+        let keys = frontend.changed(&other.frontend).map(within("frontend")).chain(backends);
+        let keys = keys.chain(backend.changed(&other.backend).map(within("backend")));
+        let keys = keys.chain(hop.changed(&other.hop).map(within("hop")));
+        let keys = keys.chain(limits.changed(&other.limits).map(within("limits")));
+        keys.chain(admin.changed(&other.admin).map(within("admin"))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -274,5 +300,15 @@ mod tests {
         let both = Settings { limits, ..Settings::default() }.over(file);
         assert_eq!(both.limits.max_connections, Some(7));
         assert_eq!(both.limits.drain_timeout, Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_has_changed_is_named_by_section_and_key() {
+        let read = |text: &str| toml::from_str::<Settings>(text).unwrap();
+        let before = read("[frontend]\nlisten = ':1'\n[hop]\nplain = true\n[[backends]]\npeer = 'a:1'\n");
+        let after =
+            read("[frontend]\nlisten = ':2'\n[hop]\nplain = true\nmtu = 1400\n[admin]\nlisten = ':3'\n");
+        assert_eq!(after.changed(&before), ["frontend.listen", "backends", "hop.mtu", "admin.listen"]);
+        assert_eq!(after.changed(&after), Vec::<String>::new());
     }
 }

@@ -1,0 +1,133 @@
+//! What the parser says of a configuration that it cannot read, in the words of who writes one: the key, what stands there,
+//! and what to write instead.
+
+use std::ops::Range;
+
+use super::places::Places;
+
+/// Keys whose value is a time, and what they may be.
+const TIMES: [(&str, &str); 10] = [
+    ("first_bytes_wait", "\"0s\" to \"1s\""),
+    ("first_bytes_limit", "\"0s\" to \"10s\""),
+    ("replay_tolerance", "\"1s\" to \"1h\""),
+    ("ephemeral_lifetime", "\"0s\" to \"1m\""),
+    ("drain_timeout", "a time, for instance \"30s\""),
+    ("connect_timeout", "a time, for instance \"10s\""),
+    ("header_timeout", "\"100ms\" to \"60s\""),
+    ("first_byte_timeout", "a time, for instance \"1m\"; \"0s\" for none"),
+    ("idle_timeout", "a time, for instance \"1h\"; \"0s\" for none"),
+    ("half_closed_timeout", "a time, for instance \"5m\"; \"0s\" for none"),
+];
+
+/// What to write behind a key.
+pub(super) fn what_to_write(key: &str) -> &'static str {
+    if let Some((_, time)) = TIMES.iter().find(|(time, _)| *time == key) {
+        return time;
+    }
+    match key {
+        "mtu" => "576 to 65535 (bytes)",
+        "weight" => "1 to 1000",
+        "priority" => "0 to 255",
+        "threads" => "1 to 64",
+        "max_connections" => "1 to 4294967295",
+        "plain" | "kernel_tcp" | "socks5" | "connect" | "transparent" | "watch" | "as_client" => {
+            "true or false"
+        }
+        "listen" => "\"ADDR:PORT\" or \":PORT\", for instance \"127.0.0.1:8080\"",
+        "peer" | "to" | "origin" => "\"HOST:PORT\", for instance \"127.0.0.1:80\"",
+        "send_proxy" => "\"v1\" or \"v2\"",
+        "fallback" => "\"none\" or \"direct\"",
+        "gateway" => "an address, for instance \"10.7.0.1\"",
+        "addr" => "a list of addresses, for instance [\"10.7.0.2/24\"]",
+        "proxy_from" => "a list of networks, for instance [\"10.0.0.0/8\"]",
+        "allow" => "a list of rules, for instance [\"origin.example:443\"]",
+        "key_file" | "peer_keys" | "token_file" => "a path in quotes, for instance \"/etc/brisk/key\"",
+        "device" => "\"packet:IFACE\", \"xdp:IFACE\", \"tun:NAME\" or \"udp:ADDR:PORT\"",
+        "packet" => "the name of an interface in quotes, for instance \"eth0\"",
+        "mechanisms" => "an arm of brisk whatif in quotes, for instance \"fast_open\"",
+        "backends" => "[[backends]] above each one, and its keys below",
+        _ => "[frontend], [[backends]], [backend], [hop], [limits] or [admin], and their keys below",
+    }
+}
+
+/// A parser's `message` about the bytes `at` of `text`.
+pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String {
+    let message = message.lines().next().unwrap_or_default();
+    let there = text.get(at.clone()).unwrap_or_default();
+    if let Some(unknown) = message.strip_prefix("unknown field `") {
+        return unknown_key(unknown).unwrap_or_else(|| message.to_owned());
+    }
+    if let Some(key) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        return format!("{key} is missing here: write {key} = {}", what_to_write(key));
+    }
+    if message.starts_with("duplicate key") {
+        return match text.get(..at.start).is_some_and(|before| before.ends_with('[')) {
+            true => format!("the section [{there}] is there twice: put its keys into one"),
+            false => format!("the key '{there}' is there twice: take one out"),
+        };
+    }
+    if message.starts_with("string values must be quoted") {
+        return format!("texts stand in quotes: write \"{there}\"");
+    }
+    let ours = ["invalid type", "invalid value", "unknown variant", "invalid IP address", "wanted string"];
+    match ours.iter().any(|begins| message.starts_with(begins)) {
+        true => wrong_value(at, text).unwrap_or_else(|| message.to_owned()),
+        false => message.to_owned(),
+    }
+}
+
+/// What is to be said of a value that its key cannot have.
+fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
+    let places = Places::of(text);
+    let path = places.of_value(at.start)?;
+    let key = path.rsplit('.').next()?;
+    let written = places.written(text, path)?;
+    let is_time = TIMES.iter().any(|(time, _)| *time == key);
+    if is_time && let Ok(seconds) = written.parse::<u64>() {
+        return Some(format!("{key} = {written}: write it with its unit, for instance \"{seconds}s\""));
+    }
+    match written.starts_with('[') && !written.ends_with(']') || written.starts_with(&format!("[{key}")) {
+        true => Some(format!("{key}: write {}", what_to_write(key))),
+        false => Some(format!("{key} = {written}: write {}", what_to_write(key))),
+    }
+}
+
+/// `UNKNOWN`, expected one of ...`, with the key that was probably meant.
+fn unknown_key(rest: &str) -> Option<String> {
+    let (unknown, expected) = rest.split_once('`')?;
+    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    let nearest = known.iter().min_by_key(|known| distance(unknown, known));
+    Some(match nearest {
+        Some(nearest) if distance(unknown, nearest) <= 3 => {
+            format!("there is no key '{unknown}' here; did you mean '{nearest}'?")
+        }
+        _ => format!("there is no key '{unknown}' here; the keys are {}", known.join(", ")),
+    })
+}
+
+/// Letters to change, add or take away to make one word of the other (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_far_from_all_is_answered_by_what_there_is() {
+        assert_eq!(distance("listn", "listen"), 1);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,74 @@
+//! Settings that say something and have no effect, because another one switches off what they are about.
+
+use super::{Fallback, Settings};
+
+/// A key that has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ignored {
+    /// `frontend.send_proxy`.
+    pub key: &'static str,
+    /// Why, and what it needs.
+    pub why: &'static str,
+}
+
+impl Settings {
+    /// Those that have no effect beside the others.
+    pub fn ignored(&self) -> Vec<Ignored> {
+        let Settings { frontend, peers: _, backend: _, hop, limits: _, admin } = self;
+        let direct = frontend.fallback == Some(Fallback::Direct);
+        let over_tun = hop.device.as_deref().is_some_and(|device| device.starts_with("tun:"));
+        let checks = [
+            (
+                frontend.origin.is_some() && !direct,
+                "frontend.origin",
+                "origin has no effect: nobody goes there without fallback = \"direct\"",
+            ),
+            (
+                frontend.send_proxy.is_some() && !direct,
+                "frontend.send_proxy",
+                "send_proxy has no effect: a frontend sends the header on the direct way alone, and there is none (--direct); \
+                 over the hop the backend sends it (backend.send_proxy)",
+            ),
+            (
+                hop.kernel_tcp == Some(true) && over_tun,
+                "hop.kernel_tcp",
+                "kernel_tcp has no effect: there is no such way beside tun:",
+            ),
+            (
+                hop.ephemeral_lifetime.is_some() && hop.plain == Some(true),
+                "hop.ephemeral_lifetime",
+                "ephemeral_lifetime has no effect: a plain hop has no keys",
+            ),
+            (
+                admin.token_file.is_some() && admin.listen.is_none(),
+                "admin.token_file",
+                "token_file has no effect: there is no admin listener (admin.listen, --admin)",
+            ),
+        ];
+        let ignored = checks.into_iter().filter(|(is_ignored, ..)| *is_ignored);
+        ignored.map(|(_, key, why)| Ignored { key, why }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_setting_switches_off_is_named() {
+        let ignored = |text: &str| {
+            let settings = Settings::parse(text, "brisk.toml").unwrap();
+            settings.ignored().iter().map(|ignored| ignored.key).collect::<Vec<_>>()
+        };
+        assert_eq!(ignored("[frontend]\nsend_proxy = 'v2'"), ["frontend.send_proxy"]);
+        let direct = "[frontend]\norigin = 'a:1'\nsend_proxy = 'v1'\nfallback = ";
+        assert_eq!(ignored(&format!("{direct}'none'")), ["frontend.origin", "frontend.send_proxy"]);
+        assert!(ignored(&format!("{direct}'direct'")).is_empty());
+        assert_eq!(ignored("[admin]\ntoken_file = 'token'"), ["admin.token_file"]);
+        assert!(ignored("[admin]\ntoken_file = 'token'\nlisten = ':1'").is_empty());
+        assert_eq!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = true"), ["hop.kernel_tcp"]);
+        assert!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = false").is_empty());
+        assert!(ignored("[hop]\nkernel_tcp = true\nephemeral_lifetime = '1s'").is_empty());
+        assert_eq!(ignored("[hop]\nplain = true\nephemeral_lifetime = '1s'"), ["hop.ephemeral_lifetime"]);
+    }
+}
