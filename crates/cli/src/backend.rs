@@ -146,8 +146,14 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
 
 /// What it takes at the start only, beside what no side changes while it runs: its listeners are made with the mechanisms, and
 /// the capability for clients' addresses is given up by who does not need it.
-const FIXED: [&str; 5] =
-    ["backend.listen", "backend.as_client", "backend.replay_tolerance", "hop.mechanisms", "hop.kernel_tcp"];
+const FIXED: [&str; 6] = [
+    "backend.listen",
+    "backend.as_client",
+    "backend.replay_tolerance",
+    "hop.mechanisms",
+    "hop.max_overhead",
+    "hop.kernel_tcp",
+];
 
 /// What SIGHUP changes.
 struct Reloadable {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
 use brisk_gateway::settings::name_and_port;
 use brisk_gateway::{ServiceConfig, Settings};
-use brisk_lab::arms::parse_arms;
+use brisk_lab::arms::{Arm, parse_arm};
 use brisk_lab::compare::{ArmReport, Comparison, compare};
 use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
@@ -20,7 +20,7 @@ use brisk_runtime::DeviceSpec;
 use crate::addresses::address_of;
 use crate::failure::Failure;
 use crate::frontend::{Stacks, any_udp};
-use crate::hop_args::{self, SharedArgs, USUAL_MECHANISMS};
+use crate::hop_args::{self, SharedArgs};
 use crate::{Common, output, service};
 
 const EXAMPLES: &str = "\
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             for state in hop_args::states(&settings.hop, &examination.tcp, fast_open) {
                 output::print(&told(state.name, &format!("{} ({})", state.state, state.reason)))?;
             }
-            output::print(&expected(&measured, settings.hop.mechanisms.as_deref())?)?;
+            output::print(&expected(&measured, hop_args::arm(&settings.hop)?)?)?;
         }
         // What was sent last may still leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
@@ -94,11 +94,12 @@ const SEED: u64 = 1;
 
 /// How long a response takes over such a path, with our TCP by itself and with what would be on. A question is lost if one of
 /// two packets is.
-fn expected(measured: &Measured, mechanisms: Option<&str>) -> Result<String, Failure> {
+fn expected(measured: &Measured, with: Arm) -> Result<String, Failure> {
     let Measured { rtt, lost } = *measured;
     let loss = 100.0 * (1.0 - (1.0 - lost).sqrt());
     let link = format!("--rtt {}us --loss {loss:.2}%", rtt.as_micros().max(1));
-    let arms = format!("tcp; {}", mechanisms.unwrap_or(USUAL_MECHANISMS));
+    let command = format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\"", with.name);
+    let tcp = parse_arm("tcp").map_err(Failure::usage)?;
     let comparison = Comparison {
         link: LinkSpec::parse(&link).map_err(Failure::usage)?,
         request: 100,
@@ -109,13 +110,13 @@ fn expected(measured: &Measured, mechanisms: Option<&str>) -> Result<String, Fai
         n: TRANSACTIONS,
         established: false,
         seed: SEED,
-        arms: parse_arms(&arms).map_err(Failure::usage)?,
+        arms: vec![tcp, with],
     };
     let report = compare(&comparison, &|_| (), &AtomicBool::new(false)).map_err(Failure::failed)?;
     let [without, with] = report.arms.as_slice() else { return Ok(String::new()) };
     let times = |arm: &ArmReport| format!("p50 {:.1} ms, p99 {:.1} ms", arm.ms.p50, arm.ms.p99);
     let what = format!("30 kB on a new connection: {}, with these {}", times(without), times(with));
-    Ok(told("expected", &what) + &told("", &format!("brisk whatif {link} --flow 30kB --arms \"{arms}\"")))
+    Ok(told("expected", &what) + &told("", &command))
 }
 
 /// A line that is no finding.

@@ -11,6 +11,7 @@ use brisk_gateway::{
     Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
 };
 use brisk_lab::arms::{Arm, parse_arm};
+use brisk_link::units::parse_proportion;
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
@@ -22,7 +23,9 @@ use crate::failure::Failure;
 /// The variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
 /// What the hop uses unless somebody chooses.
-pub(crate) const USUAL_MECHANISMS: &str = "fast_open";
+const USUAL_MECHANISMS: &str = "fast_open";
+/// What there is a budget for, if nobody says.
+const ALL_MECHANISMS: &str = "all";
 
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,6 +45,10 @@ pub(crate) struct SharedArgs {
     /// Mechanisms of the hop, as an arm of whatif: fast_open,reactive=rack_tlp [default: fast_open]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
     mechanisms: Option<String>,
+    /// Most redundancy that the planner may add, as a share of what is sent: 5%; given without --mechanisms it switches all
+    /// of them on under the planner
+    #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
+    max_overhead: Option<String>,
     /// Where the path carries no TCP inside UDP, go over our TCP by itself through this interface; needs CAP_NET_RAW
     #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
     packet: Option<String>,
@@ -152,6 +159,7 @@ impl SharedArgs {
             device,
             addresses,
             mechanisms,
+            max_overhead,
             packet,
             no_kernel_tcp,
             limits,
@@ -168,6 +176,7 @@ impl SharedArgs {
             gateway: addresses.gateway,
             mtu: addresses.mtu,
             mechanisms: mechanisms.clone(),
+            max_overhead: max_overhead.clone(),
             packet: packet.clone(),
             kernel_tcp: no_kernel_tcp.then_some(false),
         };
@@ -356,17 +365,44 @@ pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(En
 
 /// The mechanisms of the hop: its TCP, and whether Fast Open is on.
 pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
-    let text = hop.mechanisms.as_deref().unwrap_or(USUAL_MECHANISMS);
-    let Arm { tcp, fast_open, .. } = parse_arm(text)
-        .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
+    let Arm { tcp, fast_open, .. } = arm(hop)?;
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } =
         brisk_gateway::service::hop_tcp();
     Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))
 }
 
+/// What the mechanisms of the hop are called: those that were asked for, or all of them where there is a budget for them.
+fn chosen(hop: &HopSettings) -> Option<&str> {
+    hop.mechanisms.as_deref().or_else(|| hop.max_overhead.as_ref().map(|_| ALL_MECHANISMS))
+}
+
+/// The mechanisms of the hop as an arm.
+pub(crate) fn arm(hop: &HopSettings) -> Result<Arm, Failure> {
+    let mut arm = parse_arm(chosen(hop).unwrap_or(USUAL_MECHANISMS))
+        .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
+    if let Some(text) = &hop.max_overhead {
+        let most = max_overhead(text)
+            .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
+        arm.allow(most);
+    }
+    Ok(arm)
+}
+
+/// One percent in parts per billion.
+const PERCENT: u32 = 10_000_000;
+
+/// The percent of additional bytes that a text allows.
+pub(crate) fn max_overhead(text: &str) -> Result<u32, String> {
+    let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
+    match most {
+        0..=200 => Ok(most),
+        _ => Err(format!("{text}: use 0% to 200%")),
+    }
+}
+
 /// What is told of each mechanism at the start, and why.
 pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
-    let chosen = hop.mechanisms.as_deref();
+    let chosen = chosen(hop);
     let reason = |on: bool| match (chosen, on) {
         (Some(_), _) => "by configuration",
         (None, true) => "default between two gateways",

@@ -9,7 +9,7 @@ use brisk_lab::pages::har;
 use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
-use brisk_link::units::{parse_proportion, parse_size};
+use brisk_link::units::parse_size;
 use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -17,6 +17,7 @@ mod own;
 
 use crate::Common;
 use crate::failure::Failure;
+use crate::hop_args::max_overhead;
 use crate::interrupt;
 use crate::link_args::LinkArgs;
 use crate::output::{print, print_line};
@@ -37,8 +38,6 @@ Examples:
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The seed when none is given: results can be compared from day to day.
 const USUAL_SEED: u64 = 1;
-/// One percent in parts per billion.
-const PERCENT: u32 = 10_000_000;
 
 /// The flags of `whatif`.
 #[derive(Debug, clap::Args)]
@@ -126,14 +125,7 @@ fn style() -> ProgressStyle {
 impl Args {
     /// Percent of additional bytes that are allowed.
     fn max_overhead(&self) -> Result<u32, Failure> {
-        let max_overhead = parse_proportion(&self.max_overhead)
-            .map_err(|error| Failure::usage(format!("--max-overhead {}: {error}", self.max_overhead)))?
-            .ppb()
-            / PERCENT;
-        if max_overhead > 200 {
-            return Err(Failure::usage(format!("--max-overhead {}: use 0% to 200%", self.max_overhead)));
-        }
-        Ok(max_overhead)
+        max_overhead(&self.max_overhead).map_err(|error| Failure::usage(format!("--max-overhead {error}")))
     }
 
     fn comparison(&self) -> Result<Comparison, Failure> {

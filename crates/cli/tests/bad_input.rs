@@ -77,6 +77,10 @@ fn values_that_cannot_be_meant_say_what_can() {
         (&["rules"], &["--user NAME", "--router IFACE", "--as-client"]),
         (&["rules", "--listen-port", "8080"], &["--user NAME", "--router IFACE", "--as-client"]),
         (&["rules", "--listen-port", "8080", "--user", "a", "--port", "0"], &["1..=65535"]),
+        (
+            &["doctor", "127.0.0.1:1", "--plain", "--max-overhead", "300%"],
+            &["max_overhead: 300%", "0% to 200%"],
+        ),
         (&["top", "127.0.0.1"], &["write HOST:PORT"]),
         (&["lab", "run", "ga-table5b", "-n", "3"], &["--number", "add --real"]),
         (&["lab", "run", "ga-table5b", "--beside", "3s"], &["--beside", "add --real"]),

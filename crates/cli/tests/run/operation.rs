@@ -228,6 +228,10 @@ fn the_doctor_says_what_works_and_what_does_not() {
     for words in found.into_iter().chain(told) {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }
+    let out =
+        run(&["doctor", peer, "--key-file", &right, "--probes", "2", "--max-overhead", "5%", "--quiet"]);
+    let said = text(&out.stdout);
+    assert!(said.contains("    planner          on") && said.contains("tcp; all"), "{said}");
     let out = run(&["doctor", peer, "--key-file", &wrong, "--connect-timeout", "2s", "-q"]);
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1));

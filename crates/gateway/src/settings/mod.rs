@@ -157,6 +157,9 @@ pub struct HopSettings {
     pub mtu: Option<u16>,
     /// The mechanisms, as the arms of `whatif` are written; default `fast_open`.
     pub mechanisms: Option<String>,
+    /// Most redundancy that the planner may add, as `5%`, 0 to 200 %; given without `mechanisms` all of them are on under the
+    /// planner.
+    pub max_overhead: Option<String>,
     /// The interface for our TCP by itself, where the path carries no UDP; default none.
     pub packet: Option<String>,
     /// Also over the kernel's TCP where the path carries no other; default yes for TCP in UDP.
@@ -246,6 +249,7 @@ lay!(HopSettings {
     gateway,
     mtu,
     mechanisms,
+    max_overhead,
     packet,
     kernel_tcp
 });
