@@ -11,7 +11,7 @@ use brisk_wire::{Ecn, Flags, Options, SeqNum};
 
 use crate::mechanism::ParityPlan;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Instant, Micros};
 
 /// Why a segment was sent. The room table ([`Room::permits`]) and the scoreboard judge by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -282,43 +282,6 @@ pub enum Ask {
     Ack(Option<brisk_wire::Gentle>),
     /// Declare this range lost.
     MarkLost(SeqRange),
-}
-
-/// What the mechanisms may know of the sender when a hook runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct View {
-    /// SND.UNA.
-    pub una: SeqNum,
-    /// SND.NXT.
-    pub nxt: SeqNum,
-    /// Bytes written by the application and not sent yet.
-    pub unsent: u32,
-    /// SND.WND, scaled.
-    pub snd_wnd: u32,
-    /// Congestion window, bytes.
-    pub cwnd: u32,
-    /// RFC 6675 pipe, bytes.
-    pub pipe: u32,
-    /// Segments outstanding.
-    pub segments: u32,
-    /// Bytes reported by SACK.
-    pub sacked: u32,
-    /// Largest payload of one segment.
-    pub mss: u32,
-    /// Smoothed round-trip time, if there is a sample.
-    pub srtt: Option<Duration>,
-    /// When the retransmission timer fires, or would fire if it were armed now.
-    pub rto_at: Option<Instant>,
-    /// True while the reordering timer of loss detection is running.
-    pub reordering_timer: bool,
-    /// Clock granularity of the driver: no timer is set to less.
-    pub granularity: Duration,
-    /// Recovery state.
-    pub recovery: CongestionState,
-    /// True once the handshake is complete.
-    pub established: bool,
-    /// True if both ends use SACK.
-    pub sack: bool,
 }
 
 /// Names of RFC 6675 / Linux for the state of the sender.

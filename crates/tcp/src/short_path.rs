@@ -6,10 +6,10 @@
 //! the empty path holds at the present rate, and beyond that only as long as each doubling brings more a second: where
 //! somebody is woken late, a round trip of the empty path does not tell how much is needed.
 
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// A path with a longer round trip is not short: buffers there are small beside what it holds.
-const SHORT: Duration = Duration::from_millis(2);
+const SHORT: Micros = Micros::from_millis(2);
 /// What may always be under way, bytes.
 const ALWAYS: u64 = 256 << 10;
 /// How many times what the empty path holds is of use: readers and writers come in turns.
@@ -22,7 +22,7 @@ const BETTER: u64 = 4;
 const PATIENCE: u8 = 127;
 
 /// True if buffers of a path that was never shorter than this are sized as is told in the [module](self).
-pub(crate) fn is_short(least_rtt: Duration) -> bool {
+pub(crate) fn is_short(least_rtt: Micros) -> bool {
     least_rtt < SHORT
 }
 
@@ -50,8 +50,8 @@ impl Trial {
     pub(crate) fn on_round(
         &mut self,
         bytes: u64,
-        within: Duration,
-        least_rtt: Duration,
+        within: Micros,
+        least_rtt: Micros,
         capacity: u64,
         wanted: u64,
     ) -> u64 {
@@ -61,7 +61,7 @@ impl Trial {
         self.rounds += 1;
         self.full += u8::from(wanted > capacity);
         self.bytes = self.bytes.saturating_add(bytes);
-        self.micros = self.micros.saturating_add(within.as_micros() as u64);
+        self.micros = self.micros.saturating_add(within.0);
         if self.rounds < ROUNDS {
             return capacity;
         }
@@ -71,7 +71,7 @@ impl Trial {
         if !is_full {
             return capacity;
         }
-        let held = u64::try_from(TIMES * rate * least_rtt.as_micros() / 1_000_000).unwrap_or(u64::MAX);
+        let held = u64::try_from(TIMES * rate * u128::from(least_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         if capacity < held {
             return capacity.saturating_mul(2).min(held);
@@ -110,13 +110,13 @@ impl SendSizing {
     pub(crate) fn on_acked(
         &mut self,
         acked: u32,
-        srtt: Duration,
-        least_rtt: Duration,
+        srtt: Micros,
+        least_rtt: Micros,
         limit: usize,
         now: Instant,
     ) -> usize {
         self.acked += u64::from(acked);
-        let round = now.saturating_since(self.round_start);
+        let round = Micros::between(self.round_start, now);
         if round < srtt {
             return limit;
         }
@@ -132,14 +132,14 @@ impl SendSizing {
 mod tests {
     use super::*;
 
-    const LEAST: Duration = Duration::from_micros(100);
+    const LEAST: Micros = Micros(100);
 
     /// What a buffer grows to in `rounds` rounds of a millisecond, each of which brings what `brings` says of the buffer.
     fn grown(rounds: u64, mut brings: impl FnMut(u64, u64) -> u64) -> u64 {
         let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
         for round in 0..rounds {
             let bytes = brings(round, capacity);
-            let next = trial.on_round(bytes, Duration::from_millis(1), LEAST, capacity, 2 * bytes);
+            let next = trial.on_round(bytes, Micros::from_millis(1), LEAST, capacity, 2 * bytes);
             assert!(next >= capacity);
             capacity = next;
         }
@@ -174,9 +174,9 @@ mod tests {
         let (mut sizing, mut limit) = (SendSizing::default(), 256 << 10);
         // 1 GB a second in acknowledgements of 32 kB; the path holds 50 kB, the queue all that there is.
         for at in 1..200_000u64 {
-            let now = Instant::ZERO + Duration::from_micros(32 * at);
-            let srtt = Duration::from_micros(limit as u64 / 1_000);
-            limit = sizing.on_acked(32_000, srtt, Duration::from_micros(50), limit, now);
+            let now = Instant::ZERO + Micros(32 * at);
+            let srtt = Micros(limit as u64 / 1_000);
+            limit = sizing.on_acked(32_000, srtt, Micros(50), limit, now);
         }
         assert_eq!(limit, 512 << 10);
     }

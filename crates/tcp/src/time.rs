@@ -31,6 +31,12 @@ impl Micros {
     pub const fn between(earlier: Instant, later: Instant) -> Self {
         Micros(later.as_micros().saturating_sub(earlier.as_micros()))
     }
+
+    /// What is left of it after `other`, or zero.
+    #[inline]
+    pub const fn saturating_sub(self, other: Micros) -> Self {
+        Micros(self.0.saturating_sub(other.0))
+    }
 }
 
 impl From<Duration> for Micros {

@@ -8,7 +8,7 @@
 use super::hystart::{HyStart, Phase};
 use super::reno::SLOW_START_BURST;
 use super::{Acked, CongestionController};
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// C = 0.4 segments per second cubed, as a fraction.
 const C: (u128, u128) = (4, 10);
@@ -121,14 +121,14 @@ impl Cubic {
         let Some(epoch) = &mut self.curve.epoch else { return };
         let (cwnd, mss) = (self.cwnd, self.mss);
         epoch.grow_estimate(bytes, cwnd, self.curve.cwnd_prior, mss);
-        let t = acked.now.saturating_since(epoch.start);
+        let t = Micros::between(epoch.start, acked.now);
         if epoch.w_cubic(t, mss) < epoch.w_est {
             // Section 4.3: in the Reno-friendly region "cwnd SHOULD be set to W_est".
             self.cwnd = cwnd.max(epoch.w_est);
             return;
         }
         // Sections 4.4 and 4.5: towards what the curve gives one round trip from now, at most by half.
-        let rtt = acked.srtt.or(acked.rtt.map(Duration::from)).unwrap_or(Duration::ZERO);
+        let rtt = acked.srtt.or(acked.rtt).unwrap_or_default();
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
         let growth = epoch.carry / u64::from(cwnd);
@@ -157,8 +157,8 @@ impl Cubic {
     fn skip_unused_time(&mut self, acked: &Acked) {
         let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
         let Some(epoch) = &mut self.curve.epoch else { return };
-        let since = acked.now.saturating_since(last_ack);
-        let used = if acked.cwnd_limited { acked.srtt.unwrap_or(since) } else { Duration::ZERO };
+        let since = Micros::between(last_ack, acked.now);
+        let used = if acked.cwnd_limited { acked.srtt.unwrap_or(since) } else { Micros::ZERO };
         epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
@@ -189,8 +189,8 @@ impl Epoch {
     }
 
     /// W_cubic(t) = C * (t - K)^3 + W_max (section 4.2, figure 1), bytes.
-    fn w_cubic(&self, t: Duration, mss: u32) -> u32 {
-        let t = t.as_micros() as u64;
+    fn w_cubic(&self, t: Micros, mss: u32) -> u32 {
+        let Micros(t) = t;
         let offset = u128::from(t.abs_diff(self.k).min(OFFSET_MAX));
         let delta = C.0 * u128::from(mss) * offset * offset * offset / (C.1 * MICROS_CUBED);
         let delta = u32::try_from(delta).unwrap_or(u32::MAX);
@@ -286,6 +286,7 @@ impl CongestionController for Cubic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
     use brisk_wire::SeqNum;
     use std::vec::Vec;
 
@@ -317,8 +318,8 @@ mod tests {
                 now: self.now,
                 bytes,
                 rtt: Some(rtt.into()),
-                srtt: Some(rtt),
-                min_rtt: Some(rtt),
+                srtt: Some(rtt.into()),
+                min_rtt: Some(rtt.into()),
                 una: self.una,
                 nxt: self.una + self.cubic.cwnd(),
                 in_flight_before: self.cubic.cwnd(),

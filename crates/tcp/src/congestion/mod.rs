@@ -7,7 +7,7 @@
 use core::fmt::Debug;
 
 use crate::config::CongestionAlgorithm;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
 /// What a controller hears of an acknowledgement outside of recovery.
@@ -20,9 +20,9 @@ pub struct Acked {
     /// Round-trip sample of this acknowledgement.
     pub rtt: Option<Micros>,
     /// Smoothed round-trip time.
-    pub srtt: Option<Duration>,
+    pub srtt: Option<Micros>,
     /// Windowed minimum round-trip time.
-    pub min_rtt: Option<Duration>,
+    pub min_rtt: Option<Micros>,
     /// SND.UNA after the acknowledgement: rounds are counted by it.
     pub una: SeqNum,
     /// SND.NXT.

@@ -62,7 +62,7 @@ impl Connection {
         self.tx.handshake.last_sent = Some(now);
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
         let wait = self.on_syn_sent(data).map_or(self.timer_base(), |wait| wait + later);
-        self.tx.rto.arm(now, wait);
+        self.tx.rto.arm(now, wait.into());
     }
 
     fn account_data(&mut self, data: &Data, now: Instant) {
@@ -152,11 +152,8 @@ impl Connection {
     }
 
     fn tell_mechanisms(&mut self, sent: &Sent, now: Instant) {
-        if self.mechanisms.is_empty() {
-            return;
-        }
-        let view = self.view();
-        for mechanism in &mut self.mechanisms {
+        let (mechanisms, view) = self.mechanisms_and_view();
+        for mechanism in mechanisms {
             mechanism.on_sent(sent, &view, now);
         }
     }

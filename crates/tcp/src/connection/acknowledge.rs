@@ -65,8 +65,8 @@ impl Connection {
         self.note_copy_reported(ack.dsack, now);
         self.charge_copies();
         for index in 0..self.mechanisms.len() {
-            let view = self.view();
-            if let Some(signal) = self.mechanisms[index].on_acked(&ack, &view, now) {
+            let (mechanisms, view) = self.mechanisms_and_view();
+            if let Some(signal) = mechanisms[index].on_acked(&ack, &view, now) {
                 self.answer_masked_loss(signal, ack.undelivered_before, now);
             }
         }
@@ -98,7 +98,7 @@ impl Connection {
             let age = Micros::between(segment.sent_at, ack.at);
             // Out of order, the echo says nothing of the segment.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least.into());
+            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
         });
         self.counters.repaired_by_probe += repaired.count() as u64;
@@ -138,7 +138,7 @@ impl Connection {
             self.plan_with_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
-                self.probe(Probe::RttSample { rtt: rtt.into(), srtt });
+                self.probe(Probe::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
         }
         self.counters.dsacks += u64::from(ack.dsack.is_some());

@@ -342,7 +342,7 @@ impl Connection {
             rcv_nxt,
             rcv_wnd: self.rx.rcv_wnd(),
             srtt: self.tx.rtt.srtt(),
-            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
+            rto: self.tx.timeout(),
         };
         self.rx.ack.on_data(arrival, &received, now);
         if !self.negotiated.sack {

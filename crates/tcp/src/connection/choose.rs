@@ -15,7 +15,7 @@ use crate::mechanism::{Mechanism, ParityPlan};
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
 use crate::seq_ranges::SeqRange;
-use crate::time::Instant;
+use crate::time::{Instant, Micros};
 
 /// What leaves next.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,17 +231,19 @@ impl Connection {
     /// What the mechanisms ask for. A refused ask is dropped.
     fn choose_asked(&mut self, now: Instant) -> Option<Choice> {
         for index in 0..self.mechanisms.len() {
-            if !self.mechanisms[index].asks() {
-                continue;
-            }
-            let view = self.view();
-            while let Some(ask) = self.mechanisms[index].poll(&view) {
+            while let Some(ask) = self.next_ask(index) {
                 if let Some(choice) = self.grant(ask, now) {
                     return Some(choice);
                 }
             }
         }
         None
+    }
+
+    fn next_ask(&mut self, index: usize) -> Option<Ask> {
+        let (mechanisms, view) = self.mechanisms_and_view();
+        let mechanism = mechanisms.get_mut(index).filter(|mechanism| mechanism.asks())?;
+        mechanism.poll(&view)
     }
 
     pub(crate) fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
@@ -336,7 +338,7 @@ impl Connection {
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
             return;
         }
-        if now.saturating_since(self.tx.last_sent) > self.tx.rtt.rto_base() {
+        if Micros::between(self.tx.last_sent, now) > self.tx.rtt.rto_base() {
             let restart = super::sender::initial_window(self.config.initial_window, self.tx.mss());
             self.tx.congestion.on_idle(now, restart.min(self.tx.congestion.cwnd()));
             self.tx.last_sent = now;

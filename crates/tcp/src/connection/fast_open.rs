@@ -21,7 +21,7 @@ use crate::fast_open::outcome::SynSent;
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 mod one_time;
 
@@ -467,7 +467,7 @@ impl Connection {
     /// The peer, or somebody in its name, resets the connection.
     pub(crate) fn judge_reset(&mut self, now: Instant) {
         let times = self.established.zip(self.tx.rtt.srtt());
-        let young = times.is_some_and(|(since, srtt)| now.saturating_since(since) <= srtt);
+        let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
         if young
             && self.counters.payload_bytes_received == 0
             && self.syn_ack_class() == Some(SynAckClass::Accepted)

@@ -24,7 +24,7 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::signal::{News, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Reaction, Repair};
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Bytes of a data segment that a set of flags takes, padding included.
 const FLAGS_LEN: u32 = 8;
@@ -301,7 +301,7 @@ impl Connection {
     /// What the flags of an acceptable segment say.
     pub(crate) fn read_gentle_signals(&mut self, segment: &Arrived<'_>, now: Instant) -> News {
         let Some(active) = &mut self.gentle.active else { return News::default() };
-        let rto = self.tx.rto.current(self.tx.rtt.rto_base());
+        let rto = self.tx.timeout();
         let srtt = self.tx.rtt.srtt();
         let expected = active.expects_reports(rto, now);
         let news = active.signals.on_segment(segment, expected, srtt, now);
@@ -341,9 +341,9 @@ impl Connection {
 
 impl Active {
     /// True if something left from here that the peer may have repaired a loss with.
-    fn expects_reports(&self, rto: Duration, now: Instant) -> bool {
+    fn expects_reports(&self, rto: Micros, now: Instant) -> bool {
         let parity = self.tx.as_ref().is_some_and(ParityTx::expects_reports);
-        parity || self.copied.is_some_and(|copied| now.saturating_since(copied) <= rto.saturating_mul(2))
+        parity || self.copied.is_some_and(|copied| Micros::between(copied, now) <= rto * 2)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::CloseReason;
 use crate::mechanism::{Keep, Mechanism, Offer};
 use crate::outcome::Arrived;
 use crate::stack::FourTuple;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
@@ -222,7 +222,8 @@ impl Connection {
     fn doubt_handshake_rtt(&mut self, now: Instant) {
         let HandshakeTimer { sent, last_sent, .. } = self.tx.handshake;
         let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
-        self.handshake_rtt_in_doubt = sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
+        self.handshake_rtt_in_doubt =
+            sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| Duration::from(srtt) > since);
         self.suspect_longer_path(since);
     }
 
@@ -260,7 +261,7 @@ impl Connection {
         // seconds when data transmission begins".
         let before_standard = self.syns_before_plain() + self.tx.handshake.early;
         if self.tx.handshake.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
-            self.tx.rtt.set_initial_rto(Duration::from_secs(3));
+            self.tx.rtt.set_initial_rto(Micros::from_millis(3000));
         }
         self.trust_known_rtt();
         self.tx.rto.reset_backoff();

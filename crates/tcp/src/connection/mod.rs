@@ -21,7 +21,6 @@ use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
 use crate::mechanism::{self, Mechanisms};
-use crate::outcome::View;
 use crate::receive::Owed;
 use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
@@ -58,6 +57,7 @@ mod state;
 mod stats;
 mod timeout;
 mod urgent;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +65,7 @@ mod tests;
 pub use info::ConnInfo;
 pub use state::State;
 pub use stats::{ConnStats, Counters, ParityCounters};
+pub use view::View;
 
 pub(crate) use build::MOST_PIECES;
 pub(crate) use control::Events;
@@ -378,28 +379,6 @@ impl Connection {
         self.fin_wait_2_until = None;
     }
 
-    /// What mechanisms may know of the sender.
-    fn view(&self) -> View {
-        View {
-            una: self.tx.scoreboard.una(),
-            nxt: self.tx.scoreboard.nxt(),
-            unsent: self.tx.unsent(),
-            snd_wnd: self.tx.window.snd_wnd(),
-            cwnd: self.tx.congestion.cwnd(),
-            pipe: self.tx.scoreboard.pipe(),
-            segments: self.tx.scoreboard.segments(),
-            sacked: self.tx.scoreboard.sacked_bytes(),
-            mss: self.tx.mss(),
-            srtt: self.tx.rtt.srtt(),
-            rto_at: self.tx.rto.deadline(),
-            reordering_timer: self.tx.reordering_timeout().is_some(),
-            granularity: self.tx.rtt.granularity(),
-            recovery: self.tx.recovery.state(),
-            established: self.established.is_some(),
-            sack: self.negotiated.sack,
-        }
-    }
-
     /// A snapshot for the application.
     #[inline]
     pub(crate) fn stats(&self) -> ConnStats {
@@ -407,10 +386,10 @@ impl Connection {
             state: self.state,
             opened: self.opened,
             established: self.established,
-            srtt: self.tx.rtt.srtt(),
-            rttvar: self.tx.rtt.rttvar().unwrap_or_default(),
-            min_rtt: self.tx.rtt.min_rtt(),
-            rto: self.tx.rto.current(self.tx.rtt.rto_base()),
+            srtt: self.tx.rtt.srtt().map(Duration::from),
+            rttvar: self.tx.rtt.rttvar().unwrap_or_default().into(),
+            min_rtt: self.tx.rtt.min_rtt().map(Duration::from),
+            rto: self.tx.timeout().into(),
             cwnd: self.tx.congestion.cwnd(),
             ssthresh: self.tx.congestion.ssthresh(),
             pipe: self.tx.scoreboard.pipe(),

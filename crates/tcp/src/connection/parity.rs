@@ -96,7 +96,7 @@ impl Connection {
     fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         let known = self.known_path().rtt.map(|rtt| rtt.srtt);
-        self.tx.rtt.srtt().or(expected).or(known)
+        self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
     /// Largest payload of a parity segment.
@@ -198,7 +198,7 @@ impl Connection {
     pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if let Some(tx) = self.parity_tx() {
-            tx.queue.on_sample(rtt.into(), una, nxt, now);
+            tx.queue.on_sample(rtt, una, nxt, now);
         }
     }
 
@@ -211,7 +211,7 @@ impl Connection {
         else {
             return false;
         };
-        tx.queue.least(srtt, now).is_some_and(|least| is_queued(least, self.least_rtt()))
+        tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, self.least_rtt()))
     }
 
     /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
@@ -515,8 +515,8 @@ impl Connection {
         let answered = tx
             .ring
             .covering(&SeqRange::with_len(una, head.payload()))
-            .is_some_and(|parity| now.saturating_since(parity.at) >= min_rtt.unwrap_or(Duration::ZERO));
-        let old = srtt.is_none_or(|srtt| now.saturating_since(head.sent_at) > srtt);
+            .is_some_and(|parity| Micros::between(parity.at, now) >= min_rtt.unwrap_or_default());
+        let old = srtt.is_none_or(|srtt| Micros::between(head.sent_at, now) > srtt);
         if !answered || (head.transmissions > 1 && !old) {
             return;
         }

@@ -94,7 +94,7 @@ impl Connection {
     fn early_wait(&self, srtt: Duration) -> Option<Duration> {
         let timers = self.config.handshake_timers?;
         let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
-        Some(wait.max(timers.floor).min(self.tx.rtt.rto_base()))
+        Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
     }
 
     /// The handshake is not over.
@@ -145,7 +145,7 @@ impl Connection {
             let end = self.secrets.iss + 1 + trusted;
             self.path.on_trust = Some(Trust { end, confirmed: false });
             self.tx.congestion.set_cwnd(trusted);
-            self.tx.pacer.spread(trusted, rtt.srtt, self.tx.mss(), now);
+            self.tx.pacer.spread(trusted, rtt.srtt.into(), self.tx.mss(), now);
         }
     }
 
@@ -179,7 +179,7 @@ impl Connection {
     pub(crate) fn confirm_path(&mut self) {
         let Some(Trust { end, confirmed }) = self.path.on_trust else { return };
         if !confirmed {
-            let srtt = self.path.known.rtt.map(|rtt| rtt.srtt).zip(self.tx.rtt.srtt());
+            let srtt = self.path.known.rtt.map(|rtt| rtt.srtt).zip(self.tx.rtt.srtt().map(Duration::from));
             let alike = srtt.is_some_and(|(known, now)| now >= known / 2 && now <= known * LONGER);
             if alike && self.tx.handshake.timeouts == 0 {
                 self.path.on_trust = Some(Trust { end, confirmed: true });
@@ -214,7 +214,8 @@ impl Connection {
     /// The timeout before backoff: in the handshake the short one, while it holds.
     pub(crate) fn timer_base(&self) -> Duration {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        self.tx.handshake.early_wait.filter(|_| opening).unwrap_or(self.tx.rtt.rto_base())
+        let early = self.tx.handshake.early_wait.filter(|_| opening);
+        early.unwrap_or(self.tx.rtt.rto_base().into())
     }
 
     /// The timer of the handshake fired. True if that was one of the early ones, which do not back off and
@@ -261,7 +262,7 @@ impl Connection {
         let losses = self.losses();
         let report = PathReport {
             rtt: self.rtt_report(),
-            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer),
+            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
             window: self.window_report(),
             losses: losses.since(self.path.told),
             mss: self.peer_mss,
@@ -279,7 +280,7 @@ impl Connection {
         let samples = self.tx.rtt.samples();
         let min_rtt = self.tx.rtt.min_rtt()?;
         (samples >= SAMPLES || !self.handshake_rtt_in_doubt)
-            .then_some((PathRtt { srtt, rttvar, min_rtt }, samples))
+            .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
     fn window_report(&self) -> Option<WindowReport> {
@@ -298,7 +299,7 @@ impl Connection {
     /// The least round-trip time, of this connection and of those before: on one that began in a queue only others
     /// know the empty path.
     pub(crate) fn least_rtt(&self) -> Option<Duration> {
-        self.tx.rtt.min_rtt().into_iter().chain(self.path.known.least_rtt).min()
+        self.tx.rtt.min_rtt().map(Duration::from).into_iter().chain(self.path.known.least_rtt).min()
     }
 
     /// True if this connection began in a queue: whatever it has measured so far was longer than the empty path, and
@@ -316,7 +317,7 @@ impl Connection {
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);
         self.path.sorted = all;
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
-        if self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt, self.least_rtt())) {
+        if self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt())) {
             self.path.queued.lost += lost;
             self.path.queued.runs += runs;
         }

@@ -224,7 +224,8 @@ impl Connection {
         let Planned { range, plan } = self.planner.as_ref()?.flight?;
         let Protection::Copies { last, pause } = plan.protection else { return None };
         let named = range.end - last.saturating_mul(plan.segment).min(range.len());
-        let wait = if pause { self.tx.rtt.srtt().unwrap_or_default() / 4 } else { Duration::ZERO };
+        let wait =
+            if pause { Duration::from(self.tx.rtt.srtt().unwrap_or_default()) / 4 } else { Duration::ZERO };
         (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
 

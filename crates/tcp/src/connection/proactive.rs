@@ -80,7 +80,7 @@ impl Connection {
     /// How new data may leave where each copy has to follow its original.
     pub(crate) fn copied_run(&self, mss: u32, room: &Room, env: &Env<'_>, now: Instant) -> CopiedRun {
         let Some(proactive) = self.proactive() else { return CopiedRun::None };
-        let rto = self.tx.rto.current(self.tx.rtt.rto_base());
+        let rto = self.tx.timeout();
         let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
         // Copies are not ECN-capable: they would not be the same but for the mark.
         if !env.sends_twice
@@ -173,7 +173,7 @@ impl Connection {
         if self.proactive().is_none() {
             return false;
         }
-        let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.rto.current(self.tx.rtt.rto_base()));
+        let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.timeout());
         let named = self.planned_copy(&data.range);
         let Some(proactive) = self.proactive_mut() else { return false };
         let Some(header) = proactive.header.take().filter(|_| !data.mtu_probe) else { return false };

@@ -8,7 +8,7 @@ use crate::receive::{
     AckPolicy, Arrival, ArrivalKind, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps,
 };
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// More duplicate acknowledgements than a window has segments would tell the peer nothing.
 const MAX_DUPLICATES_OWED: u32 = 64;
@@ -129,7 +129,7 @@ impl Receiver {
     }
 
     /// Removes `count` bytes that the application has read (or must not see).
-    pub(crate) fn consumed(&mut self, count: usize, least_rtt: Option<Duration>, now: Instant) {
+    pub(crate) fn consumed(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) {
         self.read_next += count as u32;
         if let Some(capacity) = self.window.on_read(count, least_rtt, now) {
             self.queue.grow(capacity);

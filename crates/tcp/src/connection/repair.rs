@@ -191,13 +191,13 @@ impl Connection {
 
     /// When the history of an idle connection is freed.
     pub(crate) fn history_timeout(&self) -> Option<Instant> {
-        let rto = self.tx.rto.current(self.tx.rtt.rto_base());
+        let rto = self.tx.timeout();
         self.gentle.active.as_ref()?.rx.as_ref()?.history.next_timeout(rto)
     }
 
     /// Time passed.
     pub(crate) fn on_history_timeout(&mut self, now: Instant) {
-        let rto = self.tx.rto.current(self.tx.rtt.rto_base());
+        let rto = self.tx.timeout();
         if self.parity_rx().is_some_and(|rx| rx.history.on_timeout(rto, now)) {
             self.rx.queue.forget();
         }

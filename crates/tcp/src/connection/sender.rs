@@ -22,14 +22,14 @@ use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
 use crate::short_path::{self, SendSizing};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
 const CLOCKED_WINDOW: u32 = 64;
 
 /// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by the
 /// timer of its window probes).
-const CORK_MIN: Duration = Duration::from_millis(200);
+const CORK_MIN: Micros = Micros::from_millis(200);
 
 /// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
 /// A peer that names one byte would have a record and a packet made for every byte of the buffer.
@@ -133,7 +133,7 @@ impl Hold {
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
     /// unacknowledged *partial* segment.
     /// `rto` is the retransmission timeout: a cork does not hold for longer.
-    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, rto: Duration, now: Instant) -> bool {
+    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, rto: Micros, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
@@ -255,7 +255,7 @@ impl Sender {
         } else if end.gt(last_end) {
             last
         } else {
-            last + Duration::from_micros(1)
+            last + Micros(1)
         };
         self.stamped = (at, end);
         at
@@ -378,6 +378,11 @@ impl Sender {
         self.mtu.on_probe_sent(range, self.option_len);
     }
 
+    /// The retransmission timeout in force, backed off as it is.
+    pub(crate) fn timeout(&self) -> Micros {
+        self.rto.current(self.rtt.rto_base())
+    }
+
     /// Tells the pacer what the window and the round-trip time are now.
     pub(crate) fn update_pacing(&mut self, now: Instant) {
         if !self.pacer.is_configured() {
@@ -456,7 +461,7 @@ mod tests {
     use super::*;
     use crate::config::MtuProbing;
 
-    const RTO: Duration = Duration::from_millis(200);
+    const RTO: Micros = Micros::from_millis(200);
 
     #[test]
     fn initial_window_is_ten_segments_within_the_byte_limit() {

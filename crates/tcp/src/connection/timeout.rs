@@ -59,8 +59,8 @@ impl Connection {
         for index in 0..self.mechanisms.len() {
             if due(self.mechanisms[index].next_timeout()) {
                 let stood_for_rto = self.mechanisms[index].stands_for_rto();
-                let view = self.view();
-                self.mechanisms[index].on_timeout(&view, now);
+                let (mechanisms, view) = self.mechanisms_and_view();
+                mechanisms[index].on_timeout(&view, now);
                 if stood_for_rto {
                     // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves.
                     self.tx.rto.restart(now, self.tx.rtt.rto_base());
@@ -86,7 +86,7 @@ impl Connection {
         if due(self.fin_wait_2_until) {
             self.end(CloseReason::Finished);
         }
-        self.rx.ack.on_timeout(self.tx.rto.current(self.tx.rtt.rto_base()), now);
+        self.rx.ack.on_timeout(self.tx.timeout(), now);
         self.tx.paced = false;
         self.update_timers(now);
     }
@@ -169,7 +169,7 @@ impl Connection {
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
         self.judge_size_at_timeout(full_sized, now);
-        self.probe(Probe::Timeout { rto: self.tx.rto.current(self.tx.rtt.rto_base()) });
+        self.probe(Probe::Timeout { rto: self.tx.timeout().into() });
         self.report_recovery();
     }
 
@@ -299,7 +299,7 @@ impl Connection {
         }
         if !self.tx.scoreboard.is_empty() {
             if self.tx.rto.deadline().is_none() {
-                self.tx.rto.arm(now, self.timer_base());
+                self.tx.rto.arm(now, self.timer_base().into());
             }
             self.tx.window.disarm_persist();
             return;

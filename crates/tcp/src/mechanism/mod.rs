@@ -13,7 +13,8 @@ use arrayvec::ArrayVec;
 use brisk_wire::Options;
 
 use crate::config::{MechanismConfig, Reactive};
-use crate::outcome::{AckOutcome, Arrived, Ask, CongestionSignal, Rebuilt, Sent, View};
+use crate::connection::View;
+use crate::outcome::{AckOutcome, Arrived, Ask, CongestionSignal, Rebuilt, Sent};
 use crate::time::Instant;
 
 mod capability;
@@ -62,10 +63,10 @@ pub trait Mechanism: Debug + Send {
     }
 
     /// A transmission left.
-    fn on_sent(&mut self, _sent: &Sent, _view: &View, _now: Instant) {}
+    fn on_sent(&mut self, _sent: &Sent, _view: &View<'_>, _now: Instant) {}
 
     /// An acknowledgement was processed.
-    fn on_acked(&mut self, _ack: &AckOutcome, _view: &View, _now: Instant) -> Option<CongestionSignal> {
+    fn on_acked(&mut self, _ack: &AckOutcome, _view: &View<'_>, _now: Instant) -> Option<CongestionSignal> {
         None
     }
 
@@ -87,7 +88,7 @@ pub trait Mechanism: Debug + Send {
     }
 
     /// Its time has come. A mechanism that is woken late acts as of its own deadline.
-    fn on_timeout(&mut self, _view: &View, _now: Instant) {}
+    fn on_timeout(&mut self, _view: &View<'_>, _now: Instant) {}
 
     /// Whether it asks for something now.
     fn asks(&self) -> bool {
@@ -95,7 +96,7 @@ pub trait Mechanism: Debug + Send {
     }
 
     /// What it asks to send now. Asked until it answers `None`, if [`Mechanism::asks`]; a refused ask is dropped.
-    fn poll(&mut self, _view: &View) -> Option<Ask> {
+    fn poll(&mut self, _view: &View<'_>) -> Option<Ask> {
         None
     }
 }
@@ -146,11 +147,11 @@ impl Mechanism for Active {
         of!(self, mechanism => mechanism.negotiated(peer))
     }
 
-    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
+    fn on_sent(&mut self, sent: &Sent, view: &View<'_>, now: Instant) {
         of!(self, mechanism => mechanism.on_sent(sent, view, now));
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View, now: Instant) -> Option<CongestionSignal> {
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
         of!(self, mechanism => mechanism.on_acked(ack, view, now))
     }
 
@@ -166,7 +167,7 @@ impl Mechanism for Active {
         of!(self, mechanism => mechanism.stands_for_rto())
     }
 
-    fn on_timeout(&mut self, view: &View, now: Instant) {
+    fn on_timeout(&mut self, view: &View<'_>, now: Instant) {
         of!(self, mechanism => mechanism.on_timeout(view, now));
     }
 
@@ -174,7 +175,7 @@ impl Mechanism for Active {
         of!(self, mechanism => mechanism.asks())
     }
 
-    fn poll(&mut self, view: &View) -> Option<Ask> {
+    fn poll(&mut self, view: &View<'_>) -> Option<Ask> {
         of!(self, mechanism => mechanism.poll(view))
     }
 }

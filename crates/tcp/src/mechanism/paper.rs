@@ -10,16 +10,17 @@ use brisk_wire::SeqNum;
 
 use super::Mechanism;
 use crate::config::PaperConfig;
+use crate::connection::View;
 use crate::outcome::{
-    AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
+    AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent,
 };
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
-const PTO_WITHOUT_SAMPLE: Duration = Duration::from_secs(1);
+const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 /// Least probe timeout, of the draft; Algorithm 1 has none.
-const PTO_FLOOR: Duration = Duration::from_millis(10);
+const PTO_FLOOR: Micros = Micros::from_millis(10);
 
 /// The probes of one connection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -53,39 +54,40 @@ impl Paper {
 
     /// Function schedule_pto of Algorithm 1: "FlightSize > 0 and state is Open, limited by cwnd or
     /// application, consecutive PTOs below the maximum". A shut or full peer's window limits as well.
-    fn may_probe(&self, view: &View) -> bool {
-        let next = view.unsent.min(view.mss);
-        let peer = view.snd_wnd.saturating_sub(view.nxt.since(view.una));
+    fn may_probe(&self, view: &View<'_>) -> bool {
+        let next = view.unsent().min(view.mss());
+        let peer = view.snd_wnd().saturating_sub(view.nxt().since(view.una()));
         // What is smaller than a segment and not gone yet is held back by Nagle's algorithm.
-        let limited = view.unsent < view.mss || view.pipe.saturating_add(next) > view.cwnd || next > peer;
-        view.established
-            && view.sack
-            && view.una != view.nxt
-            && view.snd_wnd > 0
-            && view.recovery == CongestionState::Open
-            && !view.reordering_timer
+        let limited =
+            view.unsent() < view.mss() || view.pipe().saturating_add(next) > view.cwnd() || next > peer;
+        view.established()
+            && view.sack()
+            && view.una() != view.nxt()
+            && view.snd_wnd() > 0
+            && view.recovery() == CongestionState::Open
+            && !view.reordering_timer()
             && limited
             && self.npto < self.config.max_probes
     }
 
-    fn pto(&self, view: &View) -> Duration {
-        let Some(srtt) = view.srtt else { return PTO_WITHOUT_SAMPLE };
-        let twice = srtt.saturating_mul(2);
-        let floor = if self.config.strict_alg1 { Duration::ZERO } else { PTO_FLOOR };
-        if view.segments > 1 {
+    fn pto(&self, view: &View<'_>) -> Micros {
+        let Some(srtt) = view.srtt() else { return PTO_WITHOUT_SAMPLE };
+        let twice = srtt * 2;
+        let floor = if self.config.strict_alg1 { Micros::ZERO } else { PTO_FLOOR };
+        if view.segments() > 1 {
             // "If FlightSize > 1: PTO = 2 x RTT".
             return twice.max(floor);
         }
         // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back.
-        let delayed = (srtt + srtt / 2).saturating_add(self.config.wdt);
+        let delayed = srtt + srtt / 2 + self.config.wdt.into();
         if self.config.strict_alg1 { delayed } else { delayed.max(twice) }
     }
 
-    fn schedule(&mut self, view: &View, now: Instant) {
+    fn schedule(&mut self, view: &View<'_>, now: Instant) {
         self.deadline = self.may_probe(view).then(|| {
-            let at = now + self.pto(view).max(view.granularity);
+            let at = now + self.pto(view).max(view.granularity());
             // "PTO = min(RTO, PTO)".
-            view.rto_at.map_or(at, |rto| at.min(rto))
+            view.rto_at().map_or(at, |rto| at.min(rto))
         });
     }
 
@@ -108,19 +110,12 @@ impl Paper {
         None
     }
 
-    fn note_probe(&mut self, sent: &Sent, view: &View) {
+    fn note_probe(&mut self, sent: &Sent, view: &View<'_>) {
         if sent.range.end.gt(self.asked_at) {
             return;
         }
-        let first = ProbeEpisode { unexplained: 0, high: view.nxt, segment: sent.range };
+        let first = ProbeEpisode { unexplained: 0, high: view.nxt(), segment: sent.range };
         self.episode.get_or_insert(first).unexplained += 1;
-    }
-}
-
-fn recovers(view: &View) -> bool {
-    match view.recovery {
-        CongestionState::Recovery | CongestionState::Loss => true,
-        CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
     }
 }
 
@@ -129,8 +124,8 @@ impl Mechanism for Paper {
         "reactive"
     }
 
-    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
-        if recovers(view) {
+    fn on_sent(&mut self, sent: &Sent, view: &View<'_>, now: Instant) {
+        if view.recovers() {
             (self.episode, self.npto, self.due) = (None, 0, false);
         }
         match sent.origin {
@@ -143,11 +138,11 @@ impl Mechanism for Paper {
         }
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View, now: Instant) -> Option<CongestionSignal> {
-        if ack.advanced > 0 || recovers(view) {
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
+        if ack.advanced > 0 || view.recovers() {
             self.npto = 0;
         }
-        let signal = if recovers(view) {
+        let signal = if view.recovers() {
             self.episode = None;
             None
         } else {
@@ -167,7 +162,7 @@ impl Mechanism for Paper {
     }
 
     /// Function handle_pto of Algorithm 1.
-    fn on_timeout(&mut self, view: &View, _now: Instant) {
+    fn on_timeout(&mut self, view: &View<'_>, _now: Instant) {
         self.deadline = None;
         if self.may_probe(view) {
             self.npto += 1;
@@ -179,9 +174,9 @@ impl Mechanism for Paper {
         self.due
     }
 
-    fn poll(&mut self, view: &View) -> Option<Ask> {
+    fn poll(&mut self, view: &View<'_>) -> Option<Ask> {
         let due = core::mem::take(&mut self.due);
-        self.asked_at = view.nxt;
+        self.asked_at = view.nxt();
         due.then_some(Ask::Probe)
     }
 }

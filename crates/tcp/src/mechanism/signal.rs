@@ -10,7 +10,7 @@ use brisk_wire::{Gentle, SeqNum};
 
 use super::capability::Profile;
 use crate::outcome::Arrived;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Segments that say STOP.
 const STOPS: u8 = 3;
@@ -144,7 +144,7 @@ impl Signals {
         &mut self,
         segment: &Arrived<'_>,
         expected: bool,
-        srtt: Option<Duration>,
+        srtt: Option<Micros>,
         now: Instant,
     ) -> News {
         let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
@@ -192,7 +192,7 @@ impl Signals {
     }
 
     /// Takes R_SUCC; true if it opens an episode.
-    fn take_report(&mut self, flags: u8, srtt: Option<Duration>, now: Instant) -> bool {
+    fn take_report(&mut self, flags: u8, srtt: Option<Micros>, now: Instant) -> bool {
         match self.profile {
             Profile::F2 => {
                 let par = flags & S_PAR != 0;
@@ -204,7 +204,7 @@ impl Signals {
                 // The bit alone does not tell a repetition from a new loss: within a round trip of our
                 // answer it is a repetition.
                 let overdue = match (self.r_ack_sent, srtt) {
-                    (Some(sent), Some(srtt)) => now.saturating_since(sent) >= srtt,
+                    (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
                     (None, _) | (_, None) => true,
                 };
                 self.rack_pending |= overdue;
@@ -241,7 +241,7 @@ mod tests {
             ecn: Ecn::NotEct,
             segment_size: 0,
         };
-        let srtt = Some(Duration::from_millis(100));
+        let srtt = Some(Micros::from_millis(100));
         signals.on_segment(&segment, plausible, srtt, Instant::from_millis(at_ms))
     }
 

@@ -10,18 +10,17 @@ use brisk_wire::SeqNum;
 
 use super::Mechanism;
 use crate::config::RackTlpConfig;
-use crate::outcome::{
-    AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent, View,
-};
-use crate::time::{Duration, Instant};
+use crate::connection::View;
+use crate::outcome::{AckOutcome, Ask, CongestionSignal, DsackOf, Origin, Reaction, Repair, Sent};
+use crate::time::{Instant, Micros};
 
 /// RFC 8985 section 7.2: "If SRTT is not available, PTO = 1 second".
-const PTO_WITHOUT_SAMPLE: Duration = Duration::from_secs(1);
+const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 
 /// The probe of one connection; names as in RFC 8985 section 5.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Tlp {
-    max_ack_delay: Duration,
+    max_ack_delay: Micros,
     deadline: Option<Instant>,
     /// The timer fired and a probe is to be asked for.
     due: bool,
@@ -43,7 +42,7 @@ impl Tlp {
     /// A probe timer that is not running.
     pub(crate) fn new(config: &RackTlpConfig) -> Self {
         Tlp {
-            max_ack_delay: config.max_ack_delay,
+            max_ack_delay: config.max_ack_delay.into(),
             deadline: None,
             due: false,
             asked_at: SeqNum(0),
@@ -54,28 +53,28 @@ impl Tlp {
 
     /// RFC 8985 section 7.2: the timer is scheduled "1. The connection supports SACK. 2. The connection
     /// has no SACKed sequences in the SACK scoreboard. 3. The connection is not in loss recovery."
-    fn may_probe(view: &View) -> bool {
-        view.established && view.sack && view.sacked == 0 && view.una != view.nxt && !recovers(view)
+    fn may_probe(view: &View<'_>) -> bool {
+        view.established() && view.sack() && view.sacked() == 0 && view.una() != view.nxt() && !view.recovers()
             // A shut window is the affair of the persist timer, suspected loss that of RACK.
-            && view.snd_wnd > 0
-            && !view.reordering_timer
+            && view.snd_wnd() > 0
+            && !view.reordering_timer()
     }
 
     /// TLP_calc_PTO of RFC 8985 section 7.2.
-    fn schedule(&mut self, view: &View, now: Instant) {
+    fn schedule(&mut self, view: &View<'_>, now: Instant) {
         self.deadline = None;
         if !Tlp::may_probe(view) {
             return;
         }
-        let pto = match view.srtt.map(|srtt| srtt.saturating_add(srtt)) {
+        let pto = match view.srtt().map(|srtt| srtt * 2) {
             // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            Some(twice) if view.segments == 1 => twice.saturating_add(self.max_ack_delay),
+            Some(twice) if view.segments() == 1 => twice + self.max_ack_delay,
             Some(twice) => twice,
             None => PTO_WITHOUT_SAMPLE,
         };
-        let at = now + pto.max(view.granularity);
+        let at = now + pto.max(view.granularity());
         // "If Now() + PTO > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()".
-        self.deadline = Some(view.rto_at.map_or(at, |rto| at.min(rto)));
+        self.deadline = Some(view.rto_at().map_or(at, |rto| at.min(rto)));
     }
 
     fn reset(&mut self) {
@@ -107,13 +106,6 @@ impl Tlp {
     }
 }
 
-fn recovers(view: &View) -> bool {
-    match view.recovery {
-        CongestionState::Recovery | CongestionState::Loss => true,
-        CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
-    }
-}
-
 impl Mechanism for Tlp {
     fn name(&self) -> &'static str {
         "rack_tlp"
@@ -121,15 +113,15 @@ impl Mechanism for Tlp {
 
     /// Every transmission of new data pushes the probe away; a retransmission means that recovery is
     /// under way and the probe is not needed.
-    fn on_sent(&mut self, sent: &Sent, view: &View, now: Instant) {
-        if recovers(view) {
+    fn on_sent(&mut self, sent: &Sent, view: &View<'_>, now: Instant) {
+        if view.recovers() {
             return self.reset();
         }
         match sent.origin {
             Origin::New => self.schedule(view, now),
             Origin::TailLossProbe => {
                 let is_retrans = sent.range.end.le(self.asked_at);
-                self.probe = Some(Outstanding { end_seq: view.nxt, is_retrans });
+                self.probe = Some(Outstanding { end_seq: view.nxt(), is_retrans });
                 self.rtt_since_probe = false;
                 self.deadline = None;
             }
@@ -137,9 +129,9 @@ impl Mechanism for Tlp {
         }
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View, now: Instant) -> Option<CongestionSignal> {
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
         self.rtt_since_probe |= ack.rtt.is_some();
-        if recovers(view) {
+        if view.recovers() {
             self.reset();
             return None;
         }
@@ -162,7 +154,7 @@ impl Mechanism for Tlp {
     /// TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample since
     /// the last probe", no probe leaves and the retransmission timer, which the connection starts
     /// again, watches alone.
-    fn on_timeout(&mut self, view: &View, _now: Instant) {
+    fn on_timeout(&mut self, view: &View<'_>, _now: Instant) {
         self.deadline = None;
         if self.probe.is_none() && self.rtt_since_probe && Tlp::may_probe(view) {
             self.due = true;
@@ -173,9 +165,9 @@ impl Mechanism for Tlp {
         self.due
     }
 
-    fn poll(&mut self, view: &View) -> Option<Ask> {
+    fn poll(&mut self, view: &View<'_>) -> Option<Ask> {
         let due = core::mem::take(&mut self.due);
-        self.asked_at = view.nxt;
+        self.asked_at = view.nxt();
         due.then_some(Ask::Probe)
     }
 }

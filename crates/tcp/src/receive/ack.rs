@@ -18,7 +18,7 @@
 use brisk_wire::SeqNum;
 
 use super::assembler::{Arrival, ArrivalKind};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Least delay that the adaptation chooses, and where it starts.
 const ATO_MIN: Duration = Duration::from_millis(40);
@@ -77,9 +77,9 @@ pub(crate) struct Received {
     /// The receive window, bytes.
     pub(crate) rcv_wnd: u32,
     /// Smoothed round-trip time of our own data, if there is a sample: bounds the delay.
-    pub(crate) srtt: Option<Duration>,
+    pub(crate) srtt: Option<Micros>,
     /// Our retransmission timeout: a longer gap means that the peer starts anew.
-    pub(crate) rto: Duration,
+    pub(crate) rto: Micros,
 }
 
 /// See the [module](self).
@@ -282,7 +282,7 @@ impl AckPolicy {
 
     /// Time has passed: a delayed acknowledgement that is due becomes one for now, and the delay
     /// learns that it waited in vain. `rto` is our retransmission timeout.
-    pub(crate) fn on_timeout(&mut self, rto: Duration, now: Instant) {
+    pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) {
         if self.next_timeout().is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -290,7 +290,7 @@ impl AckPolicy {
             self.interactive = false;
             self.ato = Some(ATO_MIN);
         } else {
-            self.ato = self.ato.map(|ato| (ato * 2).min(rto));
+            self.ato = self.ato.map(|ato| (ato * 2).min(rto.into()));
         }
         self.force();
     }
@@ -338,8 +338,8 @@ impl AckPolicy {
         if gap <= ATO_MIN / 2 {
             self.ato = Some(ato / 2 + ATO_MIN / 2);
         } else if gap < ato {
-            self.ato = Some((ato / 2 + gap).min(segment.rto));
-        } else if gap > segment.rto {
+            self.ato = Some((ato / 2 + gap).min(segment.rto.into()));
+        } else if Micros::from(gap) > segment.rto {
             self.raise_quick(QUICK_MAX, segment.rcv_wnd);
         }
     }
@@ -355,10 +355,10 @@ impl AckPolicy {
         }
     }
 
-    fn wait(&self, srtt: Option<Duration>) -> Duration {
+    fn wait(&self, srtt: Option<Micros>) -> Duration {
         let ato = self.ato.unwrap_or(ATO_MIN);
         let most = if self.interactive || self.pushed > 0 { ATO_MAX_INTERACTIVE } else { ATO_MAX };
-        let most = srtt.map_or(most, |srtt| srtt.max(ATO_MIN).min(most));
+        let most = srtt.map_or(most, |srtt| Duration::from(srtt).max(ATO_MIN).min(most));
         ato.min(most).min(self.delack_max)
     }
 }
@@ -370,7 +370,7 @@ mod tests {
 
     const MSS: u32 = 1000;
     const WND: u32 = 64_000;
-    const RTO: Duration = Duration::from_millis(250);
+    const RTO: Micros = Micros::from_millis(250);
 
     fn ms(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -380,7 +380,7 @@ mod tests {
     struct Receiver {
         policy: AckPolicy,
         rcv_nxt: SeqNum,
-        srtt: Option<Duration>,
+        srtt: Option<Micros>,
     }
 
     impl Receiver {
@@ -658,7 +658,7 @@ mod tests {
         let due = Instant::from_micros(46_000 + 57_500);
         assert_eq!(receiver.data(100, ms(46)), Owed::At(due));
         receiver.ack();
-        receiver.srtt = Some(Duration::from_millis(3));
+        receiver.srtt = Some(Micros::from_millis(3));
         assert_eq!(receiver.data(100, ms(47)), Owed::At(ms(47 + 40)), "no longer than a round trip or 40 ms");
     }
 

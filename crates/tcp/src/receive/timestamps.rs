@@ -5,11 +5,11 @@
 
 use brisk_wire::{SeqNum, Timestamps as Option8};
 
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Instant, Micros};
 
 /// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): a 1 ms clock turns its sign
 /// bit over in 24.8 days.
-const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+const RECENT_LIFETIME: Micros = Micros::from_millis(24 * 24 * 3600 * 1000);
 
 /// One tick of the timestamp clock.
 const TICK: Micros = Micros::from_millis(1);
@@ -66,7 +66,7 @@ impl Timestamps {
     /// outdated?
     pub(crate) fn paws(&self, value: u32, now: Instant) -> Paws {
         match self.recent {
-            Some((recent, at)) if older(value, recent) && now.saturating_since(at) <= RECENT_LIFETIME => {
+            Some((recent, at)) if older(value, recent) && Micros::between(at, now) <= RECENT_LIFETIME => {
                 Paws::Old
             }
             Some(_) | None => Paws::Accept,
@@ -113,6 +113,7 @@ pub(crate) fn older(a: u32, b: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
 
     const START: Instant = Instant::from_millis(1_000);
 

@@ -13,7 +13,7 @@ use brisk_wire::SeqNum;
 
 use crate::config::{BufferConfig, WindowRules};
 use crate::short_path::{self, Trial};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Largest shift (RFC 7323 section 2.3).
 const SCALE_MAX: u8 = 14;
@@ -158,12 +158,7 @@ impl RecvWindow {
 
     /// The application read `count` bytes; no round trip to the peer was shorter than `least_rtt`. Returns the new capacity if
     /// the buffer should grow.
-    pub(crate) fn on_read(
-        &mut self,
-        count: usize,
-        least_rtt: Option<Duration>,
-        now: Instant,
-    ) -> Option<usize> {
+    pub(crate) fn on_read(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
         self.sizing.on_read(count, self.mss, least_rtt, now)
     }
 }
@@ -242,13 +237,7 @@ impl RightSizing {
         self.measure = Some((rcv_nxt + wnd, now));
     }
 
-    fn on_read(
-        &mut self,
-        count: usize,
-        mss: u32,
-        least_rtt: Option<Duration>,
-        now: Instant,
-    ) -> Option<usize> {
+    fn on_read(&mut self, count: usize, mss: u32, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
         self.copied += count as u64;
         let round = now.saturating_since(self.round_start);
         if round < self.rtt? {
@@ -261,7 +250,7 @@ impl RightSizing {
         let wanted = match least_rtt.filter(|least| short_path::is_short(*least)) {
             Some(least) => {
                 let (capacity, wanted) = (self.capacity as u64, wanted(copied, copied, mss));
-                self.trial.on_round(copied, round, least, capacity, wanted)
+                self.trial.on_round(copied, round.into(), least, capacity, wanted)
             }
             None if copied <= space => return None,
             None => wanted(copied, space, mss),
@@ -505,9 +494,9 @@ mod tests {
             rounds.last().unwrap_or(BUFFER.initial)
         };
         assert_eq!(grown(None), BUFFER.max);
-        assert_eq!(grown(Some(Duration::from_millis(5))), BUFFER.max);
+        assert_eq!(grown(Some(Micros::from_millis(5))), BUFFER.max);
         // Four times what 60 us hold are 503 kB, and one doubling is tried.
-        let short = grown(Some(Duration::from_micros(60)));
+        let short = grown(Some(Micros(60)));
         assert!((450_000..=2 * 503_316).contains(&short), "{short}");
     }
 }

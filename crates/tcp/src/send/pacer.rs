@@ -5,7 +5,7 @@
 //! segments of a connection are not paced (an initial window is meant to leave at once).
 
 use crate::config::PacingConfig;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Largest quantum, bytes.
 const MAX_QUANTUM: u64 = 64 << 10;
@@ -33,7 +33,7 @@ pub(crate) struct Pacer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 enum Spread {
     /// Over this long, beginning with the first segment.
-    Over(Duration),
+    Over(Micros),
     /// Until then.
     Until(Instant),
 }
@@ -66,7 +66,7 @@ impl Pacer {
     pub(crate) fn update(
         &mut self,
         cwnd: u32,
-        srtt: Option<Duration>,
+        srtt: Option<Micros>,
         in_slow_start: bool,
         mss: u32,
         now: Instant,
@@ -79,7 +79,7 @@ impl Pacer {
         let percent =
             if in_slow_start { config.slow_start_percent } else { config.congestion_avoidance_percent };
         let per_round = u128::from(cwnd.max(mss)) * u128::from(percent.max(1)) * 10_000;
-        let rate = per_round / srtt.as_micros().max(1);
+        let rate = per_round / u128::from(srtt.0.max(1));
         self.rate = Some(self.bounded(u64::try_from(rate).unwrap_or(u64::MAX)));
         self.mss = mss.max(1);
         if first {
@@ -88,9 +88,9 @@ impl Pacer {
     }
 
     /// Spreads `window` bytes over one round trip, behind the segments that may leave at once.
-    pub(crate) fn spread(&mut self, window: u32, rtt: Duration, mss: u32, now: Instant) {
+    pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, now: Instant) {
         self.refill(now);
-        let rate = u128::from(window) * 1_000_000 / rtt.as_micros().max(1);
+        let rate = u128::from(window) * 1_000_000 / u128::from(rtt.0.max(1));
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
         self.mss = mss.max(1);
         self.level = self.quantum() * BYTE;
@@ -147,7 +147,7 @@ impl Pacer {
             return None;
         }
         let missing = (self.quantum() * BYTE - self.level).max(0) as u64;
-        Some(self.at + Duration::from_micros(missing.div_ceil(rate)))
+        Some(self.at + Micros(missing.div_ceil(rate)))
     }
 
     /// Size of the bucket, bytes: a millisecond of data, at least two segments, at most 64 KB.
@@ -158,7 +158,7 @@ impl Pacer {
     }
 
     fn level_at(&self, now: Instant) -> i64 {
-        let elapsed = i64::try_from(now.saturating_since(self.at).as_micros()).unwrap_or(i64::MAX);
+        let elapsed = i64::try_from(Micros::between(self.at, now).0).unwrap_or(i64::MAX);
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
         self.level.saturating_add(filled).min(self.quantum() * BYTE)
     }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     const MSS: u32 = 1000;
-    const RTT: Duration = Duration::from_millis(100);
+    const RTT: Micros = Micros::from_millis(100);
 
     fn us(micros: u64) -> Instant {
         Instant::from_micros(micros)
@@ -268,7 +268,7 @@ mod tests {
     fn when_the_timeout_comes_there_is_a_quantum_however_slow_the_path() {
         // One segment per 60 s of round trip: the bucket takes two minutes to fill.
         let mut pacer = pacer(MSS, 100);
-        pacer.update(MSS, Some(Duration::from_secs(60)), false, MSS, us(0));
+        pacer.update(MSS, Some(Micros::from_millis(60_000)), false, MSS, us(0));
         pacer.on_sent(2 * MSS, us(0));
         let due = pacer.next_timeout().expect("the bucket is empty");
         assert!(due > us(100_000_000), "{due:?}");
@@ -293,7 +293,7 @@ mod tests {
                 pacer.on_sent(MSS, now);
                 total += u64::from(MSS);
             }
-            now = pacer.next_timeout().unwrap_or(now + Duration::from_micros(1));
+            now = pacer.next_timeout().unwrap_or(now + Micros(1));
         }
         assert!((11_900_000..12_100_000).contains(&total), "{total} bytes in a second at 12 MB/s");
     }

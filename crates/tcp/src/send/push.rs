@@ -5,7 +5,7 @@
 //! sends in 1/1024 s (though it does not pace), at least two segments, at most half the congestion window
 //! and 64 KB; on short paths half of 64 KB and less are added, the closer the more.
 
-use crate::time::Duration;
+use crate::time::Micros;
 
 /// `tcp_min_tso_segs`.
 const LEAST_SEGMENTS: u32 = 2;
@@ -28,8 +28,8 @@ pub(crate) struct Pace {
     pub(crate) pipe: u32,
     /// Payload of a full segment.
     pub(crate) mss: u32,
-    pub(crate) srtt: Option<Duration>,
-    pub(crate) min_rtt: Option<Duration>,
+    pub(crate) srtt: Option<Micros>,
+    pub(crate) min_rtt: Option<Micros>,
 }
 
 /// The burst that is being sent.
@@ -63,9 +63,9 @@ fn longest(pace: &Pace) -> u32 {
     let mss = u64::from(pace.mss.max(1));
     let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };
     let window = u64::from(pace.cwnd.max(pace.pipe));
-    let micros = pace.srtt.map_or(0, |srtt| srtt.as_micros() as u64);
-    let rate = (window * percent * 10_000).checked_div(micros).unwrap_or(u64::MAX);
-    let near = pace.min_rtt.map_or(0, |rtt| (rtt.as_micros() as u64) >> RTT_LOG);
+    let Micros(srtt) = pace.srtt.unwrap_or_default();
+    let rate = (window * percent * 10_000).checked_div(srtt).unwrap_or(u64::MAX);
+    let near = pace.min_rtt.unwrap_or_default().0 >> RTT_LOG;
     let added = if near < 32 { MOST_BYTES >> near } else { 0 };
     let bytes = (rate >> 10).saturating_add(added).min(MOST_BYTES);
     let quota = (pace.cwnd / pace.mss.max(1) / 2).max(1);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn pace(cwnd: u32, rtt_us: u64) -> Pace {
-        let rtt = Some(Duration::from_micros(rtt_us));
+        let rtt = Some(Micros(rtt_us));
         Pace { cwnd, slow_start: true, pipe: 0, mss: 1000, srtt: rtt, min_rtt: rtt }
     }
 
@@ -103,8 +103,7 @@ mod tests {
     /// What leaves at once is long where the peer is near, however slow its path has become meanwhile.
     #[test]
     fn a_near_peer_gets_long_bursts_behind_a_queue_too() {
-        let queued =
-            |min_rtt_us| Pace { min_rtt: Some(Duration::from_micros(min_rtt_us)), ..pace(10_000, 100_000) };
+        let queued = |min_rtt_us| Pace { min_rtt: Some(Micros(min_rtt_us)), ..pace(10_000, 100_000) };
         assert_eq!(pushes(&queued(100), 10), [5, 10]);
         assert_eq!(pushes(&queued(50_000), 10), [2, 4, 6, 8, 10]);
     }

@@ -125,14 +125,14 @@ impl Rack {
         ack: &AckOutcome,
         una: SeqNum,
         nxt: SeqNum,
-        srtt: Option<Duration>,
-        min_rtt: Option<Duration>,
+        srtt: Option<Micros>,
+        min_rtt: Option<Micros>,
         in_recovery: bool,
         now: Instant,
     ) {
         self.in_recovery = in_recovery;
-        self.min_rtt = min_rtt.map_or(self.min_rtt, Micros::from);
-        self.srtt = srtt.map_or(self.srtt, Micros::from);
+        self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
+        self.srtt = srtt.unwrap_or(self.srtt);
         let mut overtaken = 0;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
@@ -350,7 +350,7 @@ mod tests {
     use crate::send::scoreboard::AckInfo;
 
     const MSS: u32 = 1000;
-    const RTT: Duration = Duration::from_millis(40);
+    const RTT: Micros = Micros::from_millis(40);
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -494,7 +494,7 @@ mod tests {
         assert!(!sender.rack.reordering_seen());
         sender.ack(2, &[], 42);
         assert!(sender.rack.reordering_seen());
-        assert_eq!(sender.rack.reo_wnd(3), Micros::from(RTT) / 4);
+        assert_eq!(sender.rack.reo_wnd(3), RTT / 4);
         sender.ack(2, &[(3, 6)], 46);
         assert!(sender.lost().is_empty(), "three SACKs no longer suffice");
     }
@@ -548,11 +548,11 @@ mod tests {
         sender.ack(4, &[], 50);
         sender.ack(4, &[(2, 3)], 51);
         sender.ack(4, &[(3, 4)], 52);
-        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 2, "two reports in one round count once");
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 2, "two reports in one round count once");
         for _ in 0..16 {
             sender.rack.on_recovery_exit();
         }
-        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 4, "after 16 recoveries it is back");
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 4, "after 16 recoveries it is back");
     }
 
     #[test]
@@ -564,7 +564,7 @@ mod tests {
         sender.send(Origin::Duplicate, 2, 3, 44);
         sender.ack(3, &[], 50);
         sender.ack(3, &[(2, 3)], 51);
-        assert_eq!(sender.rack.reo_wnd(0), Micros::from(RTT) / 4);
+        assert_eq!(sender.rack.reo_wnd(0), RTT / 4);
     }
 
     #[test]

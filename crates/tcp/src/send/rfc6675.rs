@@ -12,7 +12,7 @@ use super::rack::RackVerdict;
 use super::scoreboard::{Record, Scoreboard};
 use crate::config::{EarlyRetransmit, Rfc6675Config};
 use crate::outcome::{AckOutcome, LossCause, Origin};
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Fewer outstanding segments than this and one more cannot bring three duplicates (RFC 5827).
 const FEW: u32 = 3;
@@ -39,7 +39,7 @@ pub(crate) struct Situation {
     /// A segment that was never sent could leave now.
     pub(crate) may_send_new: bool,
     /// Smoothed round-trip time.
-    pub(crate) srtt: Option<Duration>,
+    pub(crate) srtt: Option<Micros>,
 }
 
 /// The scoreboard as a count of segments.
@@ -180,7 +180,7 @@ impl Rfc6675 {
         }
         match situation.srtt.filter(|_| self.config.er_delay_divisor > 0) {
             Some(srtt) => {
-                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor);
+                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor.into());
                 RackVerdict::default()
             }
             None => holes(board, 0, count),
@@ -238,7 +238,7 @@ mod tests {
         prr: PrrBound::Rfc6937,
     };
     const STUCK: Situation =
-        Situation { in_recovery: false, may_send_new: false, srtt: Some(Duration::from_millis(40)) };
+        Situation { in_recovery: false, may_send_new: false, srtt: Some(Micros::from_millis(40)) };
 
     /// A sender with `count` segments outstanding; sequence numbers count segments.
     struct Sender {

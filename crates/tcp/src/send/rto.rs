@@ -4,12 +4,12 @@
 //! what is done when it fires is decided by the connection.
 
 use crate::config::RtoConfig;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// The retransmission timer of one connection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Rto {
-    max: Duration,
+    max: Micros,
     deadline: Option<Instant>,
     backoffs: u32,
 }
@@ -17,13 +17,13 @@ pub(crate) struct Rto {
 impl Rto {
     /// A timer that is not running.
     pub(crate) fn new(config: &RtoConfig) -> Self {
-        Rto { max: config.max, deadline: None, backoffs: 0 }
+        Rto { max: config.max.into(), deadline: None, backoffs: 0 }
     }
 
     /// RFC 6298 5.1: "Every time a packet containing data is sent (including a retransmission), if
     /// the timer is not running, start it running so that it will expire after RTO seconds". `base`
     /// is the timeout before backoff.
-    pub(crate) fn arm(&mut self, now: Instant, base: Duration) {
+    pub(crate) fn arm(&mut self, now: Instant, base: Micros) {
         if self.deadline.is_none() {
             self.restart(now, base);
         }
@@ -31,7 +31,7 @@ impl Rto {
 
     /// RFC 6298 5.3: "When an ACK is received that acknowledges new data, restart the
     /// retransmission timer so that it will expire after RTO seconds".
-    pub(crate) fn restart(&mut self, now: Instant, base: Duration) {
+    pub(crate) fn restart(&mut self, now: Instant, base: Micros) {
         self.deadline = Some(now + self.current(base));
     }
 
@@ -65,7 +65,7 @@ impl Rto {
 
     /// RFC 7765 section 4: the timer runs "RTO - T_earliest", T_earliest being the time since the oldest
     /// outstanding segment was sent, or RTO if that has passed.
-    pub(crate) fn restart_from(&mut self, oldest: Instant, now: Instant, base: Duration) {
+    pub(crate) fn restart_from(&mut self, oldest: Instant, now: Instant, base: Micros) {
         let rto = self.current(base);
         let from_oldest = oldest + rto;
         self.deadline = Some(if from_oldest > now { from_oldest } else { now + rto });
@@ -77,17 +77,17 @@ impl Rto {
     }
 
     /// The timeout in force: `base` doubled per backoff, at most the configured maximum.
-    pub(crate) fn current(&self, base: Duration) -> Duration {
+    pub(crate) fn current(&self, base: Micros) -> Micros {
         if self.backoffs == 0 {
             return base.min(self.max);
         }
         let factor = 1u32.checked_shl(self.backoffs).unwrap_or(u32::MAX);
-        base.saturating_mul(factor).min(self.max)
+        (base * factor.into()).min(self.max)
     }
 
     /// Sets the largest timeout.
     pub(crate) fn set_max(&mut self, max: Duration) {
-        self.max = max;
+        self.max = max.into();
     }
 
     /// Timeouts in a row without progress.
@@ -100,7 +100,7 @@ impl Rto {
 mod tests {
     use super::*;
 
-    const BASE: Duration = Duration::from_millis(300);
+    const BASE: Micros = Micros::from_millis(300);
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -126,7 +126,7 @@ mod tests {
         let mut rto = Rto::new(&RtoConfig::LINUX);
         let mut timeouts = [0; 11];
         for timeout in &mut timeouts {
-            *timeout = rto.current(BASE).as_millis();
+            *timeout = rto.current(BASE).0 / 1000;
             rto.arm(at(0), BASE);
             rto.on_expire();
             assert_eq!(rto.deadline(), None, "the retransmission starts it anew");
@@ -152,7 +152,7 @@ mod tests {
         for _ in 0..100 {
             rto.on_expire();
         }
-        assert_eq!(rto.current(BASE), RtoConfig::LINUX.max);
+        assert_eq!(rto.current(BASE), RtoConfig::LINUX.max.into());
         rto.reset_backoff();
         assert_eq!((rto.current(BASE), rto.backoffs()), (BASE, 0));
     }

@@ -16,18 +16,18 @@ const MIN_SAMPLE: Micros = Micros(1);
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RttEstimator {
     bounds: Bounds,
-    granularity: Duration,
+    granularity: Micros,
     /// What an earlier connection over the path knew: SRTT and RTTVAR.
     prior: Option<(Micros, Micros)>,
     /// The smoothed time, once there is a sample.
-    srtt: Option<Duration>,
+    srtt: Option<Micros>,
     samples: u32,
     /// Eight times the smoothed time in microseconds, so that the division by 8 loses nothing.
     srtt8: u64,
     /// Four times the variation in microseconds.
     rttvar4: u64,
     /// The timeout that follows from these, before any backoff.
-    rto_base: Duration,
+    rto_base: Micros,
     minimum: WindowedMin,
 }
 
@@ -41,15 +41,15 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn new(config: &RtoConfig, granularity: Duration) -> Self {
-        let variance = config.var_floor.max(granularity).into();
+    fn new(config: &RtoConfig, granularity: Micros) -> Self {
+        let variance = granularity.max(config.var_floor.into());
         Bounds { variance, min: config.min.into(), max: config.max.into() }
     }
 
     /// The timeout that follows from SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
-    fn timeout(&self, srtt: Micros, four_rttvar: Micros) -> Duration {
+    fn timeout(&self, srtt: Micros, four_rttvar: Micros) -> Micros {
         let timeout = srtt + four_rttvar.max(self.variance);
-        timeout.max(self.min).min(self.max).into()
+        timeout.max(self.min).min(self.max)
     }
 }
 
@@ -57,14 +57,14 @@ impl RttEstimator {
     /// An estimator without a sample. `granularity` is G of RFC 6298.
     pub(crate) fn new(config: &RtoConfig, granularity: Duration) -> Self {
         RttEstimator {
-            bounds: Bounds::new(config, granularity),
-            granularity,
+            bounds: Bounds::new(config, granularity.into()),
+            granularity: granularity.into(),
             prior: None,
             srtt: None,
             samples: 0,
             srtt8: 0,
             rttvar4: 0,
-            rto_base: config.initial.min(config.max),
+            rto_base: config.initial.min(config.max).into(),
             minimum: WindowedMin::default(),
         }
     }
@@ -89,7 +89,7 @@ impl RttEstimator {
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
         let srtt = Micros(self.srtt8 / 8).max(MIN_SAMPLE);
-        self.srtt = Some(srtt.into());
+        self.srtt = Some(srtt);
         self.rto_base = self.bounds.timeout(srtt, Micros(self.rttvar4));
         self.minimum.update(rtt, now);
     }
@@ -123,29 +123,29 @@ impl RttEstimator {
     }
 
     /// SRTT; `None` before the first sample.
-    pub(crate) fn srtt(&self) -> Option<Duration> {
+    pub(crate) fn srtt(&self) -> Option<Micros> {
         self.srtt
     }
 
     /// RTTVAR; `None` before the first sample.
-    pub(crate) fn rttvar(&self) -> Option<Duration> {
-        self.srtt.map(|_| Micros(self.rttvar4 / 4).into())
+    pub(crate) fn rttvar(&self) -> Option<Micros> {
+        self.srtt.map(|_| Micros(self.rttvar4 / 4))
     }
 
     /// The least sample of the last 300 s, as of the last sample.
-    pub(crate) fn min_rtt(&self) -> Option<Duration> {
+    pub(crate) fn min_rtt(&self) -> Option<Micros> {
         self.minimum.least
     }
 
     /// G of RFC 6298: the granularity of the driver's clock.
-    pub(crate) fn granularity(&self) -> Duration {
+    pub(crate) fn granularity(&self) -> Micros {
         self.granularity
     }
 
     /// The timeout before any backoff: `srtt + max(G, 4*rttvar, var_floor)`, kept within
     /// `[min, max]`. The floor is on the variance term so that a stable path keeps a timeout well
     /// beyond two round trips.
-    pub(crate) fn rto_base(&self) -> Duration {
+    pub(crate) fn rto_base(&self) -> Micros {
         self.rto_base
     }
 
@@ -153,16 +153,16 @@ impl RttEstimator {
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
         self.bounds = Bounds::new(config, self.granularity);
         self.rto_base = match self.srtt {
-            Some(srtt) => self.bounds.timeout(srtt.into(), Micros(self.rttvar4)),
-            None => self.rto_base.min(config.max),
+            Some(srtt) => self.bounds.timeout(srtt, Micros(self.rttvar4)),
+            None => self.rto_base.min(self.bounds.max),
         };
     }
 
     /// Sets the timeout that holds until the first sample. RFC 6298 5.7: after the timer of a SYN
     /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
-    pub(crate) fn set_initial_rto(&mut self, initial: Duration) {
+    pub(crate) fn set_initial_rto(&mut self, initial: Micros) {
         if self.srtt.is_none() {
-            self.rto_base = initial.min(self.bounds.max.into());
+            self.rto_base = initial.min(self.bounds.max);
         }
     }
 }
@@ -174,7 +174,7 @@ struct WindowedMin {
     slots: [Micros; 3],
     slot_start: Instant,
     /// The least of them, if there is one.
-    least: Option<Duration>,
+    least: Option<Micros>,
 }
 
 /// More than any sample that is believed.
@@ -200,7 +200,7 @@ impl WindowedMin {
         }
         let [current, before, earlier] = &mut self.slots;
         *current = rtt.min(*current);
-        self.least = Some((*current).min(*before).min(*earlier).into());
+        self.least = Some((*current).min(*before).min(*earlier));
     }
 }
 
@@ -210,11 +210,7 @@ mod tests {
 
     const G: Duration = Duration::from_micros(1);
 
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    fn micros(millis: u64) -> Micros {
+    fn ms(millis: u64) -> Micros {
         Micros::from_millis(millis)
     }
 
@@ -231,7 +227,7 @@ mod tests {
         // RFC 6298 5.7: "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
         rtt.set_initial_rto(ms(3000));
         assert_eq!(rtt.rto_base(), ms(3000));
-        rtt.on_sample(micros(100), at(0));
+        rtt.on_sample(ms(100), at(0));
         assert_eq!(rtt.rto_base(), ms(300));
     }
 
@@ -239,7 +235,7 @@ mod tests {
     fn the_first_sample_sets_half_of_itself_as_variation() {
         // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2, RTO <- SRTT + max (G, K*RTTVAR)".
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(micros(800), at(0));
+        rtt.on_sample(ms(800), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.rto_base()), (Some(ms(800)), Some(ms(400)), ms(2400)));
     }
 
@@ -248,8 +244,8 @@ mod tests {
         // RFC 6298 2.3, computed by hand: RTTVAR = 3/4*400 + 1/4*|800-400| = 400, SRTT = 7/8*800 +
         // 1/8*400 = 750.
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(micros(800), at(0));
-        rtt.on_sample(micros(400), at(1));
+        rtt.on_sample(ms(800), at(0));
+        rtt.on_sample(ms(400), at(1));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(750)), Some(ms(400))));
     }
 
@@ -258,7 +254,7 @@ mod tests {
         // The floor is on the variance term, not on the sum.
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         for sample in 0..200 {
-            rtt.on_sample(micros(100), at(sample));
+            rtt.on_sample(ms(100), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(300));
     }
@@ -268,16 +264,16 @@ mod tests {
         // RFC 6298 2.4: "Whenever RTO is computed, if it is less than 1 second, then the RTO SHOULD be
         // rounded up to 1 second."
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
-        rtt.on_sample(micros(10), at(0));
+        rtt.on_sample(ms(10), at(0));
         assert_eq!(rtt.rto_base(), ms(1000));
     }
 
     #[test]
     fn the_granularity_of_the_clock_is_a_floor_of_the_variance() {
-        let config = RtoConfig { min: ms(1), ..RtoConfig::RFC6298 };
-        let mut rtt = RttEstimator::new(&config, ms(4));
+        let config = RtoConfig { min: Duration::from_millis(1), ..RtoConfig::RFC6298 };
+        let mut rtt = RttEstimator::new(&config, Duration::from_millis(4));
         for sample in 0..200 {
-            rtt.on_sample(micros(10), at(sample));
+            rtt.on_sample(ms(10), at(sample));
         }
         assert_eq!(rtt.rto_base(), ms(14));
     }
@@ -286,56 +282,56 @@ mod tests {
     fn no_sample_makes_the_timeout_exceed_its_maximum() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.on_sample(Duration::MAX.into(), at(0));
-        assert_eq!(rtt.rto_base(), RtoConfig::LINUX.max);
+        assert_eq!(rtt.rto_base(), RtoConfig::LINUX.max.into());
         rtt.on_sample(Micros::ZERO, at(1));
-        assert!(rtt.srtt() > Some(Duration::ZERO));
+        assert!(rtt.srtt() > Some(Micros::ZERO));
     }
 
     #[test]
     fn a_steady_round_trip_is_met_exactly() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(micros(500), at(0));
+        rtt.on_sample(ms(500), at(0));
         for sample in 0..300 {
             rtt.on_sample(Micros(12_345), at(sample));
         }
-        let error = rtt.srtt().map(|srtt| srtt.abs_diff(Duration::from_micros(12_345)));
-        assert!(error <= Some(Duration::from_micros(8)), "{error:?}");
+        let error = rtt.srtt().map(|srtt| srtt.0.abs_diff(12_345));
+        assert!(error <= Some(8), "{error:?}");
     }
 
     #[test]
     fn what_is_remembered_of_the_path_goes_on_with_the_first_sample() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.recall(ms(100), ms(4));
+        rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
         rtt.trust_prior();
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(300), None));
-        rtt.on_sample(micros(108), at(0));
+        rtt.on_sample(ms(108), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar(), rtt.samples()), (Some(ms(101)), Some(ms(5)), 1));
     }
 
     #[test]
     fn what_is_remembered_of_a_path_that_has_changed_is_forgotten() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.recall(ms(100), ms(4));
-        rtt.on_sample(micros(300), at(0));
+        rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
+        rtt.on_sample(ms(300), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(300)), Some(ms(150))));
     }
 
     #[test]
     fn the_minimum_forgets_what_is_older_than_five_minutes() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.on_sample(micros(10), at(0));
+        rtt.on_sample(ms(10), at(0));
         for second in 1..=200 {
-            rtt.on_sample(micros(50), at(second * 1000));
+            rtt.on_sample(ms(50), at(second * 1000));
             assert_eq!(rtt.min_rtt(), Some(ms(10)), "after {second} s");
         }
         for second in 201..=301 {
-            rtt.on_sample(micros(50), at(second * 1000));
+            rtt.on_sample(ms(50), at(second * 1000));
         }
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
-        rtt.on_sample(micros(20), at(302_000));
+        rtt.on_sample(ms(20), at(302_000));
         assert_eq!(rtt.min_rtt(), Some(ms(20)), "a smaller one counts at once");
-        rtt.on_sample(micros(90), at(100_000_000));
+        rtt.on_sample(ms(90), at(100_000_000));
         assert_eq!(rtt.min_rtt(), Some(ms(90)), "after a long silence the past is gone");
     }
 }

@@ -3,10 +3,10 @@
 
 use brisk_wire::SeqNum;
 
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// Longest time between two zero-window probes.
-const PERSIST_MAX: Duration = Duration::from_secs(120);
+const PERSIST_MAX: Micros = Micros::from_millis(120_000);
 
 /// The default MSS (RFC 9293 section 3.7.1).
 const DEFAULT_SEGMENT: u32 = 536;
@@ -169,7 +169,7 @@ impl SendWindow {
     /// Starts the persist timer unless it runs: data waits, nothing is in flight and the window does
     /// not take it. RFC 9293: "The transmitting host SHOULD send the first zero-window probe when a
     /// zero window has existed for the retransmission timeout period" (SHLD-29).
-    pub(crate) fn arm_persist(&mut self, now: Instant, rto: Duration) {
+    pub(crate) fn arm_persist(&mut self, now: Instant, rto: Micros) {
         if self.persist.is_none() {
             self.persist = Some(now + self.persist_interval(rto));
         }
@@ -177,7 +177,7 @@ impl SendWindow {
 
     /// The persist timer fired and a probe leaves: the next comes later. RFC 9293: "and SHOULD
     /// increase exponentially the interval between successive probes" (SHLD-30).
-    pub(crate) fn on_persist(&mut self, now: Instant, rto: Duration) {
+    pub(crate) fn on_persist(&mut self, now: Instant, rto: Micros) {
         self.persist_backoffs = self.persist_backoffs.saturating_add(1);
         self.unanswered = self.unanswered.saturating_add(1);
         self.persist = Some(now + self.persist_interval(rto));
@@ -207,9 +207,9 @@ impl SendWindow {
         self.unanswered
     }
 
-    fn persist_interval(&self, rto: Duration) -> Duration {
+    fn persist_interval(&self, rto: Micros) -> Micros {
         let factor = 1u32.checked_shl(self.persist_backoffs).unwrap_or(u32::MAX);
-        rto.saturating_mul(factor).min(PERSIST_MAX)
+        (rto * factor.into()).min(PERSIST_MAX)
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn zero_window_probes_come_after_the_timeout_and_then_ever_more_rarely() {
-        let rto = Duration::from_millis(300);
+        let rto = Micros::from_millis(300);
         let mut window = window(0);
         window.arm_persist(at(0), rto);
         window.arm_persist(at(200), rto);
@@ -305,11 +305,11 @@ mod tests {
     #[test]
     fn an_opening_window_ends_the_probing() {
         let mut window = window(0);
-        window.arm_persist(at(0), Duration::from_millis(300));
-        window.on_persist(at(300), Duration::from_millis(300));
+        window.arm_persist(at(0), Micros::from_millis(300));
+        window.on_persist(at(300), Micros::from_millis(300));
         assert_eq!(window.update(SeqNum(101), SeqNum(1), 500), Changed::Opened);
         assert_eq!(window.next_timeout(), None);
-        window.arm_persist(at(1000), Duration::from_millis(300));
+        window.arm_persist(at(1000), Micros::from_millis(300));
         assert_eq!(window.next_timeout(), Some(at(1300)), "the backoff is forgotten");
     }
 }

@@ -62,11 +62,12 @@ struct Watch {
 
 impl Watch {
     fn look(&mut self, connection: &Connection, now: Instant) {
-        let (seed, stats, view) = (self.seed, connection.stats(), connection.view());
-        assert!(stats.cwnd >= view.mss && stats.ssthresh >= 2 * view.mss, "seed {seed}: {stats:?}");
-        let since = if view.una == self.progress.0 { self.progress.1 } else { Duration::ZERO };
-        self.progress = (view.una, since.max(stats.rto));
-        if view.una != view.nxt {
+        let (seed, stats, mss) = (self.seed, connection.stats(), connection.tx.mss());
+        let (una, nxt) = (connection.tx.scoreboard.una(), connection.tx.scoreboard.nxt());
+        assert!(stats.cwnd >= mss && stats.ssthresh >= 2 * mss, "seed {seed}: {stats:?}");
+        let since = if una == self.progress.0 { self.progress.1 } else { Duration::ZERO };
+        self.progress = (una, since.max(stats.rto));
+        if una != nxt {
             // "No stall beyond the RTO": whatever happens, something is tried again by then.
             let wake = connection.next_timeout();
             let in_time = wake.is_some_and(|at| at <= now + self.progress.1);
@@ -82,16 +83,16 @@ impl Watch {
         }
         if masked_losses > self.counters.masked_losses {
             let once = masked_losses - self.counters.masked_losses == 1 && newly == 1;
-            let inside = self.cut_or_timeout.is_some_and(|cut| view.una.le(cut));
+            let inside = self.cut_or_timeout.is_some_and(|cut| una.le(cut));
             assert!(once && !inside, "seed {seed}: reduced for a repair within a window that was: {stats:?}");
         }
         if newly > 0 && timeouts == self.counters.timeouts {
-            let inside = self.cut.is_some_and(|cut| view.una.lt(cut));
+            let inside = self.cut.is_some_and(|cut| una.lt(cut));
             assert!(!inside, "seed {seed}: reduced twice in one window: {stats:?}");
-            self.cut = Some(view.nxt);
+            self.cut = Some(nxt);
         }
         if newly > 0 {
-            self.cut_or_timeout = Some(view.nxt);
+            self.cut_or_timeout = Some(nxt);
         }
         self.counters = stats.counters;
     }

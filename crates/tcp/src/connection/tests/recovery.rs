@@ -126,7 +126,7 @@ fn a_receiver_may_take_a_sack_back() {
     let mut tail = Tail::new(setting(Reactive::Off), 4, |who, n| who == C && n <= 4);
     tail.until(100);
     forge(&mut tail, 1, &[(1, 2001)]);
-    assert_eq!(tail.world.end(C).view().sacked, 2 * P);
+    assert_eq!(tail.world.end(C).tx.scoreboard.sacked_bytes(), 2 * P);
     tail.until(4_000);
     assert_eq!(tail.counters().reneged, 1);
     assert_eq!(tail.world.read_all(S).len() as u32, 4 * P);

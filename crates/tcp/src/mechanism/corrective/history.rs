@@ -10,11 +10,11 @@ use brisk_wire::SeqNum;
 use super::decoder::Held;
 use crate::receive::{Assembler, RecvQueue};
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// A connection on which nothing arrives for this long, or two retransmission timeouts if that is more,
 /// keeps no history.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Micros = Micros::from_millis(1000);
 
 /// All that the receiver holds of the stream.
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +64,12 @@ impl History {
     }
 
     /// When the connection counts as idle; `None` if nothing is kept.
-    pub(crate) fn next_timeout(&self, rto: Duration) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         self.last_arrival.map(|last| last + IDLE.max(rto * 2))
     }
 
     /// Time passes. True once when the connection has become idle: let the queue forget.
-    pub(crate) fn on_timeout(&mut self, rto: Duration, now: Instant) -> bool {
+    pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) -> bool {
         let idle = self.next_timeout(rto).is_some_and(|at| at <= now);
         if idle {
             self.last_arrival = None;
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    const RTO: Duration = Duration::from_millis(300);
+    const RTO: Micros = Micros::from_millis(300);
 
     #[test]
     fn an_idle_connection_forgets_after_a_second_or_two_timeouts() {

@@ -7,15 +7,15 @@
 
 use brisk_wire::SeqNum;
 
-use crate::time::{Duration, Instant};
+use crate::time::{Instant, Micros};
 
 /// The least round-trip times of the last round trips.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct QueueWatch {
     /// Of the last whole round.
-    last: Option<Duration>,
+    last: Option<Micros>,
     /// Of the round that is under way.
-    current: Option<Duration>,
+    current: Option<Micros>,
     /// What was sent when the round began: an acknowledgement of more begins the next.
     round_end: Option<SeqNum>,
     sampled_at: Option<Instant>,
@@ -23,7 +23,7 @@ pub(crate) struct QueueWatch {
 
 impl QueueWatch {
     /// A sample was taken; `una` and `nxt` are the values after its acknowledgement.
-    pub(crate) fn on_sample(&mut self, rtt: Duration, una: SeqNum, nxt: SeqNum, now: Instant) {
+    pub(crate) fn on_sample(&mut self, rtt: Micros, una: SeqNum, nxt: SeqNum, now: Instant) {
         self.sampled_at = Some(now);
         if self.round_end.is_none_or(|end| una.gt(end)) {
             self.last = self.current.take();
@@ -34,8 +34,8 @@ impl QueueWatch {
 
     /// The least sample since the last whole round began; `None` if nothing was heard for a round trip: an
     /// idle path tells nothing.
-    pub(crate) fn least(&self, srtt: Duration, now: Instant) -> Option<Duration> {
-        self.sampled_at.filter(|at| now.saturating_since(*at) <= srtt)?;
+    pub(crate) fn least(&self, srtt: Micros, now: Instant) -> Option<Micros> {
+        self.sampled_at.filter(|at| Micros::between(*at, now) <= srtt)?;
         self.last.into_iter().chain(self.current).min()
     }
 }
@@ -44,10 +44,10 @@ impl QueueWatch {
 mod tests {
     use super::*;
 
-    const SRTT: Duration = Duration::from_millis(60);
+    const SRTT: Micros = Micros::from_millis(60);
 
-    fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
+    fn ms(millis: u64) -> Micros {
+        Micros::from_millis(millis)
     }
 
     fn at(millis: u64) -> Instant {

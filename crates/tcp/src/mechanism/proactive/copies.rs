@@ -12,7 +12,7 @@ use super::brake::Brake;
 use crate::config::CopyMark;
 use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Copies that wait for their time, at most; a gap of a quarter of a round trip on a fast path would
 /// keep a header for every segment in it.
@@ -93,9 +93,9 @@ pub(crate) struct Original {
     /// When.
     pub(crate) at: Instant,
     /// The smoothed round-trip time.
-    pub(crate) srtt: Option<Duration>,
+    pub(crate) srtt: Option<Micros>,
     /// The retransmission timeout: silence that ends a burst.
-    pub(crate) rto: Duration,
+    pub(crate) rto: Micros,
 }
 
 /// Copies that left together.
@@ -173,7 +173,7 @@ impl Copies {
     }
 
     /// Bytes of new data that would be copied as they leave at `now`, whatever a plan says; `None`: none of it.
-    pub(crate) fn in_scope(&self, rto: Duration, now: Instant) -> Option<u32> {
+    pub(crate) fn in_scope(&self, rto: Micros, now: Instant) -> Option<u32> {
         match self.policy.scope {
             _ if !self.is_on() => None,
             Scope::Named => None,
@@ -200,7 +200,8 @@ impl Copies {
         }
         let copied = in_scope && self.off.is_none() && self.waiting.len() < WAITING_MAX;
         if copied {
-            let gap = original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(srtt / 4));
+            let gap =
+                original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(Duration::from(srtt) / 4));
             let header = self.marked(header);
             self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
         }
@@ -277,9 +278,9 @@ impl Copies {
 
     /// The peer reports a copy as a duplicate: it did not see the mark. After two of them the mark
     /// becomes an option, or copying ends. Returns true if that happened now.
-    pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Duration, now: Instant) -> bool {
-        let since = srtt.saturating_mul(2);
-        let known = |left: &Left| left.is_segment(range) && now.saturating_since(left.at) <= since;
+    pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Micros, now: Instant) -> bool {
+        let since = srtt * 2;
+        let known = |left: &Left| left.is_segment(range) && Micros::between(left.at, now) <= since;
         if self.off.is_some() || !self.recent.iter().any(known) {
             return false;
         }
@@ -331,9 +332,9 @@ impl Copies {
     }
 
     /// Stream bytes that left in the burst that new data at `now` belongs to: silence of an `rto` ends one.
-    fn burst_so_far(&self, rto: Duration, now: Instant) -> u32 {
+    fn burst_so_far(&self, rto: Micros, now: Instant) -> u32 {
         let (sent, last) = self.burst;
-        let over = last.is_none_or(|last| now.saturating_since(last) >= rto);
+        let over = last.is_none_or(|last| Micros::between(last, now) >= rto);
         if over { 0 } else { sent }
     }
 
@@ -354,8 +355,8 @@ impl Copies {
 mod tests {
     use super::*;
 
-    const RTT: Duration = Duration::from_millis(100);
-    const RTO: Duration = Duration::from_millis(500);
+    const RTT: Micros = Micros::from_millis(100);
+    const RTO: Micros = Micros::from_millis(500);
     const POLICY: CopyPolicy = CopyPolicy {
         scope: Scope::All,
         retransmissions: false,

@@ -15,7 +15,7 @@ use brisk_wire::{SackBlocks, SeqNum};
 use crate::config::{CopyReport, CopyRule};
 use crate::receive::older;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Entries of the ledger, and of the memory of first instances; beyond it the oldest is dropped.
 const ENTRIES_MAX: usize = 128;
@@ -115,9 +115,9 @@ impl Filter {
 
     /// How long the original of a delivered copy is awaited: a quarter of the round-trip time, 1 ms to
     /// 25 ms; 10 ms without a sample.
-    pub(crate) fn pend_age(srtt: Option<Duration>) -> Duration {
+    pub(crate) fn pend_age(srtt: Option<Micros>) -> Duration {
         srtt.map_or(AGE_WITHOUT_SAMPLE, |srtt| {
-            (srtt / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
+            (Duration::from(srtt) / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
         })
     }
 
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn an_original_is_awaited_for_a_quarter_of_the_round_trip() {
-        let age = |millis| Filter::pend_age(Some(Duration::from_millis(millis)));
+        let age = |millis| Filter::pend_age(Some(Micros::from_millis(millis)));
         let [least, some, most] = [1, 40, 1000].map(age);
         assert_eq!([least, some, most], [1, 10, 25].map(Duration::from_millis));
         assert_eq!(Filter::pend_age(None), Duration::from_millis(10));
