@@ -656,8 +656,9 @@ impl Connection {
     /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that answer is not
     /// known yet.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
-        let wait = self.timer_base();
-        if self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) < wait) {
+        // A timer fires at the whole microsecond in which it is due.
+        let wait = Micros::from(self.timer_base());
+        if self.tx.handshake.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }
         let in_flight = self.tx.scoreboard.pipe();
