@@ -458,6 +458,11 @@ impl LossCount {
             runs: self.runs.saturating_sub(before.runs),
         }
     }
+
+    /// What was lost beside those losses.
+    pub(crate) fn beside(self, others: LossCount) -> LossCount {
+        self.since(LossCount { sent: 0, ..others })
+    }
 }
 
 #[cfg(test)]

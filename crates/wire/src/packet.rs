@@ -13,7 +13,7 @@ use crate::checksum::Sum;
 use crate::error::{EmitError, ParseError};
 use crate::icmp::{self, IcmpError};
 use crate::ip::{self, IpHeader, IpMeta, Strictness, protocol};
-use crate::options::{self, OptionProfile};
+use crate::options::{self, OptionProfile, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
@@ -136,8 +136,17 @@ fn parse_segment<'a>(
         }
         ChecksumCheck::Verify | ChecksumCheck::Trust => {}
     }
-    let segment = Segment { ip: ip.meta, tcp: TcpHeader::of(&parts, profile), payload: parts.payload };
-    Ok(Packet::Tcp(segment))
+    let segment =
+        |options| Segment { ip: ip.meta, tcp: TcpHeader::of(&parts, options), payload: parts.payload };
+    // Either kind of options is read to where it stays.
+    if let Some(options) = Options::parse_usual(parts.options, profile) {
+        return Ok(Packet::Tcp(segment(options)));
+    }
+    Ok(Packet::Tcp(segment(Options::parse_one_by_one(
+        parts.options,
+        parts.flags().contains(Flags::SYN),
+        profile,
+    ))))
 }
 
 /// The sum over the pseudo header, the TCP header and the payload.

@@ -152,8 +152,16 @@ impl fmt::Debug for Flags {
 /// The bytes of a segment, as its data offset divides them.
 pub(crate) struct Parts<'a> {
     fixed: &'a [u8; MIN_HEADER_LEN],
-    options: &'a [u8],
+    pub(crate) options: &'a [u8],
     pub(crate) payload: &'a [u8],
+}
+
+impl Parts<'_> {
+    /// Control and reserved bits.
+    #[inline]
+    pub(crate) fn flags(&self) -> Flags {
+        Flags(u16::from_be_bytes([self.fixed[12], self.fixed[13]]) & Flags::ALL.0)
+    }
 }
 
 /// Divides the bytes of a segment.
@@ -195,23 +203,23 @@ impl TcpHeader {
     /// [`ParseError::Truncated`] and [`ParseError::TcpHeaderLength`].
     pub fn parse(bytes: &[u8], profile: &OptionProfile) -> Result<(TcpHeader, usize), ParseError> {
         let parts = split(bytes)?;
-        Ok((TcpHeader::of(&parts, profile), MIN_HEADER_LEN + parts.options.len()))
+        let options = Options::parse(parts.options, parts.flags().contains(Flags::SYN), profile);
+        Ok((TcpHeader::of(&parts, options), MIN_HEADER_LEN + parts.options.len()))
     }
 
-    /// The header of these bytes.
+    /// The header of these bytes, with the options that were read from them.
     #[inline]
-    pub(crate) fn of(parts: &Parts<'_>, profile: &OptionProfile) -> TcpHeader {
-        let Parts { fixed, options, .. } = parts;
-        let flags = Flags(u16::from_be_bytes([fixed[12], fixed[13]]) & Flags::ALL.0);
+    pub(crate) fn of(parts: &Parts<'_>, options: Options) -> TcpHeader {
+        let fixed = parts.fixed;
         TcpHeader {
             src_port: u16::from_be_bytes([fixed[0], fixed[1]]),
             dst_port: u16::from_be_bytes([fixed[2], fixed[3]]),
             seq: SeqNum(u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]])),
             ack: SeqNum(u32::from_be_bytes([fixed[8], fixed[9], fixed[10], fixed[11]])),
-            flags,
+            flags: parts.flags(),
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
             urgent: u16::from_be_bytes([fixed[18], fixed[19]]),
-            options: Options::parse(options, flags.contains(Flags::SYN), profile),
+            options,
         }
     }
 

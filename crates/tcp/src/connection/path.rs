@@ -258,8 +258,7 @@ impl Connection {
         }
         let mtu = self.tx.mtu.report();
         let first = self.path.tells_at.is_none();
-        self.sort_losses();
-        let losses = self.losses();
+        let losses = self.sort_losses();
         let report = PathReport {
             rtt: self.rtt_report(),
             doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
@@ -311,8 +310,9 @@ impl Connection {
     }
 
     /// What was lost since this was called last came from a queue if one stands now. That says nothing of what chance
-    /// takes from an idle path. One sample that spans a lost acknowledgement shows no queue.
-    pub(crate) fn sort_losses(&mut self) {
+    /// takes from an idle path. One sample that spans a lost acknowledgement shows no queue. Answers what
+    /// [`Connection::losses`] is then.
+    pub(crate) fn sort_losses(&mut self) -> LossCount {
         let all = self.all_losses();
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);
         self.path.sorted = all;
@@ -321,13 +321,12 @@ impl Connection {
             self.path.queued.lost += lost;
             self.path.queued.runs += runs;
         }
+        all.beside(self.path.queued)
     }
 
     /// Segments sent, and those lost so far to something else than a queue.
     pub(crate) fn losses(&self) -> LossCount {
-        let LossCount { sent, lost, runs } = self.all_losses();
-        let queued = self.path.queued;
-        LossCount { sent, lost: lost.saturating_sub(queued.lost), runs: runs.saturating_sub(queued.runs) }
+        self.all_losses().beside(self.path.queued)
     }
 
     /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,

@@ -67,13 +67,16 @@ impl SendBytes {
 
     /// Appends a copy of `data`. Storage doubles, but no more memory is held than `most` bytes unless it must be.
     pub(crate) fn copy(&mut self, data: &[u8], most: usize) {
-        let needed = self.ring.len() + data.len();
-        if needed > self.ring.capacity() {
-            let most = most.saturating_sub(self.given_len);
-            let capacity = needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed));
-            self.ring.reserve_exact(capacity - self.ring.len());
+        if self.ring.len() + data.len() > self.ring.capacity() {
+            self.ring.reserve_exact(self.grown(data.len(), most) - self.ring.len());
         }
         self.ring.extend(data);
+    }
+
+    /// Bytes of storage that the ring has after [`SendBytes::copy`] of `len` bytes for which it has no room.
+    pub(crate) fn grown(&self, len: usize, most: usize) -> usize {
+        let (needed, most) = (self.ring.len() + len, most.saturating_sub(self.given_len));
+        needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed))
     }
 
     /// Appends `bytes`, which stay where they lie. Storage makes way for them where there would be more than `most` bytes of memory.

@@ -258,7 +258,8 @@ impl SendQueue {
     /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some, or needs little.
     pub(crate) fn wanted(&self, len: usize) -> usize {
         let needed = len.min(self.free());
-        if self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES) { needed } else { 0 }
+        let wants = self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES);
+        if wants { self.bytes.grown(needed, self.limit) } else { 0 }
     }
 
     /// Uses `storage`, which is empty, from now on. For a queue with nothing copied into it; another keeps its own.

@@ -70,10 +70,12 @@ impl Stack {
     /// A connection was touched: what it has to tell of its path.
     pub(super) fn settle_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if let Some(report) = slot.connection.wake().take_path_report(now) {
-            let ends = ends(&slot.connection.wake().tuple());
-            self.paths.on_report(ends, &report, now);
-            self.share.tell(|| Learnt::Path(ends, report));
+        let connection = slot.connection.wake();
+        // What is told stays where it was put: it is large.
+        if let Some(report) = &connection.take_path_report(now) {
+            let ends = ends(&connection.tuple());
+            self.paths.on_report(ends, report, now);
+            self.share.tell(|| Learnt::Path(ends, *report));
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Spares {
     /// All of [`FIRST_STORAGE`].
     first: Pile<Vec<u8>>,
     send: Pile<VecDeque<u8>>,
+    /// What `send` was before the stack was [renewed](Spares::renew).
+    sent_before: Vec<VecDeque<u8>>,
     places: Vec<Place>,
 }
 
@@ -100,6 +102,7 @@ impl Spares {
             bulk: Pile::new(max_buffer_bytes / BULK_PART),
             first: Pile::new(short),
             send: Pile::new(short),
+            sent_before: Vec::new(),
             places: Vec::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Spares {
     /// that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
+        core::mem::swap(&mut self.send.kept, &mut self.sent_before);
         self.send.renew(max_buffer_bytes / SHORT_PART);
         if self.first.most != max_buffer_bytes / SHORT_PART {
             self.first.renew(max_buffer_bytes / SHORT_PART);
@@ -169,7 +173,8 @@ impl Spares {
         if wanted == 0 {
             return None;
         }
-        self.send.take_if(|size| size >= wanted && size <= wanted.saturating_mul(4))
+        let fits = |size| size >= wanted && size <= wanted.saturating_mul(4);
+        self.send.take_if(fits).or_else(|| self.sent_before.pop_if(|storage| storage.capacity() == wanted))
     }
 }
 
@@ -225,5 +230,18 @@ mod tests {
         }
         assert_eq!(spares.take_to_send(1250).map(|storage| storage.capacity()), Some(5000));
         assert_eq!(spares.send.bytes, 0);
+    }
+
+    #[test]
+    fn in_another_stack_a_send_buffer_is_as_long_as_a_new_one() {
+        let mut spares = Spares::new(1 << 30);
+        spares.put_sent(VecDeque::with_capacity(5000));
+        spares.renew(1 << 30);
+        assert_eq!((spares.send.bytes, spares.take_to_send(4999)), (0, None));
+        assert_eq!(spares.take_to_send(5000).map(|storage| storage.capacity()), Some(5000));
+        spares.put_sent(VecDeque::with_capacity(5000));
+        spares.renew(1 << 30);
+        spares.renew(1 << 30);
+        assert_eq!(spares.take_to_send(5000), None, "that was two stacks ago");
     }
 }

@@ -18,16 +18,19 @@ impl Options {
     ///   two saying `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
     #[inline]
     pub fn parse(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
-        // Nearly every segment after the handshake has timestamps as RFC 7323 appendix A recommends to write them.
-        match Timestamps::read_aligned(area) {
-            Some(stamps) if profile.ga_kind != kind::TIMESTAMPS => {
-                Options { timestamps: Some(stamps), ..Options::default() }
-            }
-            Some(_) | None => Options::parse_one_by_one(area, syn, profile),
-        }
+        Options::parse_usual(area, profile).unwrap_or_else(|| Options::parse_one_by_one(area, syn, profile))
     }
 
-    fn parse_one_by_one(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
+    /// As [`Options::parse`], of what nearly every segment after the handshake has: timestamps as RFC 7323 appendix A recommends
+    /// to write them, and nothing else.
+    #[inline]
+    pub(crate) fn parse_usual(area: &[u8], profile: &OptionProfile) -> Option<Options> {
+        let stamps = Timestamps::read_aligned(area).filter(|_| profile.ga_kind != kind::TIMESTAMPS)?;
+        Some(Options { timestamps: Some(stamps), ..Options::default() })
+    }
+
+    /// As [`Options::parse`], of any other.
+    pub(crate) fn parse_one_by_one(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
         let mut options = Options::default();
         for option in RawOptions::new(area) {
             match option {
