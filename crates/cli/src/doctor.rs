@@ -7,9 +7,10 @@
 use std::sync::atomic::AtomicBool;
 
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
+use brisk_gateway::settings::HopSettings;
 use brisk_gateway::settings::name_and_port;
 use brisk_gateway::{ServiceConfig, Settings};
-use brisk_lab::arms::{Arm, parse_arm};
+use brisk_lab::arms::parse_arm;
 use brisk_lab::compare::{ArmReport, Comparison, compare};
 use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             for state in hop_args::states(&settings.hop, &examination.tcp, fast_open) {
                 output::print(&told(state.name, &format!("{} ({})", state.state, state.reason)))?;
             }
-            output::print(&expected(&measured, hop_args::arm(&settings.hop)?)?)?;
+            output::print(&expected(&measured, &settings.hop)?)?;
         }
         // What was sent last may still leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
@@ -94,11 +95,13 @@ const SEED: u64 = 1;
 
 /// How long a response takes over such a path, with our TCP by itself and with what would be on. A question is lost if one of
 /// two packets is.
-fn expected(measured: &Measured, with: Arm) -> Result<String, Failure> {
+fn expected(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
     let Measured { rtt, lost } = *measured;
     let loss = 100.0 * (1.0 - (1.0 - lost).sqrt());
     let link = format!("--rtt {}us --loss {loss:.2}%", rtt.as_micros().max(1));
-    let command = format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\"", with.name);
+    let with = hop_args::arm(hop)?;
+    let budget = hop.max_overhead.iter().map(|most| format!(" --max-overhead {most}")).collect::<String>();
+    let command = format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\"{budget}", with.name);
     let tcp = parse_arm("tcp").map_err(Failure::usage)?;
     let comparison = Comparison {
         link: LinkSpec::parse(&link).map_err(Failure::usage)?,

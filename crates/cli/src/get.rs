@@ -127,11 +127,11 @@ impl Target {
         if host.is_empty() {
             return Err(refuse("there is no host"));
         }
-        let port = match authority.port() {
-            Some(port) => port.as_str().parse().ok().filter(|port| *port != 0),
+        let place = authority.as_str().rsplit('@').next().unwrap_or_default();
+        let port = match place.strip_prefix(authority.host()).unwrap_or_default() {
             // A colon with nothing behind it is allowed, and means nothing.
-            None if authority.as_str().trim_end_matches(':').ends_with(authority.host()) => Some(80),
-            None => None,
+            "" | ":" => Some(80),
+            port => port.trim_start_matches(':').parse().ok().filter(|port| *port != 0),
         };
         let port: u16 = port.ok_or_else(|| refuse("a port is a number from 1 to 65535"))?;
         Ok(Target {
@@ -408,13 +408,20 @@ mod tests {
             .unwrap_or_else(|failure| panic!("{}", failure.message));
         assert_eq!((target.host.as_str(), target.port), ("fd07::1", 8000));
         assert_eq!((target.authority.as_str(), target.path.as_str()), ("[fd07::1]:8000", "/a?b"));
-        let target = Target::parse("http://origin").unwrap_or_else(|failure| panic!("{}", failure.message));
-        assert_eq!((target.port, target.path.as_str()), (80, "/"));
+        for url in ["http://origin", "http://origin:/", "http://me@origin:80"] {
+            let target = Target::parse(url).unwrap_or_else(|failure| panic!("{}", failure.message));
+            assert_eq!(
+                (target.host.as_str(), target.port, target.path.as_str()),
+                ("origin", 80, "/"),
+                "{url}"
+            );
+        }
     }
 
     #[test]
     fn a_url_that_cannot_be_fetched_is_a_usage_error() {
-        let bad_ports = ["http://a:99999/", "http://a:0/", "http://[::1]:65536/", "http://a:x/"];
+        let bad_ports =
+            ["http://a:99999/", "http://9:99999/", "http://a:0/", "http://[::1]:65536/", "http://a:x/"];
         for url in ["https://a/", "ftp://a/", "a/b", "", "http://"].into_iter().chain(bad_ports) {
             let failure = Target::parse(url).map(|_| ()).expect_err(url);
             assert_eq!(failure.code, 2, "{url}");

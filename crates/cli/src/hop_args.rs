@@ -10,8 +10,7 @@ use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings
 use brisk_gateway::{
     Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
 };
-use brisk_lab::arms::{Arm, parse_arm};
-use brisk_link::units::parse_proportion;
+use brisk_lab::arms::{Arm, parse_arm, parse_max_overhead};
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
@@ -381,23 +380,11 @@ pub(crate) fn arm(hop: &HopSettings) -> Result<Arm, Failure> {
     let mut arm = parse_arm(chosen(hop).unwrap_or(USUAL_MECHANISMS))
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
     if let Some(text) = &hop.max_overhead {
-        let most = max_overhead(text)
+        let most = parse_max_overhead(text)
             .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
         arm.allow(most);
     }
     Ok(arm)
-}
-
-/// One percent in parts per billion.
-const PERCENT: u32 = 10_000_000;
-
-/// The percent of additional bytes that a text allows.
-pub(crate) fn max_overhead(text: &str) -> Result<u32, String> {
-    let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
-    match most {
-        0..=200 => Ok(most),
-        _ => Err(format!("{text}: use 0% to 200%")),
-    }
 }
 
 /// What is told of each mechanism at the start, and why.

@@ -230,17 +230,16 @@ impl Run {
 }
 
 fn read_plan(given: &str) -> Result<(Plan, String), Failure> {
-    let name = given;
-    let (name, text) = if name.ends_with(".toml") {
-        let text = read_text(Path::new(name), LARGEST_PLAN)
-            .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
-        let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let (name, text) = if given.ends_with(".toml") {
+        let text = read_text(Path::new(given), LARGEST_PLAN)
+            .map_err(|error| Failure::failed(format!("{given}: {error}")))?;
+        let stem = Path::new(given).file_stem().map(|stem| stem.to_string_lossy().into_owned());
         (stem.unwrap_or_default(), text)
     } else {
-        let text = builtin::text(name).ok_or_else(|| {
-            Failure::usage(format!("no plan '{name}': `brisk lab list` shows them; a file ends in .toml"))
+        let text = builtin::text(given).ok_or_else(|| {
+            Failure::usage(format!("no plan '{given}': `brisk lab list` shows them; a file ends in .toml"))
         })?;
-        (name.to_owned(), text.to_owned())
+        (given.to_owned(), text.to_owned())
     };
     let plan = Plan::parse(&name, &text).map_err(|error| match given.ends_with(".toml") {
         true => Failure::usage(format!("{given}: {error}")),

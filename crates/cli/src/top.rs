@@ -46,7 +46,11 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Shows it every second until it is interrupted.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
-    let token = args.token_file.as_ref().map(std::fs::read_to_string).transpose()?;
+    let read = |file: &PathBuf| {
+        let unreadable = |error| Failure::failed(format!("--token-file {}: {error}", file.display()));
+        std::fs::read_to_string(file).map_err(unreadable)
+    };
+    let token = args.token_file.as_ref().map(read).transpose()?;
     let token = token.as_deref().map(str::trim);
     if args.once || !std::io::stdout().is_terminal() {
         return output::print(&page(&status(args.admin, token)?));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use brisk_lab::arms::{default_arms, parse_arms};
+use brisk_lab::arms::{default_arms, parse_arms, parse_max_overhead};
 use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
@@ -17,7 +17,6 @@ mod own;
 
 use crate::Common;
 use crate::failure::Failure;
-use crate::hop_args::max_overhead;
 use crate::interrupt;
 use crate::link_args::LinkArgs;
 use crate::output::{print, print_line};
@@ -125,7 +124,8 @@ fn style() -> ProgressStyle {
 impl Args {
     /// Percent of additional bytes that are allowed.
     fn max_overhead(&self) -> Result<u32, Failure> {
-        max_overhead(&self.max_overhead).map_err(|error| Failure::usage(format!("--max-overhead {error}")))
+        parse_max_overhead(&self.max_overhead)
+            .map_err(|error| Failure::usage(format!("--max-overhead {error}")))
     }
 
     fn comparison(&self) -> Result<Comparison, Failure> {

@@ -1,7 +1,7 @@
 //! What is compared: an arm is a set of mechanisms, asked for by name (`tcp`, `all`), written out
 //! (`fast_open,corrective=f2`), or a name and what is different from it (`tcp2012,proactive=all`).
 
-use brisk_link::units::parse_duration;
+use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart, PlannerConfig,
@@ -37,6 +37,21 @@ impl Arm {
     /// Its connections begin with what earlier ones learnt of the path, beyond the round-trip time.
     pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
+    }
+}
+
+/// One percent in parts per billion.
+const PERCENT: u32 = 10_000_000;
+
+/// What [`Arm::allow`] takes, in percent, from a share such as `5%` or `0.05`.
+///
+/// # Errors
+/// What is wrong with the text: it is no share, or more than 200 %.
+pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
+    let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
+    match most {
+        0..=200 => Ok(most),
+        _ => Err(format!("{text}: use 0% to 200%")),
     }
 }
 
