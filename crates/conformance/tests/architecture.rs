@@ -1,0 +1,354 @@
+//! The structure of the sources against what the project says of it: modules of a crate do not need each other in a
+//! circle, and `ARCHITECTURE.md` names nothing that does not exist.
+//!
+//! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in running code) outside
+//! tests. Dependencies between a module and its own parents or children do not count: they are one thing in several files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+
+/// A dependency that closes a circle today: crate, the module that depends, the module it depends on.
+type Edge = (&'static str, &'static str, &'static str);
+
+/// The circles that are still there. The list may only become shorter: an entry that closes no circle fails the test.
+const KNOWN: &[Edge] = &[
+    ("cli", "cookie_keys::etcd", "cookie_keys::place"),
+    ("gateway", "access", "relay"),
+    ("gateway", "hop::ephemeral", "hop::handshake"),
+    ("gateway", "metrics", "upstream"),
+    ("gateway", "relay", "hop::stream"),
+    ("gateway", "relay", "service"),
+    ("lab", "bench::end", "bench::peer"),
+    ("lab", "bench::end", "bench::rows"),
+    ("lab", "compare", "setting"),
+    ("lab", "pages::har", "pages::outline"),
+    ("lab", "pages::outline", "pages::skeleton"),
+    ("lab", "plan::store", "real::report"),
+    ("link", "delay", "spec"),
+    ("link", "middlebox", "direction"),
+    ("link", "spec", "grammar"),
+    ("packet-io", "device", "steering"),
+    ("packet-io", "spec", "tun"),
+    ("packet-io", "spec", "xdp"),
+    ("runtime", "shards", "shared"),
+    ("runtime", "split", "stream"),
+    ("script", "assertion", "parse"),
+    ("script", "tcp_option", "run"),
+    ("sim", "application", "host"),
+    ("sim", "arena", "world"),
+    ("sim", "fast_open", "transaction"),
+    ("sim", "host", "world"),
+    ("sockets", "arrivals", "host"),
+    ("sockets", "host", "ready::epoll"),
+    ("tcp", "connection", "event"),
+    ("tcp", "connection", "mechanism"),
+    ("tcp", "connection", "stack"),
+    ("tcp", "connection::choose", "connection::proactive"),
+    ("tcp", "connection::plain_copy", "connection::choose"),
+    ("tcp", "connection::plain_copy", "connection::fast_open"),
+    ("tcp", "event", "stack"),
+    ("tcp", "mechanism", "outcome"),
+    ("tcp", "mechanism::memory", "stack"),
+    ("tcp", "path", "stack"),
+    ("tcp", "stack::half_open", "stack::settle"),
+    ("wire", "ip", "packet"),
+];
+
+#[test]
+fn modules_of_a_crate_do_not_depend_on_each_other_in_a_circle() {
+    let mut complaint = String::new();
+    for name in crate_names() {
+        let mut graph = dependencies(&sources(&name));
+        let known: Vec<_> = KNOWN.iter().filter(|edge| edge.0 == name).collect();
+        let in_circles = circles(&graph);
+        for (_, from, to) in &known {
+            if !in_circles.iter().any(|circle| circle.contains(*from) && circle.contains(*to)) {
+                writeln!(complaint, "{name}: {from} -> {to} closes no circle any more: remove it from KNOWN")
+                    .unwrap();
+            }
+            graph.entry((*from).to_owned()).or_default().remove(*to);
+        }
+        for circle in circles(&graph) {
+            writeln!(complaint, "{name}: these modules need each other: {}", join(&circle)).unwrap();
+            for from in &circle {
+                let within: BTreeSet<_> = graph[from].intersection(&circle).cloned().collect();
+                writeln!(complaint, "    {from} -> {}", join(&within)).unwrap();
+            }
+        }
+    }
+    assert!(complaint.is_empty(), "\n{complaint}");
+}
+
+#[test]
+fn architecture_names_only_what_exists() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let defined = definitions();
+    let missing: BTreeSet<String> =
+        quoted(&text).into_iter().filter(|name| !exists(name, &defined)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
+}
+
+#[test]
+fn a_circle_is_found_and_a_parent_is_none() {
+    let graph = |edges: &[(&str, &str)]| {
+        let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (from, to) in edges {
+            graph.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+        }
+        graph
+    };
+    assert!(circles(&graph(&[("a", "b"), ("b", "c")])).is_empty());
+    assert_eq!(circles(&graph(&[("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")])).len(), 1);
+    assert!(is_family("a", "a::b") && is_family("a::b", "a") && !is_family("ab", "a"));
+}
+
+#[test]
+fn names_in_backticks_are_taken_apart() {
+    let names =
+        quoted("`send/{rto,rack}.rs` and `Room::permits(origin, len)`, not ```x_y```, `--flag`, `tcp`");
+    assert_eq!(names, ["send/rto.rs", "send/rack.rs", "Room::permits"]);
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn crate_names() -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| root().join("crates").join(name).join("src").is_dir())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The modules of a crate by path (`""` is its root), each with its syntax tree; modules of tests are left out.
+fn sources(name: &str) -> BTreeMap<String, syn::File> {
+    let src = root().join("crates").join(name).join("src");
+    let mut modules = BTreeMap::new();
+    let entry = ["lib.rs", "main.rs"].iter().map(|file| src.join(file)).find(|file| file.exists()).unwrap();
+    load(&entry, &src, String::new(), &mut modules);
+    modules
+}
+
+fn load(file: &Path, children: &Path, module: String, modules: &mut BTreeMap<String, syn::File>) {
+    let text = fs::read_to_string(file).unwrap();
+    let tree = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    for item in &tree.items {
+        let syn::Item::Mod(child) = item else { continue };
+        if child.content.is_some() || is_test(&child.attrs) {
+            continue;
+        }
+        let name = child.ident.to_string();
+        let path = if module.is_empty() { name.clone() } else { format!("{module}::{name}") };
+        let flat = children.join(format!("{name}.rs"));
+        let nested = children.join(&name).join("mod.rs");
+        let found = if flat.exists() { flat } else { nested };
+        load(&found, &children.join(&name), path, modules);
+    }
+    modules.insert(module, tree);
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
+    })
+}
+
+/// For each module the modules of the same crate that it depends on, its parents and children left out.
+fn dependencies(modules: &BTreeMap<String, syn::File>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut graph = BTreeMap::new();
+    for (module, tree) in modules {
+        let mut paths = Paths { inner: module.split("::").map(str::to_owned).collect(), found: Vec::new() };
+        paths.inner.retain(|part| !part.is_empty());
+        paths.visit_file(tree);
+        let targets = paths.found.iter().map(|path| owner(path, modules));
+        graph.insert(module.clone(), targets.filter(|target| !is_family(module, target)).collect());
+    }
+    graph
+}
+
+/// The module that a path leads into: the longest beginning of it that is a module.
+fn owner(path: &[String], modules: &BTreeMap<String, syn::File>) -> String {
+    (0..=path.len())
+        .rev()
+        .map(|len| path[..len].join("::"))
+        .find(|start| modules.contains_key(start))
+        .unwrap()
+}
+
+/// True if one of them is the other, or above it.
+fn is_family(one: &str, other: &str) -> bool {
+    let is_above = |above: &str, below: &str| {
+        above.is_empty()
+            || below == above
+            || below.strip_prefix(above).is_some_and(|rest| rest.starts_with("::"))
+    };
+    is_above(one, other) || is_above(other, one)
+}
+
+/// Collects the absolute paths within the crate.
+struct Paths {
+    /// The module that is being read, inline modules included.
+    inner: Vec<String>,
+    found: Vec<Vec<String>>,
+}
+
+impl Paths {
+    fn add(&mut self, path: &[String]) {
+        let mut parts = path.iter();
+        let mut absolute = match path.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("self") => self.inner.clone(),
+            Some("super") => self.inner[..self.inner.len().saturating_sub(1)].to_vec(),
+            _ => return,
+        };
+        parts.next();
+        for part in parts {
+            if part == "super" {
+                absolute.pop();
+            } else {
+                absolute.push(part.clone());
+            }
+        }
+        self.found.push(absolute);
+    }
+
+    fn add_tree(&mut self, tree: &syn::UseTree, before: &[String]) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.add_tree(&path.tree, &with(&path.ident)),
+            syn::UseTree::Name(name) => self.add(&with(&name.ident)),
+            syn::UseTree::Rename(rename) => self.add(&with(&rename.ident)),
+            syn::UseTree::Glob(_) => self.add(before),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.add_tree(item, before)),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            self.inner.push(item.ident.to_string());
+            visit::visit_item_mod(self, item);
+            self.inner.pop();
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_test(&item.attrs) {
+            self.add_tree(&item.tree, &[]);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.add(&path.segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>());
+        visit::visit_path(self, path);
+    }
+}
+
+/// The sets of modules that reach each other (strongly connected components of more than one).
+fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
+    let reached: BTreeMap<&String, BTreeSet<&String>> =
+        graph.keys().map(|from| (from, reach(graph, from))).collect();
+    let mut found: Vec<BTreeSet<String>> = Vec::new();
+    for (from, targets) in &reached {
+        let mutual = targets.iter().filter(|to| reached.get(**to).is_some_and(|back| back.contains(from)));
+        let circle: BTreeSet<String> = mutual.map(|module| (*module).clone()).collect();
+        if !circle.is_empty() && !found.contains(&circle) {
+            found.push(circle);
+        }
+    }
+    found
+}
+
+fn reach<'a>(graph: &'a BTreeMap<String, BTreeSet<String>>, from: &String) -> BTreeSet<&'a String> {
+    let mut seen = BTreeSet::new();
+    let mut open: Vec<&String> = graph[from].iter().collect();
+    while let Some(module) = open.pop() {
+        if seen.insert(module) {
+            open.extend(graph.get(module).into_iter().flatten());
+        }
+    }
+    seen
+}
+
+fn join(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// What a text in Markdown names in backticks and this test can look up: files, and names with `::`, `_` or a capital
+/// letter within; braces are written out, arguments are left off.
+fn quoted(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    // Blocks of code and tables of files lie between lines of three backticks.
+    for (index, block) in text.split("```").enumerate() {
+        if index % 2 == 1 {
+            continue;
+        }
+        for span in block.split('`').skip(1).step_by(2) {
+            let span = span.split('(').next().unwrap_or(span);
+            let plain = span.chars().all(|c| c.is_alphanumeric() || "_:/.{},-".contains(c));
+            let is_name = span.contains("::") || span.contains('_') || span.chars().any(char::is_uppercase);
+            if plain && !span.starts_with('-') && (span.contains('/') || span.ends_with(".rs") || is_name) {
+                names.extend(written_out(span));
+            }
+        }
+    }
+    names
+}
+
+fn written_out(span: &str) -> Vec<String> {
+    match span
+        .split_once('{')
+        .and_then(|(before, rest)| rest.split_once('}').map(|(list, after)| (before, list, after)))
+    {
+        Some((before, list, after)) => {
+            list.split(',').flat_map(|part| written_out(&format!("{before}{}{after}", part.trim()))).collect()
+        }
+        None => vec![span.to_owned()],
+    }
+}
+
+fn exists(name: &str, defined: &BTreeSet<String>) -> bool {
+    if name.contains('/') || name.ends_with(".rs") {
+        return is_file(name);
+    }
+    name.split("::").last().is_some_and(|last| last.is_empty() || defined.contains(last) || is_file(last))
+}
+
+/// A path may start at the root, at `crates/`, or anywhere in the sources of a crate.
+fn is_file(name: &str) -> bool {
+    let name = name.trim_end_matches('/');
+    fn below(folder: &Path, name: &str) -> bool {
+        folder.join(name).exists()
+            || fs::read_dir(folder).is_ok_and(|entries| {
+                entries.flatten().map(|entry| entry.path()).any(|path| path.is_dir() && below(&path, name))
+            })
+    }
+    root().join(name).exists() || below(&root().join("crates"), name)
+}
+
+/// Every name that the sources of the crates define: items, methods, fields, variants, features of a crate.
+fn definitions() -> BTreeSet<String> {
+    struct Names(BTreeSet<String>);
+    impl<'ast> Visit<'ast> for Names {
+        fn visit_ident(&mut self, ident: &'ast syn::Ident) {
+            self.0.insert(ident.to_string());
+        }
+    }
+    let mut names = Names(BTreeSet::new());
+    for name in crate_names() {
+        names.0.insert(name.clone());
+        for tree in sources(&name).values() {
+            names.visit_file(tree);
+        }
+    }
+    names.0
+}
