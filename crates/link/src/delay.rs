@@ -4,25 +4,11 @@
 //! only reordering lets later packets overtake. Packets in order sit in a plain queue, the few stragglers in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
-use crate::spec::DirectionSpec;
+use crate::spec::{DirectionSpec, Reorder};
 use crate::units::Ratio;
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Ordering;
 use core::time::Duration;
-
-/// Reordering, as written in `--reorder 1%,5ms`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reorder {
-    /// Share of packets that are held back.
-    pub share: Ratio,
-    /// How long they are held back beyond their time.
-    pub by: Duration,
-}
-
-impl Reorder {
-    /// How long a packet is held back when only the share was given.
-    pub const DEFAULT_BY: Duration = Duration::from_millis(5);
-}
 
 /// What chance has decided for one packet.
 #[derive(Clone, Copy, Debug)]

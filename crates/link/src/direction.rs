@@ -15,18 +15,10 @@ use crate::queue::{Admission, Depth, Queue};
 use crate::rate::Serialiser;
 use crate::seeds::{Name, draws};
 use crate::spec::{DirectionSpec, Mtu};
+use crate::way::Way;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
-
-/// Which way packets go; a link's two directions differ in nothing else.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// From the server's side (B) to the client's side (A).
-    Down,
-    /// From the client's side (A) to the server's side (B).
-    Up,
-}
 
 /// What became of an offered packet.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,9 +1,10 @@
 //! Both directions of a path, and what their middleboxes know together.
 
-use crate::direction::{Direction, Setting, Way};
+use crate::direction::{Direction, Setting};
 use crate::middlebox::Flows;
 use crate::parcel::Parcel;
 use crate::spec::LinkSpec;
+use crate::way::Way;
 use alloc::sync::Arc;
 use brisk_wire::Instant;
 

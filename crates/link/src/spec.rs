@@ -21,9 +21,7 @@
 //!
 //! `none` takes a setting back.
 
-use crate::delay::Reorder;
 use crate::error::{SpecError, suggest};
-use crate::grammar;
 use crate::loss::LossSpec;
 use crate::middlebox::MiddleboxSpec;
 use crate::queue::Depth;
@@ -34,6 +32,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
+
+mod grammar;
 
 /// The keys of the grammar, in the order in which a link prints.
 pub const KEYS: &[&str] = &[
@@ -374,6 +374,20 @@ impl fmt::Display for Mtu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.bytes, if self.silent { ",silent" } else { "" })
     }
+}
+
+/// Reordering, as written in `--reorder 1%,5ms`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reorder {
+    /// Share of packets that are held back.
+    pub share: Ratio,
+    /// How long they are held back beyond their time.
+    pub by: Duration,
+}
+
+impl Reorder {
+    /// How long a packet is held back when only the share was given.
+    pub const DEFAULT_BY: Duration = Duration::from_millis(5);
 }
 
 impl fmt::Display for Reorder {

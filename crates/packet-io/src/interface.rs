@@ -458,6 +458,25 @@ pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
+/// What is wrong with the name of an interface; `None` if Linux takes it.
+pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("the interface name is empty")
+    } else if name.len() >= libc::IFNAMSIZ {
+        Some("the interface name is too long")
+    } else if name == "."
+        || name == ".."
+        || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
+    {
+        Some("the interface name has a character that Linux does not allow")
+    } else if name.contains(|c: char| c.is_control() || c == '%') {
+        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the result.
+        Some("the interface name has a character that brisk does not allow")
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use crate::device::Device;
-use crate::interface::Interface;
+use crate::interface::{Interface, name_problem};
 use crate::packet::{self, PacketOptions};
 use crate::privileges::OpenError;
 use crate::tun::{TunDevice, TunOptions};
@@ -138,24 +138,6 @@ fn interface_name(text: &str, name: &str) -> Result<String, SpecError> {
     match name_problem(name) {
         None => Ok(name.to_owned()),
         Some(problem) => Err(SpecError::BadName { text: text.to_owned(), problem }),
-    }
-}
-
-pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
-    if name.is_empty() {
-        Some("the interface name is empty")
-    } else if name.len() >= libc::IFNAMSIZ {
-        Some("the interface name is too long")
-    } else if name == "."
-        || name == ".."
-        || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
-    {
-        Some("the interface name has a character that Linux does not allow")
-    } else if name.contains(|c: char| c.is_control() || c == '%') {
-        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the result.
-        Some("the interface name has a character that brisk does not allow")
-    } else {
-        None
     }
 }
 

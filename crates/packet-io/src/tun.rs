@@ -29,12 +29,11 @@ use crate::device::{
     Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, SharedSink, TxMeta,
 };
 use crate::headers::{Headers, TCP_CHECKSUM};
-use crate::interface::Interface;
+use crate::interface::{Interface, name_problem};
 use crate::netns::Namespace;
 use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::spec::name_problem;
 use crate::steering::Steering;
 use crate::vnet::{Gso, VnetHeader};
 use batch::Batch;

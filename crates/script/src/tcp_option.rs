@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::run::near;
 use brisk_wire::options::kind;
 use brisk_wire::{RawOption, RawOptions};
 
@@ -162,6 +161,12 @@ impl fmt::Display for TcpOption {
             TcpOption::Other { kind, content } => write!(f, "kind {kind} {}", hex(content)),
         }
     }
+}
+
+/// A sequence number a little below the initial one is easier to read with a sign.
+pub(crate) fn near(seq: u32) -> i64 {
+    const LITTLE: u32 = 1 << 24;
+    if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use brisk_wire::Instant;
 
 use crate::application::Application;
 use crate::by_connection::ByConnection;
-use crate::world::Side;
+use crate::side::Side;
 
 /// Names a host of a [`crate::World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

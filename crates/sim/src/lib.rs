@@ -38,6 +38,7 @@ pub mod page;
 pub mod pcapng;
 mod schedule;
 pub mod seeds;
+mod side;
 pub mod trace;
 pub mod transaction;
 pub mod world;

@@ -17,31 +17,13 @@ use brisk_wire::Instant;
 
 use crate::application::Application;
 pub use crate::arena::Arena;
-use crate::arena::Lists;
+use crate::arena::{Address, Lists};
 use crate::host::{AppId, Host, HostId};
 use crate::pcapng::{Heading, InterfaceId, PcapngWriter};
 use crate::schedule::{Schedule, Source};
 use crate::seeds::derive;
+pub use crate::side::Side;
 use crate::trace::Trace;
-
-/// The two sides of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// Where clients are.
-    A,
-    /// Where servers are.
-    B,
-}
-
-impl Side {
-    /// Which way packets from this side go.
-    fn away(self) -> Way {
-        match self {
-            Side::A => Way::Up,
-            Side::B => Way::Down,
-        }
-    }
-}
 
 /// A place on the path where packets can be captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -462,10 +444,6 @@ fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut Direction<Vec<u8>> {
         Way::Down => &mut link.down,
     }
 }
-
-/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2), which are
-/// on no wire.
-pub(crate) type Address = u128;
 
 fn number_of(address: IpAddr) -> Address {
     match address {

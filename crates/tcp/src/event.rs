@@ -1,12 +1,12 @@
 //! What the stack tells: [`Event`] to the application, [`Probe`] to observers.
 
+use crate::conn_id::{ConnId, ListenerId};
 use crate::error::CloseReason;
 use crate::mechanism::corrective::decoder::Failure;
 use crate::mechanism::plan::{Flight, Losses, Plan};
 use crate::mechanism::{CopiesOff, ParityOff};
 use crate::outcome::{CongestionState, LossCause, Origin, Repair};
 use crate::seq_ranges::SeqRange;
-use crate::stack::{ConnId, ListenerId};
 use crate::time::Duration;
 
 /// Something the application waits for. Edge-triggered: told once per change.

@@ -74,10 +74,13 @@ extern crate std;
 
 pub mod config;
 pub mod congestion;
+mod conn_id;
 pub mod connection;
 pub mod error;
 pub mod event;
 pub mod fast_open;
+mod four_tuple;
+mod keys;
 pub(crate) mod lru;
 pub mod mechanism;
 pub mod outcome;

@@ -25,8 +25,8 @@ use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
 use crate::error::ConfigError;
+use crate::four_tuple::{KeyedHash, hash_addresses};
 use crate::lru::Lru;
-use crate::stack::{KeyedHash, hash_addresses};
 use crate::time::{Duration, Instant};
 
 mod persist;

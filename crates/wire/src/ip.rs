@@ -9,7 +9,9 @@ use alloc::vec::Vec;
 
 use crate::checksum::Sum;
 use crate::error::ParseError;
-use crate::packet::MAX_PACKET_LEN;
+
+/// The largest IP packet that this crate writes with its checksum, bytes: what the length field can say.
+pub const MAX_PACKET_LEN: usize = 65_535;
 
 /// Protocol numbers as in the IANA registry.
 pub mod protocol {
@@ -326,7 +328,7 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
 }
 
 /// What a header says of a length: 0 of one that its field cannot say
-/// ([`MAX_SUPER_LEN`](crate::packet::MAX_SUPER_LEN)).
+/// ([`MAX_SUPER_LEN`](crate::MAX_SUPER_LEN)).
 pub(crate) fn length_field(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }

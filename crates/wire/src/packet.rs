@@ -12,13 +12,10 @@ use arrayvec::ArrayVec;
 use crate::checksum::Sum;
 use crate::error::{EmitError, ParseError};
 use crate::icmp::{self, IcmpError};
-use crate::ip::{self, IpHeader, IpMeta, Strictness, protocol};
+use crate::ip::{self, IpHeader, IpMeta, MAX_PACKET_LEN, Strictness, protocol};
 use crate::options::{self, OptionProfile, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
-
-/// The largest IP packet that this crate writes with its checksum, bytes: what the length field can say.
-pub const MAX_PACKET_LEN: usize = 65_535;
 
 /// The largest super-packet that this crate writes, bytes. Its checksum is open, since it is never on a wire as it is; one
 /// longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, which is how Linux hands such packets round

@@ -6,9 +6,9 @@
 use super::Verdict;
 use super::header::{Tcp, read_u32};
 use super::translate::flow_bytes;
-use crate::direction::Way;
 use crate::seeds::keyed;
 use crate::spec::DirectionSpec;
+use crate::way::Way;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use brisk_wire::{Flags, SeqNum, four_tuple};

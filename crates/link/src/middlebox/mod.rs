@@ -23,9 +23,9 @@ pub(crate) use flows::Flows;
 pub use options::{OptionPattern, Scope};
 pub use spec::{MIDDLEBOXES, MiddleboxSpec};
 
-use crate::direction::Way;
 use crate::parcel::Parcel;
 use crate::seeds::Draws;
+use crate::way::Way;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Instant};

@@ -8,8 +8,8 @@
 
 use super::flows::Flows;
 use super::header::{Tcp, mend};
-use crate::direction::Way;
 use crate::seeds::keyed;
+use crate::way::Way;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, four_tuple};
 

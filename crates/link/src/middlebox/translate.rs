@@ -5,8 +5,8 @@
 
 use super::Verdict;
 use super::header::{Tcp, mend, read_u32, write_u32};
-use crate::direction::Way;
 use crate::seeds::keyed;
+use crate::way::Way;
 use brisk_wire::{Flags, four_tuple};
 use core::net::{IpAddr, SocketAddr};
 

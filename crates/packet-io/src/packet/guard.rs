@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::source_port;
+use crate::interface::name_problem;
 use crate::privileges::OpenError;
 use crate::sockopt;
-use crate::spec::name_problem;
 
 /// Ports that are claimed together, by the guard of the first of them: other processes leave the block alone.
 pub(super) const BLOCK: u16 = 64;

@@ -8,7 +8,7 @@ use super::backend::Sent;
 use super::flow::Flow;
 use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, TcpPacket};
-use crate::tcp_option::{Cookie, TcpOption};
+use crate::tcp_option::{Cookie, TcpOption, near};
 
 /// A segment of the stack in the script's numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -184,12 +184,6 @@ fn write_prefix(line: &mut String, flow: &str, ecn: Option<EcnBits>) {
 
 fn write_segment(line: &mut String, flags: Flags, seq: u32, len: u32) {
     let _ = write!(line, "{flags} {}:{}({len})", near(seq), near(seq.wrapping_add(len)));
-}
-
-/// A sequence number a little below the initial one is easier to read with a sign.
-pub(crate) fn near(seq: u32) -> i64 {
-    const LITTLE: u32 = 1 << 24;
-    if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }
 }
 
 fn write_numbers(line: &mut String, ack: Option<u32>, win: Option<u16>, urg: Option<u16>) {

@@ -30,7 +30,6 @@ use crate::settings::{Settings, sysctls};
 use crate::tcp_option::{Cookie, TcpOption};
 use backend::Backend;
 use calls::{Calls, Return, Scene};
-pub(crate) use compare::near;
 use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
 use ours::Virtual;

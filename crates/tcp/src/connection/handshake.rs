@@ -14,9 +14,9 @@ use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::error::CloseReason;
+use crate::four_tuple::FourTuple;
 use crate::mechanism::{Keep, Mechanism, Offer};
 use crate::outcome::Arrived;
-use crate::stack::FourTuple;
 use crate::time::{Duration, Instant, Micros};
 
 /// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.

@@ -20,9 +20,9 @@ use crate::congestion::CongestionController;
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
+use crate::four_tuple::FourTuple;
 use crate::mechanism::{self, Mechanisms};
 use crate::receive::Owed;
-use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
 mod account;

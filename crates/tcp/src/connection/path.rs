@@ -383,9 +383,9 @@ mod tests {
     use super::*;
     use crate::config::TcpConfig;
     use crate::connection::{Host, Place, Secrets};
+    use crate::four_tuple::FourTuple;
     use crate::outcome::Origin;
     use crate::send::scoreboard::AckInfo;
-    use crate::stack::FourTuple;
 
     /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers
     /// was not all lost because something of it was repaired.

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::config::{CorrectiveConfig, MechanismConfig, PlannerConfig, TcpConfig};
     use crate::connection::{Env, Host, Secrets};
-    use crate::stack::FourTuple;
+    use crate::four_tuple::FourTuple;
     use crate::time::{Duration, Instant};
 
     fn connect(place: Place, port: u16, config: &Arc<TcpConfig>) -> Box<Connection> {

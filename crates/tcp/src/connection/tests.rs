@@ -11,8 +11,8 @@ use brisk_wire::{ChecksumCheck, Flags, OptionProfile, Packet, SeqNum};
 use super::{Connection, Env, Events, Host, Place, Secrets, State, park};
 use crate::config::{CongestionAlgorithm, TcpConfig};
 use crate::error::{CloseReason, ReadError};
+use crate::four_tuple::FourTuple;
 use crate::outcome::Arrived;
-use crate::stack::FourTuple;
 use crate::time::{Duration, Instant};
 
 mod gentle;

@@ -25,9 +25,9 @@ use brisk_wire::{Cookie, FastOpen};
 
 use super::outcome::{BlackHoleSign, OffReason, SynAckClass};
 use crate::error::ConfigError;
+use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;
 use crate::path::PathFacts;
-use crate::stack::KeyedHash;
 use crate::time::{Duration, Instant};
 
 /// Bytes of a SYN that are kept for options, ours and what a middlebox may add (Linux: 40).

@@ -12,7 +12,7 @@ use brisk_wire::SeqNum;
 use hashbrown::HashMap;
 
 use crate::connection::TimeWaitState;
-use crate::stack::{FourTuple, KeyedHash};
+use crate::four_tuple::{FourTuple, KeyedHash};
 use crate::time::{Duration, Instant};
 
 /// One entry answers at most this often.

@@ -158,8 +158,8 @@ mod tests {
     use super::super::outcome::{BlackHoleSign, SynAckClass};
     use super::*;
     use crate::fast_open::OffReason;
+    use crate::four_tuple::KeyedHash;
     use crate::path::PathFacts;
-    use crate::stack::KeyedHash;
     use proptest::prelude::*;
     use std::vec::Vec;
 

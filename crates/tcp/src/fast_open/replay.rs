@@ -23,7 +23,7 @@ use core::net::IpAddr;
 use brisk_wire::SeqNum;
 use hashbrown::HashSet;
 
-use crate::stack::KeyedHash;
+use crate::four_tuple::KeyedHash;
 use crate::time::{Duration, Instant};
 
 /// How long and how many.

@@ -21,9 +21,10 @@ use hashbrown::HashMap;
 use super::cookie::{Check, CookieDst, CookieMac, KeyRing, KeySource};
 use super::one_time::{OneTimeCookies, Redeemed};
 use super::replay::ReplayWindow;
+use crate::conn_id::ListenerId;
 use crate::error::ConfigError;
+use crate::four_tuple::KeyedHash;
 use crate::lru::{Lru, Place};
-use crate::stack::{KeyedHash, ListenerId};
 use crate::time::{Duration, Instant};
 
 /// Bounds on Fast Open that hold for a whole stack.

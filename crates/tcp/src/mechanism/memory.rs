@@ -16,9 +16,9 @@
 //! the option for most of the time, on just the paths for which it is made. So a destination that has let
 //! the option pass before is known not to mind it, and more is needed to change that opinion.
 
+use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;
 use crate::path::Ends;
-use crate::stack::KeyedHash;
 use crate::time::{Duration, Instant};
 
 /// Swallowed SYNs in a row after which the option stays away.

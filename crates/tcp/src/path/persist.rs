@@ -116,7 +116,7 @@ fn none() -> String {
 mod tests {
     use super::super::{Handshake, MtuReport, PathFacts, PathMemoryConfig, PathReport, WindowReport};
     use super::*;
-    use crate::stack::KeyedHash;
+    use crate::four_tuple::KeyedHash;
     use core::net::IpAddr;
 
     fn at(seconds: u64) -> Instant {

@@ -7,9 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
 
-use super::conn_id::ConnId;
-use super::conn_id::Slots;
-use super::demux::{self, Demux, FourTuple, Target};
+use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::reset;
@@ -17,6 +15,9 @@ use super::settle::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack};
+use crate::conn_id::ConnId;
+use crate::conn_id::Slots;
+use crate::four_tuple::{self, FourTuple};
 use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
 use crate::time::Instant;
@@ -127,13 +128,18 @@ impl Stack {
     /// Whether both ends of a segment can be the ends of a connection of this stack.
     fn check_ends(&self, tuple: &FourTuple) -> Result<(), Refusal> {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        if !self.is_local(&local) || !demux::is_unicast(&local) {
+        if !self.is_local(&local) || !four_tuple::is_unicast(&local) {
             return Err(Refusal::NotOurs);
         }
         // An IPv4-mapped address does not belong on the wire, and would alias an IPv4 connection.
         let is_mapped = |ip: IpAddr| ip.to_canonical() != ip;
         let ports = tuple.local.port() != 0 && tuple.remote.port() != 0;
-        if !ports || !demux::is_unicast(&remote) || is_mapped(remote) || is_mapped(local) || tuple.is_loop() {
+        if !ports
+            || !four_tuple::is_unicast(&remote)
+            || is_mapped(remote)
+            || is_mapped(local)
+            || tuple.is_loop()
+        {
             return Err(Refusal::BadSource);
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! learns whether somebody else's packet was challenged too (CVE-2016-5696). The budget of every
 //! second is therefore drawn anew, uniformly from half to one and a half times the limit.
 
-use super::keys::{Chance, Purpose};
+use crate::keys::{Chance, Purpose};
 use crate::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);

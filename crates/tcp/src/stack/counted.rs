@@ -6,7 +6,8 @@
 use alloc::vec::Vec;
 
 use super::deadlines::Deadlines;
-use super::demux::{CompactTuple, Demux, FourTuple, KeyedHash, Target};
+use super::demux::{Demux, Target};
+use crate::four_tuple::{CompactTuple, FourTuple, KeyedHash};
 use crate::time::Instant;
 
 /// A table in which four-tuples lead to connections.

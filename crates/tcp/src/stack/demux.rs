@@ -4,111 +4,12 @@
 //! of the stack: nobody outside can choose four-tuples that fall into one bucket. Part of the hash is kept, so that the
 //! table grows without a look at the connections.
 
-use alloc::boxed::Box;
 use core::cell::Cell;
-use core::hash::{BuildHasher, Hash, Hasher};
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::hash::BuildHasher;
 
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
 
-use super::keys::{Chance, Key, Purpose};
-
-/// The two ends of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct FourTuple {
-    /// Our end.
-    pub local: SocketAddr,
-    /// The peer's end.
-    pub remote: SocketAddr,
-}
-
-/// An IPv4 four-tuple in two words: addresses and ports.
-type V4 = (u64, u32);
-
-impl FourTuple {
-    /// The four-tuple of these ends, in the one form that compares equal however they were written:
-    /// no flow label, no scope, IPv4 as IPv4.
-    pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
-        FourTuple { local: canonical(local), remote: canonical(remote) }
-    }
-
-    /// The addresses and the ports of both ends, ours first, if they are IPv4.
-    #[inline]
-    fn v4(&self) -> Option<V4> {
-        let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (self.local, self.remote) else { return None };
-        let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
-        Some((addresses, self.ports()))
-    }
-
-    /// What is hashed of an IPv4 four-tuple, in one piece: that takes a third fewer instructions than word by word.
-    pub(super) fn v4_bytes(&self) -> Option<[u8; 12]> {
-        self.v4().map(bytes)
-    }
-
-    /// Both ports in a word, ours first.
-    fn ports(&self) -> u32 {
-        u32::from(self.local.port()) << 16 | u32::from(self.remote.port())
-    }
-
-    /// True if both ends are one.
-    pub(super) fn is_loop(&self) -> bool {
-        self.local.port() == self.remote.port() && self.local == self.remote
-    }
-
-    /// True if both ends are of one address family.
-    pub fn is_one_family(&self) -> bool {
-        self.local.is_ipv4() == self.remote.is_ipv4()
-    }
-}
-
-/// The words of an IPv4 four-tuple as they are hashed.
-fn bytes((addresses, ports): V4) -> [u8; 12] {
-    let mut bytes = [0; 12];
-    bytes[..8].copy_from_slice(&addresses.to_le_bytes());
-    bytes[8..].copy_from_slice(&ports.to_le_bytes());
-    bytes
-}
-
-/// In as few words as it takes.
-impl Hash for FourTuple {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        hash_addresses(self.local.ip(), self.remote.ip(), state);
-        state.write_u32(self.ports());
-    }
-}
-
-/// Hashes two addresses of one family; the ends of a connection have one.
-pub(crate) fn hash_addresses<H: Hasher>(local: IpAddr, remote: IpAddr, state: &mut H) {
-    match (local, remote) {
-        (IpAddr::V4(local), IpAddr::V4(remote)) => {
-            state.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-        }
-        (local, remote) => {
-            for ip in [local, remote] {
-                let bits = match ip {
-                    IpAddr::V4(ip) => u128::from(ip.to_bits()),
-                    IpAddr::V6(ip) => ip.to_bits(),
-                };
-                state.write_u64((bits >> 64) as u64);
-                state.write_u64(bits as u64);
-            }
-        }
-    }
-}
-
-/// The address without flow label and scope, IPv4-mapped addresses as IPv4.
-pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-/// True for an address that one host can have.
-pub(crate) fn is_unicast(ip: &IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
-        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
-    }
-}
+use crate::four_tuple::{FourTuple, KeyedHash, V4};
 
 /// What a four-tuple leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,74 +44,6 @@ impl Target {
             0 => Target::Connection(packed),
             HALF_OPEN => Target::HalfOpen(packed & !KIND),
             _ => Target::TimeWait(packed & !KIND),
-        }
-    }
-}
-
-/// SipHash-1-3 under a key of the stack.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyedHash(Key);
-
-impl KeyedHash {
-    /// The hash of the stack with this seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        KeyedHash(Chance::new(seed, Purpose::Demux).key())
-    }
-
-    /// The hash of an IPv4 four-tuple, at once.
-    fn of_v4(&self, v4: V4) -> u64 {
-        self.build_hasher().hash(&bytes(v4))
-    }
-}
-
-impl BuildHasher for KeyedHash {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
-}
-
-/// A four-tuple as tables keep it: in a quarter of the bytes if the addresses are IPv4.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum CompactTuple {
-    /// Addresses and ports, ours first.
-    V4([Ipv4Addr; 2], [u16; 2]),
-    /// Anything else.
-    Other(Box<FourTuple>),
-}
-
-impl CompactTuple {
-    /// True if it is this one.
-    pub(crate) fn is(&self, tuple: &FourTuple) -> bool {
-        match self {
-            CompactTuple::V4([local, remote], [local_port, remote_port]) => {
-                let is = |addr: &SocketAddr, ip: &Ipv4Addr, port: u16| matches!(addr, SocketAddr::V4(addr) if addr.ip() == ip && addr.port() == port);
-                is(&tuple.local, local, *local_port) && is(&tuple.remote, remote, *remote_port)
-            }
-            CompactTuple::Other(known) => **known == *tuple,
-        }
-    }
-}
-
-impl From<FourTuple> for CompactTuple {
-    fn from(tuple: FourTuple) -> Self {
-        match (tuple.local, tuple.remote) {
-            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
-                CompactTuple::V4([*local.ip(), *remote.ip()], [local.port(), remote.port()])
-            }
-            (SocketAddr::V4(_) | SocketAddr::V6(_), _) => CompactTuple::Other(Box::new(tuple)),
-        }
-    }
-}
-
-impl From<&CompactTuple> for FourTuple {
-    fn from(tuple: &CompactTuple) -> Self {
-        match tuple {
-            CompactTuple::V4([local, remote], [local_port, remote_port]) => {
-                FourTuple { local: (*local, *local_port).into(), remote: (*remote, *remote_port).into() }
-            }
-            CompactTuple::Other(tuple) => **tuple,
         }
     }
 }
@@ -339,30 +172,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_ends_are_equal_however_they_are_written() {
-        let plain =
-            FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 81)));
-        let mapped = FourTuple::new(
-            "[::ffff:10.0.0.1]:80".parse().expect("valid"),
-            "10.0.0.2:81".parse().expect("valid"),
-        );
-        assert_eq!(plain, mapped);
-        let labelled = SocketAddr::V6(core::net::SocketAddrV6::new(core::net::Ipv6Addr::LOCALHOST, 80, 7, 3));
-        assert_eq!(canonical(labelled), "[::1]:80".parse().expect("valid"));
-        assert!(plain.is_one_family());
-    }
-
-    #[test]
-    fn groups_and_nobody_are_not_unicast() {
-        for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
-            assert!(!is_unicast(&ip.parse().expect("valid")), "{ip}");
-        }
-        assert!(
-            is_unicast(&"10.0.0.1".parse().expect("valid")) && is_unicast(&"::1".parse().expect("valid"))
-        );
-    }
-
-    #[test]
     fn what_was_put_in_last_is_found_until_it_is_removed() {
         let tuple = |local: &str, remote: &str| {
             FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
@@ -380,8 +189,6 @@ mod tests {
         };
         let found = |demux: &Demux, tuple| demux.get(tuple, |target| owner(target) == tuple);
         for (place, tuple) in (0..).zip(&tuples) {
-            assert!(CompactTuple::from(*tuple).is(tuple));
-            assert_eq!(FourTuple::from(&CompactTuple::from(*tuple)), *tuple);
             demux.point(tuple, None, Target::Connection(place));
             demux.point(tuple, Some(Target::Connection(place)), Target::HalfOpen(place + 5));
             assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(place + 5)));
@@ -396,36 +203,5 @@ mod tests {
             assert!(found(&demux, tuple).is_none());
         }
         assert_eq!(demux.len(), 0);
-    }
-
-    #[test]
-    fn a_compact_tuple_is_no_other() {
-        let of = |local: &str, remote: &str| {
-            FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
-        };
-        let tuples = [
-            of("10.0.0.1:80", "10.0.0.2:81"),
-            of("10.0.0.1:80", "10.0.0.2:82"),
-            of("10.0.0.1:81", "10.0.0.2:81"),
-            of("10.0.0.3:80", "10.0.0.2:81"),
-            of("10.0.0.1:80", "10.0.0.3:81"),
-            of("[2001:db8::1]:80", "[2001:db8::2]:81"),
-            of("[2001:db8::1]:80", "[2001:db8::2]:82"),
-        ];
-        for (a, known) in tuples.iter().enumerate() {
-            for (b, tuple) in tuples.iter().enumerate() {
-                assert_eq!(CompactTuple::from(*known).is(tuple), a == b);
-            }
-        }
-    }
-
-    #[test]
-    fn the_hash_depends_on_the_seed() {
-        let tuple =
-            FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 81)));
-        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).hash_one(tuple));
-        let v4 = tuple.v4().expect("it is IPv4");
-        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).of_v4(v4));
-        assert_ne!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(2).hash_one(tuple));
     }
 }

@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::conn_id::ConnId;
 use super::demux::Target;
 use super::settle::with_env;
 use super::{Rx, Stack, Transmit};
+use crate::conn_id::ConnId;
 use crate::connection::MOST_PIECES;
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;

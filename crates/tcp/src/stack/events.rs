@@ -6,7 +6,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::conn_id::{ConnId, ListenerId};
+use crate::conn_id::{ConnId, ListenerId};
 use crate::event::Event;
 
 /// Kinds of events, one bit each.

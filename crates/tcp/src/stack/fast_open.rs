@@ -9,11 +9,9 @@ use core::cell::OnceCell;
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
 use super::Stack;
-use super::conn_id::{ConnId, ListenerId};
-use super::demux::{FourTuple, KeyedHash};
-use super::keys::{Chance, Purpose};
 use super::share::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
+use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, Serve};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
@@ -26,6 +24,8 @@ use crate::fast_open::{
     CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
     OffReason, SynAckClass,
 };
+use crate::four_tuple::{FourTuple, KeyedHash};
+use crate::keys::{Chance, Purpose};
 use crate::mechanism::memory::Turn;
 use crate::outcome::Arrived;
 use crate::time::Instant;

@@ -2,11 +2,11 @@
 //! told whether to offer it, a living one is heard.
 
 use super::Stack;
-use super::conn_id::ConnId;
-use super::demux::FourTuple;
 use super::path::ends;
 use super::share::Learnt;
+use crate::conn_id::ConnId;
 use crate::connection::Connection;
+use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Turn};
 use crate::time::Instant;
 

@@ -17,12 +17,13 @@ use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
 
 use super::Stack;
 use super::chunked::Places;
-use super::conn_id::{ConnId, ListenerId};
 use super::deadlines::Deadlines;
-use super::demux::{CompactTuple, FourTuple, Target};
+use super::demux::Target;
 use super::settle::{Phase, Slot};
+use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::fast_open::server::Verdict;
+use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
 use crate::path::PathFacts;
 use crate::time::{Duration, Instant};

@@ -7,8 +7,9 @@
 use brisk_wire::IcmpError;
 
 use super::Stack;
-use super::demux::{FourTuple, Target};
+use super::demux::Target;
 use super::stats::Refusal;
+use crate::four_tuple::FourTuple;
 use crate::time::Instant;
 
 impl Stack {

@@ -11,9 +11,9 @@ use core::hash::{Hash, Hasher};
 use brisk_wire::SeqNum;
 use siphasher::sip::SipHasher24;
 
-use super::demux::FourTuple;
-use super::keys::{Chance, Key, Purpose};
 use crate::connection::Secrets;
+use crate::four_tuple::FourTuple;
+use crate::keys::{Chance, Key, Purpose};
 use crate::time::Instant;
 
 /// Draws what a connection needs that nobody else can guess.

@@ -13,18 +13,18 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use brisk_wire::{Flags, Options, Segment, SeqNum};
 
-use super::conn_id::{ConnId, ListenerId};
-use super::demux::{self, FourTuple};
 use super::fast_open::FastOpenAt;
 use super::half_open::{Beginning, HalfOpen};
 use super::settle::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{ListenConfig, MechanismConfig, SynCookies, TcpConfig};
+use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, CookieParams, Place, Secrets};
 use crate::error::ListenError;
 use crate::event::Event;
 use crate::fast_open::server::{Ticket, Verdict};
+use crate::four_tuple::{self, FourTuple};
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
@@ -154,7 +154,7 @@ impl Stack {
         config: ListenConfig,
     ) -> Result<ListenerId, ListenError> {
         config.validate()?;
-        let mut addr = demux::canonical(local);
+        let mut addr = four_tuple::canonical(local);
         if !addr.ip().is_unspecified() && !self.is_local(&addr.ip()) {
             return Err(ListenError::NotLocal(addr.ip()));
         }

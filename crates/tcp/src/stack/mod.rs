@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `drive` | what the driver calls: packets in and out, events, timers |
 //! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody |
-//! | `demux` | four-tuples and the table of them |
+//! | `demux` | the table of four-tuples |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `settle` | what follows whenever a connection was touched |
@@ -26,7 +26,6 @@
 //! | `renew` | a stack made again in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
 //! | `chunked` | where half-open connections and TIME-WAITs are kept |
-//! | `conn_id`, `keys` | handles; secrets and chance |
 //! | `counted` | parts by themselves, for the bench that counts instructions |
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -57,7 +56,6 @@ mod answers;
 mod arrive;
 mod challenge;
 mod chunked;
-mod conn_id;
 #[doc(hidden)]
 pub mod counted;
 mod deadlines;
@@ -69,7 +67,6 @@ mod gentle;
 mod half_open;
 mod icmp;
 mod isn;
-mod keys;
 mod listener;
 mod open;
 mod parking;
@@ -87,23 +84,23 @@ mod syn_cookie;
 mod time_wait;
 mod write;
 
-pub use conn_id::{ConnId, ListenerId};
-pub use demux::FourTuple;
+pub use crate::conn_id::{ConnId, ListenerId};
+pub use crate::four_tuple::FourTuple;
 pub use share::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
+use crate::conn_id::Slots;
+use crate::four_tuple::KeyedHash;
+use crate::keys::Purpose;
 use allowance::Allowances;
 use answers::Answers;
 use challenge::AnswerLimit;
-use conn_id::Slots;
 use deadlines::Deadlines;
 use demux::Demux;
-pub(crate) use demux::{KeyedHash, hash_addresses};
 use events::EventQueue;
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;
 use isn::SecretSource;
-use keys::Purpose;
 use listener::Listener;
 use parking::Idle;
 use ports::Ports;

@@ -7,12 +7,13 @@ use brisk_wire::SeqNum;
 
 use super::Stack;
 use super::arrive::Owners;
-use super::conn_id::ConnId;
-use super::demux::{self, FourTuple, Target};
+use super::demux::Target;
 use super::settle::Phase;
 use crate::config::{ConnectConfig, TcpConfig};
+use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::error::ConnectError;
+use crate::four_tuple::{self, FourTuple};
 use crate::time::Instant;
 
 /// Ports that are asked for a free one before one with a TIME-WAIT is taken too. When a range is full of TIME-WAITs, as
@@ -38,8 +39,8 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> Result<(ConnId, usize), ConnectError> {
-        let remote = demux::canonical(remote);
-        if remote.port() == 0 || !demux::is_unicast(&remote.ip()) {
+        let remote = four_tuple::canonical(remote);
+        if remote.port() == 0 || !four_tuple::is_unicast(&remote.ip()) {
             return Err(ConnectError::BadDestination(remote));
         }
         config.validate()?;
@@ -86,7 +87,7 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
-        let wanted = config.local.map(demux::canonical);
+        let wanted = config.local.map(four_tuple::canonical);
         let ip = self.choose_address(wanted.map(|addr| addr.ip()), remote)?;
         if let Some(port) = wanted.map(|addr| addr.port()).filter(|&port| port != 0) {
             let tuple = FourTuple::new(SocketAddr::new(ip, port), remote);

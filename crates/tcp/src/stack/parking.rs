@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use core::ops::Deref;
 
 use super::Stack;
-use super::conn_id::ConnId;
+use crate::conn_id::ConnId;
 use crate::connection::{Connection, Parked};
 use crate::time::{Duration, Instant};
 

@@ -4,8 +4,8 @@
 use core::net::IpAddr;
 
 use super::Stack;
-use super::conn_id::ConnId;
 use super::share::Learnt;
+use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
 use crate::path::{Ends, PathFacts};

@@ -10,7 +10,7 @@ use core::ops::RangeInclusive;
 
 use siphasher::sip::SipHasher24;
 
-use super::keys::{Chance, Key, Purpose};
+use crate::keys::{Chance, Key, Purpose};
 
 /// Counters: RFC 6056 recommends at least ten; more keep destinations apart better.
 const COUNTERS: usize = 256;

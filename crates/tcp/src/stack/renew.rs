@@ -6,14 +6,14 @@
 use alloc::collections::VecDeque;
 
 use super::challenge::AnswerLimit;
-use super::demux::KeyedHash;
 use super::isn::SecretSource;
-use super::keys::Purpose;
 use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
 use super::{Allowances, Answers, Share, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::error::ConfigError;
+use crate::four_tuple::KeyedHash;
+use crate::keys::Purpose;
 use crate::mechanism::corrective::history::FecMemory;
 use crate::time::Instant;
 

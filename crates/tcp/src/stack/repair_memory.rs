@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::Stack;
-use super::conn_id::ConnId;
+use crate::conn_id::ConnId;
 use crate::mechanism::corrective::history::Pressure;
 use crate::time::{Duration, Instant};
 

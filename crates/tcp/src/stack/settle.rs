@@ -11,17 +11,18 @@ use alloc::collections::VecDeque;
 
 use super::Stack;
 use super::challenge::AnswerLimit;
-use super::conn_id::{ConnId, ListenerId};
-use super::demux::{self, CompactTuple, FourTuple, Target};
+use super::demux::{self, Target};
 use super::half_open::HalfOpen;
 use super::parking::Seat;
 use super::spares::Spares;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
+use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Events};
 use crate::event::{Event, Probe};
 use crate::fast_open::client::Asker;
 use crate::fast_open::server::Ticket;
+use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::time::Instant;
 
 /// Room that lists of connections keep when they are empty; more is given back.

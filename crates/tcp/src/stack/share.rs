@@ -9,11 +9,11 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use super::demux::FourTuple;
 use super::{ListenerId, Stack};
 use crate::fast_open::KeySource;
 use crate::fast_open::client::{Asker, Report};
 use crate::fast_open::replay::ReplayMemory;
+use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, PathReport};
 use crate::time::Instant;

@@ -27,9 +27,9 @@ use core::hash::{Hash, Hasher};
 use brisk_wire::SeqNum;
 use siphasher::sip::SipHasher24;
 
-use super::demux::FourTuple;
-use super::keys::{Chance, Key, Purpose};
 use crate::connection::CookieParams;
+use crate::four_tuple::FourTuple;
+use crate::keys::{Chance, Key, Purpose};
 use crate::time::{Duration, Instant};
 
 /// How long an epoch lasts.

@@ -7,8 +7,8 @@
 use brisk_wire::{Flags, SeqNum};
 
 use super::chunked::Places;
-use super::demux::{CompactTuple, FourTuple};
 use crate::connection::{TimeWaitState, is_marked};
+use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
 

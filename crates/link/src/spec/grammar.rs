@@ -1,11 +1,10 @@
 //! Reads the values of the link grammar: one function per kind of value.
 
-use crate::delay::Reorder;
 use crate::error::{SpecError, suggest};
 use crate::loss::LossSpec;
 use crate::queue::Depth;
 use crate::rate::RateSpec;
-use crate::spec::Mtu;
+use crate::spec::{Mtu, Reorder};
 use crate::units::{Ratio, parse_duration, parse_rate, parse_ratio, parse_size};
 use alloc::format;
 use alloc::string::String;
