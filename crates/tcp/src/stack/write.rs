@@ -71,7 +71,13 @@ impl Stack {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);
         }
-        let written = write(connection, &mut self.spares, len.min(left));
+        // Without memory the connection takes nothing here: its buffer is full, or it is closed. It reports which only if it is
+        // offered something.
+        let written = write(connection, &mut self.spares, len.min(left.max(1)));
+        if written == Ok(left) && left < len {
+            // The memory ended before the data did.
+            self.wait_for_memory(id);
+        }
         self.settle(id, now);
         written
     }

@@ -8,6 +8,7 @@ mod handshake;
 mod harness;
 mod hostile;
 mod limits;
+mod memory;
 mod mtu;
 mod parking;
 mod path;
