@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_runtime::attach::{AttachConfig, Attached, Frames};
+use brisk_runtime::stream::StreamHandle;
 use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -201,13 +202,14 @@ impl Server {
         }
         drop(listener);
         let all = async { while connections.join_next().await.is_some() {} };
-        // Those that are still open are cut off: dropping the set ends them.
+        // Those that are still open are cut off: dropping the set resets them.
         let _ = tokio::time::timeout(self.drain_timeout, all).await;
     }
 
     /// One connection: requests until either side has enough.
     async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
         stream.set_nodelay(true);
+        let unfinished = Unfinished(Some(stream.handle()));
         let service = service_fn(|request: Request<Incoming>| async move {
             let response = self.files.answer(&request).await;
             let fields = [
@@ -233,12 +235,85 @@ impl Server {
                 connection.await
             }
         };
-        if let Err(error) = ended
-            && !error.is_incomplete_message()
-        {
+        let Err(error) = ended else { return unfinished.finish() };
+        // The client ended in the middle of a request, or was silent for long: all that was asked is answered.
+        if error.is_incomplete_message() || error.is_timeout() {
+            unfinished.finish();
+        }
+        if !error.is_incomplete_message() {
             let fields =
                 [("peer", Value::Text(peer.to_string())), ("reason", Value::Text(error.to_string()))];
             self.log.line(Level::Warning, "connection", &fields);
         }
+    }
+}
+
+/// A connection on which an answer may be under way. Dropping it resets the connection, so that no client takes a part of a file
+/// for the whole.
+struct Unfinished(Option<StreamHandle>);
+
+impl Unfinished {
+    /// No answer is under way.
+    fn finish(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brisk_link::LinkSpec;
+    use brisk_runtime::memory;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A server of synthetic files, a connection to it that has asked for one of them, and what serves that.
+    async fn asked() -> (Endpoint, TcpStream, tokio::task::JoinHandle<()>) {
+        let link = LinkSpec::parse("--rtt 2ms").expect("a link");
+        let (near, far) = memory::network(&link, 1).expect("two endpoints");
+        let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().expect("an address")).expect("free");
+        let (client, accepted) = tokio::join!(near.connect(listener.local_addr()), listener.accept());
+        let (mut client, (stream, peer)) = (client.expect("connects"), accepted.expect("accepts"));
+        let server = Server {
+            files: Files::open(&std::env::temp_dir(), true).expect("a directory"),
+            attached: Attached::Udp { local: peer },
+            slots: Arc::new(Semaphore::new(1)),
+            log: Log::silent(),
+            stop: Stop::on_signals().unwrap_or_else(|failure| panic!("{}", failure.message)),
+            drain_timeout: Duration::ZERO,
+        };
+        let serving = tokio::spawn(async move {
+            let _far = far;
+            server.converse(stream, peer).await;
+        });
+        let request = b"GET /5000000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        client.write_all(request).await.expect("room");
+        (near, client, serving)
+    }
+
+    #[tokio::test]
+    async fn cut_answer_ends_in_a_reset() {
+        let (_near, mut client, serving) = asked().await;
+        let mut part = vec![0; 100_000];
+        client.read_exact(&mut part).await.expect("the beginning");
+        serving.abort();
+        let error = client.read_to_end(&mut part).await.expect_err("the answer is cut");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn whole_answer_ends_in_order() {
+        let (_near, mut client, _serving) = asked().await;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.expect("an end in order");
+        assert!(answer.len() > 5_000_000, "{}", answer.len());
     }
 }

@@ -154,14 +154,32 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) unprepared: bool,
 }
 
+/// The two connections of a client. Unless both have come to their end, dropping them resets them, also when the task that
+/// carries them is cancelled or panics: an end in order would tell the other side that it has everything.
+struct Ends {
+    kernel: TcpStream,
+    hop: HopStream,
+    have_ended: bool,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if !self.have_ended {
+            self.hop.line().reset();
+            reset(&self.kernel);
+        }
+    }
+}
+
 /// Copies both ways, and closes both connections as they ended. What was copied is added to the record.
 pub(crate) async fn carry(
-    mut kernel: TcpStream,
-    mut hop: HopStream,
+    kernel: TcpStream,
+    hop: HopStream,
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
     let Carry { first, lost, heard, timeouts, signal, unprepared } = with;
+    let mut ends = Ends { kernel, hop, have_ended: false };
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
@@ -171,7 +189,7 @@ pub(crate) async fn carry(
         doings.activity.moved();
     }
     let relayed = {
-        let ends = async {
+        let order = async {
             tokio::select! {
                 why = lost => {
                     told = Some(why);
@@ -181,7 +199,7 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(kernel.split(), first, hop.split(), ends, &doings).await
+        relay(ends.kernel.split(), first, ends.hop.split(), order, &doings).await
     };
     let spoke = doings.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
@@ -191,19 +209,19 @@ pub(crate) async fn carry(
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
-    access.hop = hop.line().stats();
+    access.hop = ends.hop.line().stats();
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
-    let end = match relayed.stopped {
-        Stopped::Ended => return End::Closed,
+    match relayed.stopped {
+        Stopped::Ended => {
+            ends.have_ended = true;
+            End::Closed
+        }
         Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
         Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
         Stopped::Lost => End::HopFailed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
         Stopped::TimedOut(timeout) => End::TimedOut(timeout),
-    };
-    hop.line().reset();
-    reset(&kernel);
-    end
+    }
 }
 
 /// Dropping the socket will reset the connection.
@@ -515,6 +533,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::hop::line::Line;
 
     /// Half of a stream in memory, which fails if the test says so.
     struct Half(ReadHalf<DuplexStream>, Arc<Notify>);
@@ -616,6 +635,35 @@ mod tests {
         origin.read_to_end(&mut heard).await.unwrap();
         assert_eq!(heard, b"thanks");
         assert!(matches!(relaying.await.unwrap().stopped, Stopped::Ended));
+    }
+
+    #[tokio::test]
+    async fn both_sides_are_reset_if_what_carries_them_is_dropped() {
+        let ((kernel, mut client), (hop, mut origin)) = (sockets().await, sockets().await);
+        let carrying = tokio::spawn(async move {
+            let (_cut, mut signal) = watch::channel(Phase::Serving);
+            let with = Carry {
+                first: Vec::new(),
+                lost: std::future::pending(),
+                heard: &|_| (),
+                timeouts: &Timeouts::default(),
+                signal: &mut signal,
+                unprepared: false,
+            };
+            let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
+            let hop = HopStream::straight(Line::Kernel(hop), Vec::new());
+            carry(kernel, hop, with, &mut access).await
+        });
+        let mut heard = [0; 9];
+        client.write_all(b"the first").await.unwrap();
+        origin.read_exact(&mut heard).await.unwrap();
+        origin.write_all(b"of a part").await.unwrap();
+        client.read_exact(&mut heard).await.unwrap();
+        carrying.abort();
+        for mut end in [client, origin] {
+            let error = end.read(&mut heard).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
     }
 
     #[tokio::test]

@@ -376,3 +376,35 @@ async fn many_threads_share_one_stack() {
         client.unwrap();
     }
 }
+
+/// Writers of 600 kB each to readers that begin late, whose endpoint has room for a few of them.
+async fn all_is_written_with_memory_of(max_buffer_bytes: usize, writers: usize) {
+    let (a, b) = memory::builders(&link("--rtt 20ms --loss 1%"), SEED);
+    let (a, b) = (a.max_buffer_bytes(max_buffer_bytes).build().unwrap(), b.build().unwrap());
+    let data = Bytes::from(pattern(600_000, 9));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..writers {
+        let (mut client, server) = pair(&a, &b).await;
+        let (sent, expected) = (data.clone(), data.clone());
+        tasks.spawn(async move {
+            match n % 2 {
+                0 => client.write_all(&sent).await.unwrap(),
+                _ => client.write_all_bytes(sent).await.unwrap(),
+            }
+        });
+        tasks.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(read_in_bytes(server).await == expected, "writer {n}, {max_buffer_bytes} bytes");
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_wait_for_memory_and_lose_nothing() {
+    for (max_buffer_bytes, writers) in [(64 << 10, 3), (512 << 10, 8), (2 << 20, 24)] {
+        all_is_written_with_memory_of(max_buffer_bytes, writers).await;
+    }
+}
