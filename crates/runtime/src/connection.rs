@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
 use brisk_tcp::connection::ConnStats;
@@ -86,6 +86,8 @@ pub(crate) struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     reset_on_drop: AtomicBool,
+    /// The SYN waits for the first write, and nobody has waited for the connection yet.
+    is_deferred: AtomicBool,
 }
 
 impl Connection {
@@ -102,8 +104,36 @@ impl Connection {
             inner.hear(now);
             let (id, taken) =
                 inner.stack.connect_with_data(remote, data, config, now).map_err(error::connect)?;
-            Ok((Connection::register(shared, inner, id, remote), taken))
+            let connection = Connection::register(shared, inner, id, remote);
+            let defers = config.fast_open.is_some_and(|fast_open| fast_open.defer) && taken == 0;
+            connection.is_deferred.store(defers, Ordering::Relaxed);
+            Ok((connection, taken))
         })
+    }
+
+    /// True if the SYN waits for the first write because it can carry that. One that could not leaves now.
+    pub(crate) fn waits_for_first_write(&self) -> bool {
+        if !self.is_deferred.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            if inner.stack.conn_info(self.id).is_some_and(|info| info.syn_room.is_some()) {
+                return true;
+            }
+            self.is_deferred.store(false, Ordering::Relaxed);
+            inner.stack.send_deferred_syn(self.id, now);
+            false
+        })
+    }
+
+    /// Somebody waits for what cannot come before the SYN has left: it leaves soon, also without a write.
+    fn wait_begins(&self, inner: &mut Inner) -> Option<Waker> {
+        if !self.is_deferred.load(Ordering::Relaxed) || !self.is_deferred.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        inner.open_soon(self.id, self.shared.clock.now());
+        inner.rouse_driver()
     }
 
     /// Takes charge of a connection that the stack has made. The lock is held by the caller.
@@ -117,7 +147,14 @@ impl Connection {
         inner.add_handle();
         let unknown = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
         let local = inner.stack.local_addr(id).unwrap_or(unknown);
-        Connection { shared: shared.clone(), id, local, remote, reset_on_drop: AtomicBool::new(false) }
+        Connection {
+            shared: shared.clone(),
+            id,
+            local,
+            remote,
+            reset_on_drop: AtomicBool::new(false),
+            is_deferred: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -169,6 +206,9 @@ impl Connection {
         }
         waiting.writers.add(waiter, cx);
         inner.check_driver()?;
+        let driver = self.wait_begins(&mut inner);
+        drop(inner);
+        driver.into_iter().for_each(Waker::wake);
         Poll::Pending
     }
 
@@ -263,6 +303,9 @@ impl Connection {
             Err(None) => {
                 inner.check_driver()?;
                 inner.waiting(self.id).readers.add(waiter, cx);
+                let driver = self.wait_begins(&mut inner);
+                drop(inner);
+                driver.into_iter().for_each(Waker::wake);
                 Poll::Pending
             }
         }

@@ -54,6 +54,8 @@ pub(crate) struct Driver {
     timer: Timer,
     /// When the stack has a timer that is due, as it said at the end of the last round.
     due: Option<Instant>,
+    /// When the next SYN leaves that has waited for a write in vain.
+    deferred: Option<Instant>,
     outgoing: Outgoing,
     readers: Readers,
     woken: Vec<Waker>,
@@ -267,6 +269,7 @@ impl Driver {
             shared,
             device,
             due: None,
+            deferred: None,
             outgoing: Outgoing { gathers, ..Outgoing::default() },
             readers: Readers::default(),
             woken: Vec::new(),
@@ -344,6 +347,7 @@ impl Driver {
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
+        self.deferred = inner.send_deferred(now);
         inner.take_events(&mut self.woken);
         if self.woken.len() > known {
             self.readers.begin(now);
@@ -389,7 +393,7 @@ impl Driver {
     /// When to wake though nothing happens.
     fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let due = self.due.map(|due| due.max(now + GRANULARITY));
-        due.into_iter().chain(self.readers.turn).chain(self.counting.due()).min()
+        due.into_iter().chain(self.deferred).chain(self.readers.turn).chain(self.counting.due()).min()
     }
 
     /// Sends what is outgoing; true if the device takes no more for now (and will wake us).

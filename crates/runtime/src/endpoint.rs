@@ -57,13 +57,17 @@ impl Endpoint {
         self.connect_with(remote, &config).await
     }
 
-    /// As [`connect`](Endpoint::connect), with settings of its own.
+    /// As [`connect`](Endpoint::connect), with settings of its own. Where the SYN waits for the first write
+    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and can carry it, because there is a cookie of the
+    /// server, the stream is there at once, as with Linux's `TCP_FASTOPEN_CONNECT`; errors of the handshake come with reading and writing.
     ///
     /// # Errors
     /// As [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
     pub async fn connect_with(&self, remote: SocketAddr, config: &ConnectConfig) -> io::Result<TcpStream> {
         let (stream, _) = self.open(remote, &[], config)?;
-        stream.connected().await?;
+        if !stream.waits_for_first_write() {
+            stream.connected().await?;
+        }
         Ok(stream)
     }
 

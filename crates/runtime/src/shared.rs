@@ -4,7 +4,7 @@
 //! the device and the timer. Tasks are woken after the lock is let go. What is kept per connection is bounded by the
 //! stack's `max_connections`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use brisk_packet_io::Counters;
 use brisk_tcp::error::CloseReason;
-use brisk_tcp::time::Instant;
+use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 
 use crate::clock::Clock;
@@ -43,7 +43,14 @@ pub(crate) struct Inner {
     ended: Option<Ended>,
     /// With the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
+    /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves without one; the first
+    /// that is due is in front.
+    deferred: VecDeque<(ConnId, Instant)>,
 }
+
+/// How long a SYN still waits for the first write once somebody waits for the connection: an HTTP client reads before it writes,
+/// and both in the same turn of its task.
+const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// Who waits for a connection, and what its events have told.
 #[derive(Default)]
@@ -78,6 +85,7 @@ impl Shared {
             handles: 0,
             ended: None,
             exchange,
+            deferred: VecDeque::new(),
         };
         Shared { clock, inner: Mutex::new(inner), siblings: OnceLock::new() }
     }
@@ -175,6 +183,19 @@ impl Inner {
             waiting.readers.remove(waiter);
             waiting.writers.remove(waiter);
         });
+    }
+
+    /// A SYN that waits for the first write leaves soon without one.
+    pub(crate) fn open_soon(&mut self, id: ConnId, now: Instant) {
+        self.deferred.push_back((id, now + FIRST_WRITE));
+    }
+
+    /// Lets those go that have waited long enough. Returns when the next one has.
+    pub(crate) fn send_deferred(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((id, _)) = self.deferred.pop_front_if(|(_, at)| *at <= now) {
+            self.stack.send_deferred_syn(id, now);
+        }
+        self.deferred.front().map(|(_, at)| *at)
     }
 
     pub(crate) fn acceptors(&mut self, id: ListenerId) -> &mut Wakers {

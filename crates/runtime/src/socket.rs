@@ -100,7 +100,8 @@ impl TcpSocket {
         self.tcp.receive_buffer.max = bytes;
     }
 
-    /// Opens a connection to `remote` and waits for the handshake.
+    /// Opens a connection to `remote` and waits for the handshake, unless the SYN waits for the first write
+    /// ([`Endpoint::connect_with`]).
     ///
     /// # Errors
     /// As [`Endpoint::connect`].

@@ -148,6 +148,10 @@ impl TcpStream {
         self.connection.stats()
     }
 
+    pub(crate) fn waits_for_first_write(&self) -> bool {
+        self.connection.waits_for_first_write()
+    }
+
     /// How long after the SYN a second connection should follow, if this one asks over Fast Open.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()

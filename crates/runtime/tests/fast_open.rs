@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 const RTT: Duration = Duration::from_millis(100);
+const SERVER: &str = "10.0.0.2:80";
 
 fn network(link: &str) -> (Endpoint, Endpoint) {
     let link = LinkSpec::parse(link).unwrap_or_else(|error| panic!("{error}"));
@@ -18,7 +19,7 @@ fn network(link: &str) -> (Endpoint, Endpoint) {
 /// Answers every request of 100 bytes with 5000.
 fn serve(endpoint: &Endpoint) -> TcpListener {
     let mut socket = TcpSocket::new(endpoint);
-    socket.bind("10.0.0.2:80".parse().unwrap());
+    socket.bind(SERVER.parse().unwrap());
     socket.fast_open(256);
     socket.listen(16).unwrap()
 }
@@ -40,7 +41,7 @@ fn open(endpoint: &Endpoint, connect: FastOpenConnect, data: &[u8]) -> TcpStream
     let mut socket = TcpSocket::new(endpoint);
     socket.set_nodelay(true);
     socket.set_fast_open_connect(Some(connect));
-    let (stream, taken) = socket.connect_with_data("10.0.0.2:80".parse().unwrap(), data).unwrap();
+    let (stream, taken) = socket.connect_with_data(SERVER.parse().unwrap(), data).unwrap();
     assert_eq!(taken, data.len());
     stream
 }
@@ -153,4 +154,64 @@ async fn the_cache_goes_from_one_process_to_the_next_and_can_be_flushed() {
         () = client => {}
     }
     assert_eq!(listener.fast_open_pending(), 0);
+}
+
+/// A stream as `connect` with a SYN that waits for the first write returns it, and how long that took.
+async fn connect_deferred(endpoint: &Endpoint) -> (TcpStream, Duration) {
+    let mut socket = TcpSocket::new(endpoint);
+    socket.set_fast_open_connect(Some(FastOpenConnect { defer: true, ..FastOpenConnect::default() }));
+    let started = Instant::now();
+    (socket.connect(SERVER.parse().unwrap()).await.unwrap(), started.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferred_connect_returns_at_once_if_the_syn_can_carry_data() {
+    let (a, b) = network("--rtt 100ms");
+    let listener = serve(&b);
+    let client = async {
+        let (mut stream, took) = connect_deferred(&a).await;
+        assert!((RTT..2 * RTT).contains(&took), "without a cookie there is nothing to wait for: {took:?}");
+        stream.write_all(&[1; 100]).await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+
+        let (mut stream, took) = connect_deferred(&a).await;
+        assert!(took < Duration::from_millis(1), "{took:?}");
+        let started = Instant::now();
+        // Reads before it writes, as an HTTP client does.
+        let (mut read, mut write) = stream.split();
+        let mut response = Vec::new();
+        let (read, written) = tokio::join!(read.read_to_end(&mut response), write.write_all(&[1; 100]));
+        read.unwrap();
+        written.unwrap();
+        assert!(started.elapsed() < RTT * 11 / 10, "{:?}", started.elapsed());
+        assert_eq!(stream.stats().unwrap().fast_open, FastOpenOutcome::Used);
+    };
+    tokio::select! {
+        () = answer(&listener) => unreachable!("it answers for ever"),
+        () = client => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferred_syn_leaves_without_data_if_the_program_waits_first() {
+    let (a, b) = network("--rtt 100ms");
+    let listener = serve(&b);
+    let client = async {
+        exchange(&a).await;
+        let (stream, _) = connect_deferred(&a).await;
+        let started = Instant::now();
+        stream.connected().await.unwrap();
+        assert!(started.elapsed() < RTT * 12 / 10, "{:?}", started.elapsed());
+
+        let (stream, _) = connect_deferred(&a).await;
+        let started = Instant::now();
+        let read = tokio::time::timeout(RTT * 3, stream.read_bytes(1)).await;
+        assert!(read.is_err(), "the server waits for a request");
+        stream.connected().await.unwrap();
+        assert!(started.elapsed() < RTT * 31 / 10, "{:?}", started.elapsed());
+    };
+    tokio::select! {
+        () = answer(&listener) => unreachable!("it answers for ever"),
+        () = client => {}
+    }
 }

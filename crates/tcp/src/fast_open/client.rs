@@ -139,7 +139,8 @@ pub struct FastOpenConnect {
     /// before the SYN-ACK take them for repetitions. Only with a server of this stack that takes them
     /// ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
     pub syn_parts: u8,
-    /// The SYN leaves with the first write instead of at once. Default `false`.
+    /// The SYN leaves with the first write instead of at once, or with
+    /// [`Stack::send_deferred_syn`](crate::Stack::send_deferred_syn); no timer runs until then. Default `false`.
     pub defer: bool,
 }
 
