@@ -55,6 +55,9 @@ pub trait Device: Send {
     /// As [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets, in their order as long as none
     /// of them meets a full queue. What was taken, or refused by the path, says so ([`Gathered::taken`]) and is not sent if it said
     /// so before; for the rest it is as if `send` had answered `WouldBlock`.
+    ///
+    /// The payload lies in the stack, which the driver locks for this call alone: here, a device must not use the endpoint that it
+    /// serves. Only devices that [gather](Capabilities::gather) are called.
     fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         send_each(self, packets)
     }

@@ -102,6 +102,7 @@ impl Connection {
         shared.act(|inner| {
             inner.check_driver()?;
             inner.hear(now);
+            inner.loops |= inner.stack.config().addresses.contains(&remote.ip().to_canonical());
             let (id, taken) =
                 inner.stack.connect_with_data(remote, data, config, now).map_err(error::connect)?;
             let connection = Connection::register(shared, inner, id, remote);

@@ -2,13 +2,14 @@
 //!
 //! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, events to those who wait, packets
 //! out; then sleep until the device is readable, a handle did something, or the next timer. Who has been told something has a
-//! turn before what can wait is sent: see [`READERS_TURN`]. System calls that send run outside the lock, but for super-packets
-//! that the device takes from where their payload lies. If the device says `WouldBlock` the packets wait here and the stack is
+//! turn before what can wait is sent: see [`READERS_TURN`]. The device is called outside the lock, but for super-packets that it
+//! takes from where their payload lies. Packets to an address of the stack itself do not reach it: they arrive in the next round. If the device says `WouldBlock` the packets wait here and the stack is
 //! not asked for more: what applications write then fills the send buffers, and the back-pressure reaches them.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -24,7 +25,7 @@ use crate::clock::GRANULARITY;
 use crate::shared::{Ended, Shared};
 use crate::timer::Timer;
 
-/// Packets taken from the device in one round, and so under one hold of the lock.
+/// Packets taken from the device in one round.
 const RECEIVE_BUDGET: usize = 64;
 /// Packets asked of the device at a time.
 const RECEIVE_STEP: usize = 4;
@@ -101,12 +102,31 @@ struct Outgoing {
     bytes: usize,
     /// The device takes the payload of super-packets from where it lies.
     gathers: bool,
+    /// The addresses of the stack, once it has connected to one of them.
+    own: Vec<IpAddr>,
+    /// Packets to one of these, which arrive in the next round.
+    looped: VecDeque<(Vec<u8>, TxMeta)>,
 }
 
 impl Outgoing {
     fn is_full(&self) -> bool {
         let most_bytes = if self.gathers { GATHERED_BYTES } else { ROUND_BYTES };
-        self.packets.len() + self.polled.len() >= SEND_BATCH || self.bytes >= most_bytes
+        let waiting = self.packets.len() + self.polled.len() + self.looped.len();
+        waiting >= SEND_BATCH || self.bytes >= most_bytes
+    }
+
+    /// True if a packet is for the stack that sends it.
+    fn is_to_self(&self, packet: &[u8]) -> bool {
+        !self.own.is_empty() && destination(packet).is_some_and(|address| self.own.contains(&address))
+    }
+
+    /// Hands the stack what it has sent to itself.
+    fn deliver_looped(&mut self, stack: &mut Stack, now: Instant) {
+        while let Some((packet, tx)) = self.looped.pop_front() {
+            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: tx.segment_size };
+            stack.on_packet(&packet, rx, now);
+            self.spare.push(packet);
+        }
     }
 
     /// Takes from the stack what it has to send, as far as there is room.
@@ -134,7 +154,8 @@ impl Outgoing {
                 return;
             };
             self.bytes += buffer.len();
-            self.packets.push_back((buffer, tx(&transmit)));
+            let to = if self.is_to_self(&buffer) { &mut self.looped } else { &mut self.packets };
+            to.push_back((buffer, tx(&transmit)));
         }
     }
 
@@ -148,6 +169,11 @@ impl Outgoing {
                 break;
             };
             self.bytes += transmit.len;
+            if self.is_to_self(&buffer) {
+                stack.payload(&transmit).iter().for_each(|piece| buffer.extend_from_slice(piece));
+                self.looped.push_back((buffer, tx(&transmit)));
+                continue;
+            }
             self.polled.push((buffer, transmit));
         }
         let is_apart = |(buffer, transmit): &(Vec<u8>, Transmit)| transmit.len > buffer.len();
@@ -307,7 +333,7 @@ impl Driver {
                 break;
             }
             let arrived = round.was_read && self.is_readable(cx)?;
-            if (arrived || round.more) && !blocked {
+            if (arrived || round.more) && !blocked || !self.outgoing.looped.is_empty() {
                 continue;
             }
             if !self.timer.has_fired(round.next_timeout, round.now, cx) {
@@ -328,7 +354,7 @@ impl Driver {
         }
     }
 
-    /// One hold of the lock: packets in, timers, packets out (into `outgoing`), events.
+    /// One turn: packets in, timers, packets out (into `outgoing`), events.
     fn round(&mut self, cx: &mut Context<'_>) -> io::Result<Round> {
         let readable = self.is_readable(cx)?;
         let mut inner = self.shared.lock();
@@ -341,8 +367,14 @@ impl Driver {
         let known = self.woken.len();
         inner.driver_runs(cx.waker(), now);
         self.outgoing.bytes = 0;
-        let received = if readable { receive(&mut *self.device, &mut inner.stack, now)? } else { 0 };
+        let mut received = 0;
+        if readable {
+            drop(inner);
+            received = receive(&mut *self.device, &self.shared, now)?;
+            inner = self.shared.lock();
+        }
         self.readers.untouched += received;
+        self.outgoing.deliver_looped(&mut inner.stack, now);
         // What has become due earlier since is seen at the end of this round.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
@@ -352,6 +384,9 @@ impl Driver {
         if self.woken.len() > known {
             self.readers.begin(now);
         }
+        if inner.loops && self.outgoing.own.is_empty() {
+            self.outgoing.own.clone_from(&inner.stack.config().addresses);
+        }
         if self.readers.all_wait {
             self.outgoing.fill_hurried(&mut inner.stack, now);
         } else {
@@ -359,11 +394,6 @@ impl Driver {
             self.outgoing.fill(&mut inner.stack, &mut *self.device, now)?;
         }
         inner.take_events(&mut self.woken);
-        // What was received may have been handed over to another queue.
-        let moved = readable || self.outgoing.bytes > 0;
-        if let Some(counters) = self.counting.look(&*self.device, moved, now) {
-            inner.device = counters;
-        }
         let idle = inner.is_idle();
         if idle {
             inner.idle().take_into(&mut self.woken);
@@ -377,17 +407,23 @@ impl Driver {
             self.due = inner.stack.next_timeout();
             self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }
-        let round = Round {
+        let is_needed = !idle || inner.has_handles();
+        drop(inner);
+        self.woken.drain(..).for_each(Waker::wake);
+        // What was received may have been handed over to another queue.
+        let moved = readable || self.outgoing.bytes > 0;
+        if let Some(counters) = self.counting.look(&*self.device, moved, now) {
+            self.shared.lock().device = counters;
+        }
+        let is_empty = !stack_has_more && self.outgoing.looped.is_empty();
+        Ok(Round {
             was_read: readable,
             more: stack_has_more,
             much: received > 0 && self.readers.untouched >= ROUND_BYTES,
             next_timeout: self.next_timeout(now),
             now,
-            done: idle && !inner.has_handles() && !stack_has_more && self.readers.turn.is_none(),
-        };
-        drop(inner);
-        self.woken.drain(..).for_each(Waker::wake);
-        Ok(round)
+            done: !is_needed && is_empty && self.readers.turn.is_none(),
+        })
     }
 
     /// When to wake though nothing happens.
@@ -431,18 +467,34 @@ impl Future for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.end(if std::thread::panicking() { Ended::Defect } else { Ended::Runtime });
+        self.shared.end(match std::thread::panicking() {
+            false => Ended::Runtime,
+            // The stack is only ever touched under the lock, and the device mostly outside.
+            true if self.shared.is_poisoned() => Ended::Defect,
+            true => Ended::DevicePanicked,
+        });
     }
 }
 
-/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were.
-fn receive(device: &mut dyn Device, stack: &mut Stack, now: Instant) -> io::Result<usize> {
+/// The address that an IP packet is for.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => packet.get(16..20)?.try_into().ok().map(|v4: [u8; 4]| v4.into()),
+        6 => packet.get(24..40)?.try_into().ok().map(|v6: [u8; 16]| v6.into()),
+        _ => None,
+    }
+}
+
+/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were. The lock is held for each
+/// packet by itself, so that a device may use its own endpoint.
+fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
-        let count = device.receive_shared(RECEIVE_STEP, &mut |packet, shared, meta| {
+        let count = device.receive_shared(RECEIVE_STEP, &mut |packet, buffer, meta| {
             bytes += packet.len();
-            match shared {
-                Some(shared) => stack.on_packet_shared(shared, rx(meta), now),
+            let stack = &mut shared.lock().stack;
+            match buffer {
+                Some(buffer) => stack.on_packet_shared(buffer, rx(meta), now),
                 None => stack.on_packet(packet, rx(meta), now),
             }
         })?;

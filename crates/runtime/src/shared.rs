@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     ended: Option<Ended>,
     /// With the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
+    /// The stack has connected to an address of its own.
+    pub(crate) loops: bool,
     /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves without one; the first
     /// that is due is in front.
     deferred: VecDeque<(ConnId, Instant)>,
@@ -68,8 +70,10 @@ pub(crate) enum Ended {
     Device(io::ErrorKind, String),
     /// The tokio runtime that the driver ran on was shut down.
     Runtime,
-    /// The driver panicked.
+    /// The driver panicked in the stack.
     Defect,
+    /// The driver panicked in the device.
+    DevicePanicked,
 }
 
 impl Shared {
@@ -85,6 +89,7 @@ impl Shared {
             handles: 0,
             ended: None,
             exchange,
+            loops: false,
             deferred: VecDeque::new(),
         };
         Shared { clock, inner: Mutex::new(inner), siblings: OnceLock::new() }
@@ -98,6 +103,11 @@ impl Shared {
     /// A panic under the lock can only come from a defect of the stack; the others then see what it left.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if something panicked under the lock.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.inner.is_poisoned()
     }
 
     /// Runs `action` under the lock and wakes the driver afterwards, to send what it caused.
@@ -158,6 +168,7 @@ impl Inner {
             Some(Ended::Defect) => {
                 Err(io::Error::other("the stack panicked, which is a defect: please report it"))
             }
+            Some(Ended::DevicePanicked) => Err(io::Error::other("the device panicked")),
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use brisk_packet_io::memory::MemoryDevice;
 use brisk_packet_io::{Capabilities, Device, Gathered, RxMeta, TxMeta};
-use brisk_runtime::TcpListener;
+use brisk_runtime::{Endpoint, TcpListener};
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use watched::{Watched, endpoint};
@@ -188,4 +188,104 @@ async fn who_has_something_to_send_waits_no_longer_where_others_always_have_some
         let heard = tokio::time::timeout(Duration::from_secs(2), asking.read_exact(&mut event)).await;
         heard.expect("it is sent").unwrap();
     }
+}
+
+/// A device whose driver, in the middle of receiving, runs `on_packet`.
+struct Talkative {
+    inner: MemoryDevice,
+    on_packet: Box<dyn FnMut() + Send>,
+}
+
+impl Device for Talkative {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_readable(cx)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
+        let on_packet = &mut self.on_packet;
+        self.inner.receive(budget, &mut |packet, meta| {
+            on_packet();
+            sink(packet, meta);
+        })
+    }
+
+    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
+        self.inner.send(packet, tx)
+    }
+
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.poll_writable(cx)
+    }
+
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+#[tokio::test]
+async fn device_may_use_its_own_endpoint_while_it_receives() {
+    let (near, far) = MemoryDevice::pair();
+    let own: Arc<Mutex<Option<Endpoint>>> = Arc::default();
+    let (known, listener) = (own.clone(), Arc::new(Mutex::new(None)));
+    let bound = listener.clone();
+    // A tunnel that listens where the SYN that it carries leads.
+    let on_packet = move || {
+        let Some(endpoint) = known.lock().unwrap().clone() else { return };
+        let mut bound = bound.lock().unwrap();
+        if bound.is_none() {
+            *bound = Some(TcpListener::bind(&endpoint, "10.0.0.2:80".parse().unwrap()).unwrap());
+        }
+    };
+    let server = endpoint(Talkative { inner: far, on_packet: Box::new(on_packet) }, "10.0.0.2");
+    *own.lock().unwrap() = Some(server);
+    let client = endpoint(near, "10.0.0.1");
+    let connecting = client.connect("10.0.0.2:80".parse().unwrap());
+    tokio::time::timeout(Duration::from_secs(10), connecting).await.unwrap().unwrap();
+    assert!(listener.lock().unwrap().is_some());
+}
+
+#[tokio::test]
+async fn panic_of_a_device_is_reported_as_such() {
+    let (near, far) = MemoryDevice::pair();
+    let on_packet = Box::new(|| panic!("a device of somebody else"));
+    let (client, server) =
+        (endpoint(near, "10.0.0.1"), endpoint(Talkative { inner: far, on_packet }, "10.0.0.2"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
+    tokio::spawn(async move { client.connect("10.0.0.2:80".parse().unwrap()).await });
+    let error = tokio::time::timeout(Duration::from_secs(10), listener.accept()).await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the device panicked");
+}
+
+async fn talks_to_itself(device: impl Device + 'static, address: &str) {
+    let host = endpoint(device, address);
+    let listener = TcpListener::bind(&host, format!("{address}:80").parse().unwrap()).unwrap();
+    let (asking, accepted) = tokio::join!(host.connect(listener.local_addr()), listener.accept());
+    let (mut asking, (mut answering, _)) = (asking.unwrap(), accepted.unwrap());
+    let content: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    let expected = content.clone();
+    tokio::spawn(async move {
+        asking.write_all(&content).await.unwrap();
+        asking.shutdown().await.unwrap();
+        asking
+    });
+    let mut read = Vec::new();
+    answering.read_to_end(&mut read).await.unwrap();
+    assert!(read == expected);
+    let refused = host.connect(format!("{address}:81").parse().unwrap()).await.unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
+async fn endpoint_that_connects_to_its_own_address_reaches_itself() {
+    let sends_nothing = |device| Watched {
+        inner: device,
+        on_look: Box::new(|| Ok(())),
+        on_send: Box::new(|_| panic!("a packet to itself reached the device")),
+    };
+    talks_to_itself(sends_nothing(MemoryDevice::pair().0), "10.0.0.1").await;
+    talks_to_itself(Choosy { inner: MemoryDevice::pair().0, offered: 0 }, "10.0.0.1").await;
 }

@@ -2,18 +2,18 @@
 //!
 //! A slot of the slab is used again after its connection is gone. The generation tells a handle of
 //! the old tenant from one of the new, so that a late call can never touch somebody else's
-//! connection.
+//! connection. Generations begin at a number of the stack, so that a handle of another stack is refused, too.
 
 use alloc::vec::Vec;
 
-/// Names a connection of one stack. Stays invalid for ever once the connection is freed.
+/// Names a connection of one stack. Stays invalid for ever once the connection is freed. A stack with another seed does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Names a listener of one stack. Stays invalid for ever once the listener is closed.
+/// Names a listener of one stack. Stays invalid for ever once the listener is closed. A stack with another seed does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId {
     pub(crate) index: u32,
@@ -80,29 +80,36 @@ struct Slot<T> {
     tenant: Option<T>,
 }
 
+/// Seeds that follow one another are far apart here: slots that are used again do not come to the generations of another stack.
+fn first_generation(seed: u64) -> u32 {
+    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
 /// A slab whose keys carry a generation.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-}
-
-impl<T> Default for Slots<T> {
-    fn default() -> Self {
-        Slots { slots: Vec::new(), free: Vec::new() }
-    }
+    /// The first generation of every slot.
+    first: u32,
 }
 
 impl<T> Slots<T> {
+    /// An empty slab of the stack with this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Slots { slots: Vec::new(), free: Vec::new(), first: first_generation(seed) }
+    }
+
     /// Number of tenants.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// As a new one is, in the same storage.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn renew(&mut self, seed: u64) {
         self.slots.clear();
         self.free.clear();
+        self.first = first_generation(seed);
     }
 
     /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.
@@ -114,8 +121,8 @@ impl<T> Slots<T> {
             return K::new(index, slot.generation);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 0, tenant: Some(tenant) });
-        K::new(index, 0)
+        self.slots.push(Slot { generation: self.first, tenant: Some(tenant) });
+        K::new(index, self.first)
     }
 
     /// Moves the tenant out; its key is invalid from here on.
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_key_is_dead_once_its_tenant_has_left() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(1);
         let first: ConnId = slots.insert("first");
         assert_eq!(slots.at(first), Some(&"first"));
         assert_eq!(slots.remove(first), Some("first"));
@@ -182,9 +189,18 @@ mod tests {
 
     #[test]
     fn a_key_from_elsewhere_is_refused() {
-        let mut slots: Slots<u8> = Slots::default();
+        let mut slots: Slots<u8> = Slots::new(1);
         assert_eq!(slots.at(ConnId { index: 7, generation: 0 }), None);
         assert_eq!(slots.remove(ConnId { index: 7, generation: 0 }), None);
         assert_eq!(slots.key_at::<ConnId>(0), None);
+    }
+
+    #[test]
+    fn a_key_of_another_stack_names_nothing() {
+        let (mut slots, mut others) = (Slots::new(1), Slots::new(2));
+        let (_, key): (ConnId, ConnId) = (slots.insert(1), others.insert(2));
+        assert_eq!((slots.at(key), others.at(key)), (None, Some(&2)));
+        slots.renew(2);
+        assert_eq!(slots.insert::<ConnId>(3), key);
     }
 }

@@ -213,8 +213,8 @@ impl Stack {
         Ok(Stack {
             stats: StackStats::default(),
             clock: Instant::ZERO,
-            slots: Slots::default(),
-            listeners: Slots::default(),
+            slots: Slots::new(seed),
+            listeners: Slots::new(seed),
             listening: BTreeMap::new(),
             half_open: HalfOpenTable::default(),
             time_wait: TimeWaitTable::new(config.msl),

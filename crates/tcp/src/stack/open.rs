@@ -91,6 +91,9 @@ impl Stack {
         let ip = self.choose_address(wanted.map(|addr| addr.ip()), remote)?;
         if let Some(port) = wanted.map(|addr| addr.port()).filter(|&port| port != 0) {
             let tuple = FourTuple::new(SocketAddr::new(ip, port), remote);
+            if tuple.is_loop() {
+                return Err(ConnectError::InUse { local: tuple.local, remote });
+            }
             return match self.availability(&tuple, now) {
                 Availability::Free => Ok((tuple, None)),
                 Availability::Reusable(floor) => Ok((tuple, Some(floor))),
@@ -126,7 +129,8 @@ impl Stack {
         let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
         let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
-        let is_ours = |port| share.has(&tuple_of(port));
+        // A connection whose two ends are one hears nothing.
+        let is_ours = |port| share.has(&tuple_of(port)) && !tuple_of(port).is_loop();
         let floor_of = |port| match owners.of(&tuple_of(port)) {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,

@@ -25,7 +25,7 @@ impl Stack {
     /// As [`Stack::new`]; the stack then is what it was.
     pub fn renew(&mut self, config: StackConfig, seed: u64) -> Result<(), ConfigError> {
         config.validate()?;
-        self.renew_lists(&config);
+        self.renew_lists(&config, seed);
         self.renew_memories(&config, seed);
         let Stack { secrets, ports, cookies, challenges, resets, .. } = self;
         *secrets = SecretSource::new(seed);
@@ -39,10 +39,10 @@ impl Stack {
     }
 
     /// Empties what connections stand in, and what waits.
-    fn renew_lists(&mut self, config: &StackConfig) {
+    fn renew_lists(&mut self, config: &StackConfig, seed: u64) {
         let Stack { slots, listeners, listening, half_open, time_wait, deadlines, idle, spares, .. } = self;
-        slots.clear();
-        listeners.clear();
+        slots.renew(seed);
+        listeners.renew(seed);
         listening.clear();
         half_open.clear();
         time_wait.renew(config.msl);

@@ -396,3 +396,11 @@ fn ten_thousand_connections_live_and_die() {
     assert_eq!(pair.b.connections(), 0);
     assert_eq!((pair.a.next_timeout(), pair.b.next_timeout()), (None, None));
 }
+
+#[test]
+fn connection_to_its_own_end_is_refused_at_once() {
+    let mut pair = Pair::new(1);
+    let (end, now) = (A.addr(50_000), pair.now);
+    let itself = ConnectConfig { local: Some(end), ..ConnectConfig::default() };
+    assert_eq!(pair.a.connect(end, &itself, now), Err(ConnectError::InUse { local: end, remote: end }));
+}
