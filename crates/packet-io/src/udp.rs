@@ -222,7 +222,7 @@ fn transmit_step(
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
-            Some(libc::EINVAL | libc::EADDRNOTAVAIL) if transmit.src_ip.is_some() => Ok(Step::WithoutSource),
+            Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(Step::WithoutSource),
             // The state has noticed by now that the way out cannot segment.
             Some(libc::EINVAL | libc::EIO)
                 if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
@@ -232,6 +232,12 @@ fn transmit_step(
             _ => Ok(Step::Refused(len)),
         },
     }
+}
+
+/// True if an address of ours that this host no longer has may be the reason. Linux names an unreachable network since a route is
+/// looked up from that address.
+fn is_about_source(code: i32) -> bool {
+    matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH)
 }
 
 impl Device for UdpDevice {

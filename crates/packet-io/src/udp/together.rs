@@ -230,6 +230,48 @@ mod tests {
         assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
+    /// An interface whose address changes while its peers are known by the old one.
+    #[test]
+    fn packets_leave_from_the_new_address_of_a_host_that_lost_the_old_one() {
+        if !has_sys_admin() || !has_net_admin() {
+            return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        }
+        let run = || {
+            ip("link add eth0 type veth peer name eth1");
+            ip("link set eth1 up");
+            ip("link set eth0 up");
+            for (bind, addresses, peer) in [
+                ("0.0.0.0:0", ["10.77.0.1/24", "10.77.0.4/24"], "10.77.0.2:9"),
+                ("[::]:0", ["10.77.0.1/24", "10.77.0.4/24"], "10.77.0.2:9"),
+                ("[::]:0", ["fd77::1/64", "fd77::4/64"], "[fd77::2]:9"),
+            ] {
+                let old = addresses[0].split_once('/').unwrap().0.parse().unwrap();
+                for chains in [1, 4] {
+                    ip(&format!("addr add {} dev eth0 nodad", addresses[0]));
+                    let mut device = device(bind);
+                    let outer = peer.parse().unwrap();
+                    let inner = device.peers.heard(Route { outer, from: Some(old) }).unwrap();
+                    ip(&format!("addr del {} dev eth0", addresses[0]));
+                    ip(&format!("addr add {} dev eth0 nodad", addresses[1]));
+                    for ecn in 0..chains {
+                        let packet = Tcp { ecn, payload: pattern(30_000), ..to(inner.into()) };
+                        let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
+                        device.send(&packet.with_partial_checksum(), tx).unwrap();
+                    }
+                    device.flush().unwrap();
+                    assert_eq!(
+                        (device.batches.len(), device.counters().send_refused),
+                        (0, 0),
+                        "{bind} {peer}"
+                    );
+                    assert_eq!(device.peers.route(inner), Some(Route { outer, from: None }));
+                    ip(&format!("addr del {} dev eth0", addresses[1]));
+                }
+            }
+        };
+        Namespace::anonymous().unwrap().run(run).unwrap();
+    }
+
     /// A neighbour that does not answer: what is sent to it stays with the kernel for a second.
     #[test]
     fn what_finds_no_room_waits_in_order() {
