@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::carrier::Way;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose};
+use crate::log::Log;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 
 /// Pause between questions, so that losses are seen one by one.
@@ -94,7 +95,7 @@ pub async fn examine(examination: &Examination) -> Report {
         examination.clone();
     let fast_open = fast_open.then(FastOpenConnect::insured);
     let own = Arc::new(Ephemerals::new(Duration::ZERO));
-    let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched: true };
+    let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched: true, log: Log::silent() };
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();

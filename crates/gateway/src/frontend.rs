@@ -277,7 +277,8 @@ impl Current {
         habits: Arc<Habits>,
     ) -> Current {
         let FrontendConfig { hop, tcp, fast_open, packet, watch: watched, .. } = config.clone();
-        let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched };
+        let log = config.service.log.clone();
+        let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched, log };
         Current { dialling, config, upstreams, habits }
     }
 }

@@ -86,6 +86,7 @@ pub struct Metrics {
     loss: Family<Labels, Fraction>,
     overhead: Fraction,
     backend_up: Family<Labels, Gauge>,
+    backend_transport: Family<Labels, Gauge>,
     mechanisms: Family<Labels, Gauge>,
     recent: Mutex<Recent>,
 }
@@ -219,6 +220,7 @@ impl Metrics {
             loss: Family::default(),
             overhead: Fraction::default(),
             backend_up: Family::default(),
+            backend_transport: Family::default(),
             mechanisms: Family::default(),
             recent: Mutex::default(),
         };
@@ -309,6 +311,11 @@ impl Metrics {
             self.overhead.clone(),
         );
         registry.register("backend_up", "1 if the backend can be asked", self.backend_up.clone());
+        registry.register(
+            "backend_transport",
+            "1 for the transport that connections to a backend begin with",
+            self.backend_transport.clone(),
+        );
         registry.register(
             "mechanism_state",
             "1 for the state that a mechanism is in",
@@ -470,6 +477,11 @@ impl Metrics {
             let peer = vec![label("peer", upstream.spec.name.clone())];
             let up = matches!(upstream.health(), Health::Up | Health::Unknown);
             self.backend_up.get_or_create(&peer).set(i64::from(up));
+            for way in upstream.there() {
+                let transport = label("transport", way.name());
+                let labels = [peer.clone(), vec![transport]].concat();
+                self.backend_transport.get_or_create(&labels).set(i64::from(way == upstream.way()));
+            }
             if let Some(round_trip) = upstream.round_trip() {
                 self.round_trip.get_or_create(&peer).set(round_trip.as_secs_f64());
             }
@@ -558,6 +570,7 @@ mod tests {
             "brisk_response_seconds_count 1",
             "brisk_overhead_ratio 0",
             "brisk_backend_up{peer=\"192.0.2.1:7443\"} 1",
+            "brisk_backend_transport{peer=\"192.0.2.1:7443\",transport=\"brisk\"} 1",
             "brisk_mechanism_state{mechanism=\"fast_open\",state=\"on\",reason=\"asked for\"} 1",
             "brisk_build_info{version=",
         ] {

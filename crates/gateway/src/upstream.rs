@@ -106,6 +106,7 @@ pub(crate) struct Dialling {
     pub(crate) fast_open: Option<FastOpenConnect>,
     /// Somebody watches the backends, and what carries the hop to them.
     pub(crate) watched: bool,
+    pub(crate) log: Log,
 }
 
 /// A backend at work.
@@ -116,6 +117,8 @@ pub struct Upstream {
     pub(crate) clock: BackendClock,
     health: AtomicU8,
     ways: Ways,
+    /// What carried connections to it when that was reported last.
+    reported: Mutex<Way>,
     warm: Warm,
     fates: Fates,
     changed: Notify,
@@ -137,6 +140,7 @@ impl Upstream {
             clock: BackendClock::default(),
             health: AtomicU8::new(health as u8),
             ways: Ways::default(),
+            reported: Mutex::new(Way::Usual),
             warm: Warm::default(),
             fates: Fates::default(),
             changed: Notify::new(),
@@ -258,12 +262,10 @@ impl Upstream {
         let (way, answered) = asked.inspect_err(|_| self.clock.doubt())?;
         for tried in ways.into_iter().take_while(|tried| *tried != way) {
             if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
-                self.lost(tried);
+                self.lost(tried, &dialling.log);
             }
         }
-        if let Some(memory) = self.ways.memory(way) {
-            memory.works();
-        }
+        self.works(way, &dialling.log);
         let stream = dialled.finish(answered, &self.clock).await?;
         if !dialling.watched
             && let Some(round_trip) = stream.line().stats().and_then(|stats| stats.srtt)
@@ -422,21 +424,51 @@ impl Upstream {
     }
 
     async fn try_again(&self, way: Way, dialling: &Dialling) {
-        let Some(memory) = self.ways.memory(way).filter(|memory| memory.is_due(Instant::now())) else {
+        if !self.ways.memory(way).is_some_and(|memory| memory.is_due(Instant::now())) {
             return;
-        };
+        }
         let opening = Opening::new(Purpose::Watch);
         let trial = self.open_over(dialling, &opening, way);
         match tokio::time::timeout(4 * PATIENCE, trial).await {
-            Ok(Ok(_)) => memory.works(),
-            Ok(Err(_)) | Err(_) => self.lost(way),
+            Ok(Ok(_)) => self.works(way, &dialling.log),
+            Ok(Err(_)) | Err(_) => self.lost(way, &dialling.log),
         }
     }
 
-    fn lost(&self, way: Way) {
+    fn lost(&self, way: Way, log: &Log) {
         if self.ways.memory(way).is_some_and(|memory| memory.lost(Instant::now())) {
             self.fates.lost(way);
         }
+        self.report_change(log);
+    }
+
+    fn works(&self, way: Way, log: &Log) {
+        if let Some(memory) = self.ways.memory(way) {
+            memory.works();
+        }
+        self.report_change(log);
+    }
+
+    /// Reports what carries connections that begin now, if that has changed.
+    fn report_change(&self, log: &Log) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, now) = (*reported, self.way());
+        *reported = now;
+        if before == now {
+            return;
+        }
+        let is_fallback = now as u8 > before as u8;
+        let (level, reason) = match is_fallback {
+            true => (Level::Warning, format!("no handshake over {}", before.name())),
+            false => (Level::Info, format!("the path carries {} again", now.name())),
+        };
+        let fields = [
+            ("backend", Value::Text(self.spec.name.clone())),
+            ("transport", Value::Text(now.name().into())),
+            ("before", Value::Text(before.name().into())),
+            ("reason", Value::Text(reason)),
+        ];
+        log.line(level, "transport", &fields);
     }
 
     /// What a connection that begins now will be told.
@@ -656,6 +688,44 @@ mod tests {
         };
         let ((answer, took), ()) = tokio::join!(silence(), others);
         assert!(answer.is_none() && took >= 2 * PATIENCE, "{took:?}");
+    }
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn change_of_transport_is_logged_once_each_way() {
+        let (lines, address) = (Lines::default(), "192.0.2.1:1".parse().unwrap());
+        let log = Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info);
+        let logged = || String::from_utf8(std::mem::take(&mut lines.0.lock().unwrap())).unwrap();
+        let upstream = Upstream::new(BackendSpec { kernel: Some(address), ..BackendSpec::new(address) });
+        upstream.works(Way::Usual, &log);
+        assert_eq!(logged(), "");
+        upstream.lost(Way::Usual, &log);
+        upstream.lost(Way::Usual, &log);
+        let fallback = logged();
+        assert_eq!(fallback.lines().count(), 1, "{fallback}");
+        let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
+        assert!(fallback.contains("level=warn") && fallback.contains(fields), "{fallback}");
+        upstream.works(Way::Usual, &log);
+        let back = logged();
+        assert!(back.contains("level=info") && back.contains("transport=brisk before=kernel-tcp"), "{back}");
+        // Without another way the hop stays where it is.
+        let alone = Upstream::new(BackendSpec::new(address));
+        alone.lost(Way::Usual, &log);
+        assert_eq!(logged(), "");
     }
 
     #[test]
