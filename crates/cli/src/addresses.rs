@@ -1,5 +1,7 @@
-//! The addresses of a frontend's backends: looked up at the start and at a reload, and again from time to time for a name that
-//! was not found. One name that nobody knows is no reason to do without the other backends, or the way without any.
+//! The addresses of a frontend's backends: looked up at the start and at a reload; again while a backend is down or its name was
+//! not found; and from time to time, since a backend may have moved. All addresses of a name are kept, and one is used: the next
+//! one if the backend does not answer there. One name that nobody knows is no reason to do without the other backends, or the way
+//! without any.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,25 +15,35 @@ use crate::failure::Failure;
 
 /// How long a name server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a name that was not found is looked up.
-pub(crate) const AGAIN: Duration = Duration::from_secs(5);
+/// How often the name of a backend that is down, or that was not found, is looked up.
+pub(crate) const AGAIN: Duration = Duration::from_secs(2);
+/// How often those of the others are.
+pub(crate) const RENEWAL: Duration = Duration::from_secs(30);
 
-/// The first address of each backend by the name that it is configured with, or why there is none.
+/// The addresses of a backend. Not empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Candidates {
+    all: Vec<SocketAddr>,
+    used: SocketAddr,
+}
+
+/// The addresses of each backend by the name that it is configured with, or why there is none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Addresses(BTreeMap<String, Result<SocketAddr, String>>);
+pub(crate) struct Addresses(BTreeMap<String, Result<Candidates, String>>);
 
 impl Addresses {
     /// Looks up all of `names` at one time.
     pub(crate) async fn look_up(names: impl IntoIterator<Item = String>) -> Addresses {
         let mut asked = JoinSet::new();
         for name in names {
-            asked.spawn(async move { (name.clone(), first_address(&name).await) });
+            asked.spawn(async move { (name.clone(), candidates(&name).await) });
         }
         // Nobody cancels them, and none panics.
         Addresses(asked.join_all().await.into_iter().collect())
     }
 
-    /// Those of `peers`, new ones; one that is not found keeps the address that it had here.
+    /// Those of `peers`, new ones; one that is not found keeps the addresses that it had here, and one that still has the address
+    /// that is used keeps to that.
     pub(crate) async fn renewed(&self, peers: &[PeerSettings], log: &Log) -> Addresses {
         let found = Addresses::look_up(names(peers)).await;
         let kept = found.or(self);
@@ -46,37 +58,59 @@ impl Addresses {
         kept
     }
 
-    /// These, and where there is none the one of `known`.
+    /// These, and where there is none those of `known`.
     fn or(&self, known: &Addresses) -> Addresses {
-        let with = |(name, found): (&String, &Result<SocketAddr, String>)| {
-            let found = found.clone().or_else(|why| known.of(name).ok_or(why));
+        let with = |(name, found): (&String, &Result<Candidates, String>)| {
+            let known = known.0.get(name).and_then(|known| known.as_ref().ok());
+            let found = match (found, known) {
+                (Ok(found), Some(known)) => Ok(found.keeping(known.used)),
+                (Err(_), Some(known)) => Ok(known.clone()),
+                (found, None) => found.clone(),
+            };
             (name.clone(), found)
         };
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// These with what was `found` of a name that is missing here.
-    pub(crate) fn with(&self, name: &str, found: SocketAddr) -> Option<Addresses> {
+    /// These with what was `found` of the name of a backend, which is down or not; `None` if nothing changes. The address that is
+    /// used is kept if it is still one of the name and the backend answers there.
+    pub(crate) fn with(&self, name: &str, found: &Addresses, is_down: bool) -> Option<Addresses> {
         let mut all = self.clone();
-        let place = all.0.get_mut(name).filter(|place| place.is_err())?;
-        *place = Ok(found);
-        Some(all)
+        let place = all.0.get_mut(name)?;
+        let found = found.0.get(name)?.as_ref().ok()?;
+        let next = match place {
+            Ok(known) if is_down => found.after(known.used),
+            Ok(known) => found.keeping(known.used),
+            Err(_) => found.clone(),
+        };
+        let is_new = place.as_ref() != Ok(&next);
+        *place = Ok(next);
+        is_new.then_some(all)
     }
 
-    /// An address of `name` was found and is of no use; false if that is known already.
+    /// The addresses of `name` were found and are of no use; false if that is known already.
     pub(crate) fn refuse(&mut self, name: &str, why: &str) -> bool {
         let before = self.0.insert(name.to_owned(), Err(why.to_owned()));
         before != Some(Err(why.to_owned()))
     }
 
-    /// Those that were found.
-    pub(crate) fn found(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
-        self.0.iter().filter_map(|(name, found)| Some((name.as_str(), *found.as_ref().ok()?)))
+    /// Those of them that `reaches` holds for, of each name that has one.
+    pub(crate) fn only(&self, reaches: impl Fn(SocketAddr) -> bool) -> Addresses {
+        let only = |(name, found): (&String, &Result<Candidates, String>)| {
+            let reached = found.as_ref().ok().and_then(|found| found.only(&reaches));
+            (name.clone(), reached.map_or_else(|| found.clone(), Ok))
+        };
+        Addresses(self.0.iter().map(only).collect())
     }
 
-    /// The address of a backend.
+    /// All that were found.
+    pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> {
+        self.0.values().flatten().flat_map(|found| found.all.iter().copied())
+    }
+
+    /// The address of a backend that is used.
     pub(crate) fn of(&self, name: &str) -> Option<SocketAddr> {
-        self.0.get(name).and_then(|found| found.as_ref().ok()).copied()
+        self.0.get(name).and_then(|found| found.as_ref().ok()).map(|found| found.used)
     }
 
     /// Those that were not found, and why.
@@ -94,23 +128,54 @@ impl Addresses {
     }
 }
 
+impl Candidates {
+    /// Uses `used` if it is one of them.
+    fn keeping(&self, used: SocketAddr) -> Candidates {
+        let used = if self.all.contains(&used) { used } else { self.used };
+        Candidates { used, all: self.all.clone() }
+    }
+
+    /// Uses the one that follows `used`, and the first one after the last.
+    fn after(&self, used: SocketAddr) -> Candidates {
+        let place = self.all.iter().position(|address| *address == used);
+        let next = place.and_then(|place| self.all.get(place + 1)).or(self.all.first());
+        Candidates { used: next.copied().unwrap_or(self.used), all: self.all.clone() }
+    }
+
+    fn only(&self, reaches: impl Fn(SocketAddr) -> bool) -> Option<Candidates> {
+        let all: Vec<SocketAddr> = self.all.iter().copied().filter(|address| reaches(*address)).collect();
+        let first = *all.first()?;
+        let used = if all.contains(&self.used) { self.used } else { first };
+        Some(Candidates { all, used })
+    }
+}
+
 /// What the backends are called.
 pub(crate) fn names(peers: &[PeerSettings]) -> impl Iterator<Item = String> {
     peers.iter().map(|peer| peer.peer.clone())
 }
 
+/// True if a name of a backend is an address, which nobody has to look up.
+pub(crate) fn is_address(peer: &str) -> bool {
+    peer.parse::<SocketAddr>().is_ok()
+}
+
 /// The first address of a backend.
 pub(crate) async fn address_of(peer: &str) -> Result<SocketAddr, Failure> {
-    first_address(peer).await.map_err(|why| unknown(peer, &why))
+    candidates(peer).await.map(|found| found.used).map_err(|why| unknown(peer, &why))
 }
 
 fn unknown(peer: &str, why: &str) -> Failure {
     Failure::failed(format!("--peer {peer}: {why}; check the name"))
 }
 
-async fn first_address(peer: &str) -> Result<SocketAddr, String> {
+async fn candidates(peer: &str) -> Result<Candidates, String> {
     match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(peer)).await {
-        Ok(Ok(mut found)) => found.next().ok_or_else(|| "it has no address".to_owned()),
+        Ok(Ok(found)) => {
+            let all: Vec<SocketAddr> = found.collect();
+            let used = *all.first().ok_or_else(|| "it has no address".to_owned())?;
+            Ok(Candidates { all, used })
+        }
         Ok(Err(error)) => Err(format!("cannot find its address: {error}")),
         Err(_) => Err("cannot find its address: no answer within 10s".to_owned()),
     }
@@ -120,25 +185,60 @@ async fn first_address(peer: &str) -> Result<SocketAddr, String> {
 mod tests {
     use super::*;
 
-    fn addresses(known: &[(&str, Option<&str>)]) -> Addresses {
-        let one = |(name, address): &(&str, Option<&str>)| {
-            let found = address.map(|text| text.parse().expect("an address"));
+    fn addresses(known: &[(&str, &[&str])]) -> Addresses {
+        let one = |(name, addresses): &(&str, &[&str])| {
+            let all: Vec<SocketAddr> =
+                addresses.iter().map(|text| text.parse().expect("an address")).collect();
+            let found = all.first().copied().map(|used| Candidates { all, used });
             ((*name).to_owned(), found.ok_or_else(|| "nobody knows".to_owned()))
         };
         Addresses(known.iter().map(one).collect())
     }
 
+    fn text(addresses: &Addresses, name: &str) -> String {
+        addresses.of(name).map_or("none".into(), |address| address.to_string())
+    }
+
     #[test]
     fn who_is_not_found_any_more_keeps_his_address_and_who_is_found_later_gets_one() {
-        let before = addresses(&[("a:1", Some("192.0.2.1:1")), ("gone:1", Some("192.0.2.9:1"))]);
-        let mut now = addresses(&[("a:1", None), ("b:1", None)]).or(&before);
+        let before = addresses(&[("a:1", &["192.0.2.1:1"]), ("gone:1", &["192.0.2.9:1"])]);
+        let mut now = addresses(&[("a:1", &[]), ("b:1", &[])]).or(&before);
         assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), None));
         assert_eq!(now.of("gone:1"), None);
-        let later: SocketAddr = "192.0.2.2:1".parse().expect("an address");
-        assert!(now.with("a:1", later).is_none() && now.with("gone:1", later).is_none());
+        let later = addresses(&[("b:1", &["192.0.2.2:1"]), ("gone:1", &["192.0.2.2:1"])]);
+        assert!(now.with("a:1", &later, false).is_none() && now.with("gone:1", &later, false).is_none());
         assert!(now.refuse("b:1", "no way there") && !now.refuse("b:1", "no way there"));
-        let now = now.with("b:1", later).expect("it was missing");
-        assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), Some(later)));
+        let now = now.with("b:1", &later, false).expect("it was missing");
+        assert_eq!((now.of("a:1"), text(&now, "b:1")), (before.of("a:1"), "192.0.2.2:1".into()));
         assert_eq!(now.missing().count(), 0);
+    }
+
+    #[test]
+    fn backend_that_is_down_is_asked_at_its_next_address() {
+        let found = addresses(&[("a:1", &["192.0.2.1:1", "192.0.2.2:1", "[2001:db8::3]:1"])]);
+        let mut now = found.clone();
+        for used in ["192.0.2.2:1", "[2001:db8::3]:1", "192.0.2.1:1"] {
+            assert!(now.with("a:1", &found, false).is_none(), "it answers there");
+            now = now.with("a:1", &found, true).expect("another one");
+            assert_eq!(text(&now, "a:1"), used);
+        }
+        let alone = addresses(&[("a:1", &["192.0.2.1:1"])]);
+        assert!(alone.with("a:1", &alone, true).is_none(), "there is no other");
+        let v4 = now.with("a:1", &found, true).expect("another one").only(|address| address.is_ipv4());
+        assert_eq!(v4.all().count(), 2);
+        let nothing = v4.only(|_| false);
+        assert_eq!(nothing.of("a:1"), v4.of("a:1"), "what cannot be reached is for others to say");
+    }
+
+    #[test]
+    fn backend_that_moved_is_followed_and_one_that_is_found_there_still_stays() {
+        let (here, there) =
+            (addresses(&[("a:1", &["192.0.2.1:1"])]), addresses(&[("a:1", &["192.0.2.2:1"])]));
+        for is_down in [false, true] {
+            let moved = here.with("a:1", &there, is_down).expect("it moved");
+            assert_eq!(text(&moved, "a:1"), "192.0.2.2:1");
+        }
+        let both = addresses(&[("a:1", &["192.0.2.2:1", "192.0.2.1:1"])]);
+        assert_eq!(text(&both.or(&here), "a:1"), "192.0.2.1:1");
     }
 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
@@ -11,14 +11,14 @@ use brisk_gateway::settings::{
     Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
 };
 use brisk_gateway::{
-    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Metrics, Network,
-    ProxyVersion, ServiceConfig, Settings,
+    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Metrics,
+    Network, ProxyVersion, ServiceConfig, Settings,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
-use crate::addresses::{AGAIN, Addresses};
+use crate::addresses::{AGAIN, Addresses, RENEWAL, is_address, names};
 use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
@@ -125,6 +125,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let addresses = look_up(&settings, &Addresses::default(), &log).await?;
         let device = device(&settings, &addresses);
         let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
+        let addresses = addresses.only(|address| attached.reach(address));
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
@@ -199,34 +200,56 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up again from time to time what was not found. Never ends.
+    /// Looks up again what was not found, or does not answer where it was found; everything from time to time. Never ends.
     async fn look_up_again(&self) -> Infallible {
+        let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(AGAIN).await;
-            let missing: Vec<String> = {
-                let now = self.now.lock().await;
-                now.1.missing().map(|(name, _)| name.to_owned()).collect()
+            let is_time = renewed.elapsed() >= RENEWAL;
+            if is_time {
+                renewed = Instant::now();
+            }
+            let down = self.down();
+            let names: Vec<String> = {
+                let (settings, addresses) = &*self.now.lock().await;
+                let is_due = |name: &String| {
+                    let is_used = addresses.of(name).is_some();
+                    !is_address(name) && (is_time || !is_used || down.contains(name))
+                };
+                names(&settings.peers).filter(is_due).collect()
             };
-            if !missing.is_empty() {
-                self.complete(&Addresses::look_up(missing).await).await;
+            if !names.is_empty() {
+                let found = Addresses::look_up(names.clone()).await;
+                self.move_to(&found.only(|address| self.attached.reach(address)), &names).await;
             }
         }
     }
 
-    /// Takes those of `found` that are still missing and that the devices reach.
-    async fn complete(&self, found: &Addresses) {
+    /// The backends that do not answer.
+    fn down(&self) -> Vec<String> {
+        let upstreams = self.control.upstreams();
+        let down = upstreams.iter().filter(|upstream| upstream.health() == Health::Down);
+        down.map(|upstream| upstream.spec.name.clone()).collect()
+    }
+
+    /// Goes over to those that were `found` of the backends with these `names`, as far as the devices reach them.
+    async fn move_to(&self, found: &Addresses, names: &[String]) {
         let (settings, addresses) = &mut *self.now.lock().await;
-        for (name, address) in found.found() {
-            let Some(completed) = addresses.with(name, address) else { continue };
+        for name in names {
+            // It may have come back meanwhile.
+            let is_down = self.down().contains(name);
+            let Some(moved) = addresses.with(name, found, is_down) else { continue };
             let backend = ("backend", Value::Text(name.to_owned()));
-            match configured(settings, &completed, &self.attached, &self.log, &self.metrics) {
+            match configured(settings, &moved, &self.attached, &self.log, &self.metrics) {
                 Ok(config) => {
-                    self.control.reload(config);
-                    let fields = [backend, ("address", Value::Text(address.to_string()))];
-                    self.log.line(Level::Info, "resolved", &fields);
-                    *addresses = completed;
+                    if moved.of(name) != addresses.of(name) {
+                        self.control.reload(config);
+                        let address = moved.of(name).map_or_else(String::new, |address| address.to_string());
+                        self.log.line(Level::Info, "resolved", &[backend, ("address", Value::Text(address))]);
+                    }
+                    *addresses = moved;
                 }
-                Err(failure) if addresses.refuse(name, &failure.message) => {
+                Err(failure) if addresses.of(name).is_none() && addresses.refuse(name, &failure.message) => {
                     let fields = [backend, ("reason", Value::Text(failure.message))];
                     self.log.line(Level::Warning, "unresolved", &fields);
                 }
@@ -244,6 +267,7 @@ impl Side for Arc<Reloadable> {
         let settings = hop_args::as_opened(read, &self.started);
         let mut now = self.now.lock().await;
         let addresses = look_up(&settings, &now.1, &self.log).await?;
+        let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
         self.control.reload(config);
         *now = (settings, addresses);
@@ -281,6 +305,11 @@ impl Stacks {
 }
 
 impl Ways {
+    /// True if the usual device leads to an address.
+    pub(crate) fn reach(&self, address: SocketAddr) -> bool {
+        self.usual.destination(address).is_ok()
+    }
+
     /// The backend at `address` on each of the ways.
     pub(crate) fn backend(
         &self,
@@ -400,21 +429,31 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// What reaches the backends if no device is named. Where an address is not known yet it may be of either family.
+/// What reaches the backends if no device is named: a UDP socket of the family of their addresses, or of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
-    match (addresses.first(&settings.peers), addresses.missing().next()) {
-        (Ok(first), None) => any_udp(first),
-        (Ok(_) | Err(_), _) => {
-            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-            let any = std::net::UdpSocket::bind(both).map(|_| both);
-            DeviceSpec::Udp { bind: any.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) }
-        }
+    let named: Vec<String> = names(&settings.peers).collect();
+    let known: Vec<SocketAddr> = addresses.all().collect();
+    let has = |is_ipv4| known.iter().any(|address| address.is_ipv4() == is_ipv4);
+    // Where no address of a name is known yet it may be of either family.
+    let are_all_known = !known.is_empty() && named.iter().all(|name| addresses.of(name).is_some());
+    if !are_all_known || has(true) && has(false) {
+        let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let any = std::net::UdpSocket::bind(both).map(|_| both);
+        return DeviceSpec::Udp { bind: any.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) };
     }
+    // What has a name may move away from this host.
+    let stays_here =
+        named.iter().all(|name| is_address(name)) && known.iter().all(|address| address.ip().is_loopback());
+    udp(has(true), stays_here)
 }
 
 /// A UDP socket on any port that reaches `peer`; on loopback only if the peer is there.
 pub(crate) fn any_udp(peer: SocketAddr) -> DeviceSpec {
-    let any: IpAddr = match (peer.is_ipv4(), peer.ip().is_loopback()) {
+    udp(peer.is_ipv4(), peer.ip().is_loopback())
+}
+
+fn udp(is_ipv4: bool, is_loopback: bool) -> DeviceSpec {
+    let any: IpAddr = match (is_ipv4, is_loopback) {
         (true, true) => Ipv4Addr::LOCALHOST.into(),
         (true, false) => Ipv4Addr::UNSPECIFIED.into(),
         (false, true) => Ipv6Addr::LOCALHOST.into(),

@@ -68,10 +68,18 @@ pub enum AttachError {
 
 /// Why a destination cannot be reached from here, in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{destination} cannot be reached: the stack has no {family} address; give it one with --addr")]
+#[error("{destination} cannot be reached: the stack has no {family} address; {remedy}")]
 pub struct NoRoute {
     destination: IpAddr,
     family: &'static str,
+    remedy: &'static str,
+}
+
+impl NoRoute {
+    fn to(outside: SocketAddr, remedy: &'static str) -> NoRoute {
+        let family = if outside.is_ipv4() { "IPv4" } else { "IPv6" };
+        NoRoute { destination: outside.ip(), family, remedy }
+    }
 }
 
 impl From<NoRoute> for io::Error {
@@ -312,12 +320,18 @@ impl Attached {
     /// If the stack has no address of its family.
     pub fn destination(&self, outside: SocketAddr) -> Result<SocketAddr, NoRoute> {
         match self {
+            // A socket on every IPv6 address is one of both families.
+            Attached::Udp { local }
+                if local.is_ipv4() != outside.is_ipv4()
+                    && (local.is_ipv4() || !local.ip().is_unspecified()) =>
+            {
+                Err(NoRoute::to(outside, "give it a socket of both families with --device udp:[::]:0"))
+            }
             Attached::Udp { .. } => Ok(SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT)),
             Attached::Native { addresses, .. } => {
-                let family = if outside.is_ipv4() { "IPv4" } else { "IPv6" };
                 match addresses.iter().any(|own| own.is_ipv4() == outside.is_ipv4()) {
                     true => Ok(outside),
-                    false => Err(NoRoute { destination: outside.ip(), family }),
+                    false => Err(NoRoute::to(outside, "give it one with --addr")),
                 }
             }
         }
@@ -400,6 +414,21 @@ mod tests {
         assert!(attached.destination(v6).unwrap_err().to_string().contains("no IPv6 address"));
         let unspecified = "0.0.0.0:80".parse().unwrap();
         assert_eq!(attached.outside(unspecified), "10.0.0.2:80".parse().unwrap());
+    }
+
+    #[test]
+    fn udp_socket_reaches_peers_of_its_families() {
+        for (local, reaches_v4, reaches_v6) in
+            [("0.0.0.0:1", true, false), ("[::]:1", true, true), ("[::1]:1", false, true)]
+        {
+            let attached = Attached::Udp { local: local.parse().unwrap() };
+            let reaches = |outside: &str| attached.destination(outside.parse().unwrap()).is_ok();
+            assert_eq!(
+                (reaches("192.0.2.1:9"), reaches("[2001:db8::1]:9")),
+                (reaches_v4, reaches_v6),
+                "{local}"
+            );
+        }
     }
 
     #[test]
