@@ -15,6 +15,7 @@
 //! | `mtu` | `brisk serve` to curl over a path that is narrower than both ends think |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
+//! | `moves` | the gateway pair while addresses change |
 //! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
 //! | `xdp` | both roles on the host's own addresses through AF_XDP, beside the kernel's services |
 //!
@@ -34,6 +35,7 @@ mod get;
 mod kernel;
 mod link;
 mod lossy;
+mod moves;
 mod mtu;
 mod namespace;
 mod nginx;
