@@ -463,12 +463,15 @@ impl Current {
             origin: admitted.origin.clone(),
             ..Opening::new(Purpose::Carry)
         };
-        // Whether it was down already: then it is asked because there is no other, and being down says nothing new.
+        // One that was down already is asked because there is no other.
         let was_down = upstream.health() == Health::Down;
         let opened = tokio::select! {
             biased;
             opened = upstream.open(&self.dialling, &opening, &admitted.first) => opened,
-            () = upstream.dead(), if !was_down => return Err(Attempt::lost("the backend has died meanwhile".to_owned())),
+            () = upstream.dead() => return Err(Attempt::lost(match was_down {
+                true => "the backend is down and does not answer".to_owned(),
+                false => "the backend has died meanwhile".to_owned(),
+            })),
         };
         let log = &self.config.service.log;
         let good = matches!(opened, Ok(_) | Err(Refused::Told(_)));

@@ -190,8 +190,13 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when it has been down for a while.
+    /// Resolves when it has been down for a while: for long enough that one that is back would have been noticed, if it is down
+    /// now. A backend that is started again is worth waiting for.
     pub(crate) async fn dead(&self) {
+        let grace = match self.health() {
+            Health::Down => RETRY + self.first_answer() + GRACE,
+            Health::Unknown | Health::Up | Health::Draining => GRACE,
+        };
         loop {
             while self.health() != Health::Down {
                 let changed = self.changed.notified();
@@ -207,7 +212,7 @@ impl Upstream {
                     }
                 }
             };
-            if tokio::time::timeout(GRACE, revived).await.is_err() {
+            if tokio::time::timeout(grace, revived).await.is_err() {
                 return;
             }
         }
@@ -491,10 +496,8 @@ impl Upstream {
     /// opened again because the hop goes another way now.
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
-        let patience = || PATIENCE.max(3 * self.round_trip().unwrap_or_default());
-        // The first one may need the handshake and the confirmation.
-        let limit = (4 * PATIENCE).max(4 * patience());
-        let (mut hop, way) = match self.unless_silent(limit, self.open(dialling, &opening, &[])).await {
+        let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
+        let (mut hop, way) = match opened {
             Some(Ok(opened)) => opened,
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
@@ -507,7 +510,7 @@ impl Upstream {
                 write.flush().await?;
                 read.read_u8().await
             };
-            match self.unless_silent(patience(), exchange).await {
+            match self.unless_silent(self.patience(), exchange).await {
                 Some(Ok(0)) => self.set(Health::Up, "it answers", log),
                 Some(Ok(_)) => self.set(Health::Draining, "it says so", log),
                 Some(Err(error)) => return (true, Some(error.to_string())),
@@ -519,6 +522,16 @@ impl Upstream {
             }
             tokio::time::sleep(ASK).await;
         }
+    }
+
+    /// How long an answer of the watch may take.
+    fn patience(&self) -> Duration {
+        PATIENCE.max(3 * self.round_trip().unwrap_or_default())
+    }
+
+    /// The same of the first one, which may need the handshake and the confirmation.
+    fn first_answer(&self) -> Duration {
+        4 * self.patience()
     }
 
     /// What `asked` comes to; `None` if the backend is silent for `patience` to this connection and to every other one. One

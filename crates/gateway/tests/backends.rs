@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use brisk_gateway::{
-    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Hop, HopKey,
-    KeyRing, Log, ProxyVersion, Role, ServiceConfig, Summary,
+    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Health, Hop,
+    HopKey, KeyRing, Log, ProxyVersion, Role, ServiceConfig, Summary,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
@@ -362,4 +362,27 @@ async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
     assert!(least >= ROUND_TRIP && least < 2 * ROUND_TRIP, "{least:?}");
     let records = records.lock().unwrap();
     assert!(records.iter().all(|access| access.role == Role::Frontend || access.bytes_up > 0), "{records:?}");
+}
+
+/// One that exists no more, as after its end: nothing answers, not even a host.
+#[tokio::test]
+async fn backend_that_is_down_and_silent_is_not_waited_for_as_long_as_a_connection_may_take() {
+    let ((a, _b), records) = (network("--rtt 4ms"), Records::default());
+    let nobody = SocketAddr::from(([10, 0, 0, 9], 7443));
+    let config = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), nobody, key(1)) };
+    let service = ServiceConfig { connect_timeout: Duration::from_secs(30), ..service(&records) };
+    let frontend = Frontend::bind(FrontendConfig { service, ..config }, a).await.unwrap();
+    let (entry, control) = (frontend.local_addr().unwrap(), frontend.control());
+    tokio::spawn(frontend.run(std::future::pending()));
+    while control.upstreams().iter().any(|backend| backend.health() != Health::Down) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let began = Instant::now();
+    let mut client = TcpStream::connect(entry).await.unwrap();
+    client.write_all(REQUEST).await.unwrap();
+    let error = client.read_u8().await.unwrap_err();
+    let took = began.elapsed();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    // As long as it takes to notice one that is back.
+    assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
 }
