@@ -429,7 +429,7 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// What reaches the backends if no device is named: a UDP socket of the family of their addresses, or of both families.
+/// The device that reaches the backends if none is named: a UDP socket of the family of their addresses, or of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     let named: Vec<String> = names(&settings.peers).collect();
     let known: Vec<SocketAddr> = addresses.all().collect();
@@ -441,7 +441,7 @@ pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
         let any = std::net::UdpSocket::bind(both).map(|_| both);
         return DeviceSpec::Udp { bind: any.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) };
     }
-    // What has a name may move away from this host.
+    // A backend with a name may move away from this host.
     let stays_here =
         named.iter().all(|name| is_address(name)) && known.iter().all(|address| address.ip().is_loopback());
     udp(has(true), stays_here)

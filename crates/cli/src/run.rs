@@ -115,6 +115,7 @@ async fn serve(
     let usual = device(&settings, &addresses);
     let cores = service::gateway_cores(&settings.limits)?;
     let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, usual, &cores)?;
+    let addresses = addresses.only(|address| ways.reach(address));
     let metrics = Arc::<Metrics>::default();
     let usual = configured(&settings, &addresses, &ways, &log, &metrics)?;
     let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };

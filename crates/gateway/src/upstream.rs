@@ -117,7 +117,7 @@ pub struct Upstream {
     pub(crate) clock: BackendClock,
     health: AtomicU8,
     ways: Ways,
-    /// What carried connections to it when that was reported last.
+    /// The transport of new connections that was reported last.
     reported: Mutex<Way>,
     warm: Warm,
     fates: Fates,
@@ -454,7 +454,7 @@ impl Upstream {
         self.report_change(log);
     }
 
-    /// Reports what carries connections that begin now, if that has changed.
+    /// Logs the transport of new connections if it has changed.
     fn report_change(&self, log: &Log) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, now) = (*reported, self.way());
@@ -703,7 +703,7 @@ mod tests {
         assert!(answer.is_none() && took >= 2 * PATIENCE, "{took:?}");
     }
 
-    /// What is logged.
+    /// Log lines in memory.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -47,7 +47,8 @@ impl Endpoint {
         Builder::on_queues(vec![device])
     }
 
-    /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future gives up.
+    /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future gives up. An address of the
+    /// endpoint itself is reached without its device.
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable` from the other side; `AddrNotAvailable`, `AddrInUse`,

@@ -11,7 +11,7 @@ use crate::process::{Process, eventually};
 const ENTRANCE: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9413";
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
-/// What a name stands for that the frontend is given.
+/// Name of a backend that the frontend is given.
 const NAME: &str = "backend.example";
 
 /// A frontend's host and a backend's, with a cable between them and an origin beside the backend.
@@ -75,7 +75,7 @@ fn add(namespace: &Namespace, address: &str) {
     namespace.ip(&["addr", "add", &format!("{address}/24"), "dev", "e0"]);
 }
 
-/// Answers what is said at once; and what is said next, if more of that is announced.
+/// Answers a message with itself, and goes on if it announces more.
 fn answer(mut stream: TcpStream) {
     let mut request = [0; 1000];
     while let Ok(count @ 1..) = stream.read(&mut request) {

@@ -341,3 +341,50 @@ impl AsyncWrite for HopWrite<'_> {
         Pin::new(&mut this.line).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use brisk_link::LinkSpec;
+    use brisk_runtime::{Endpoint, TcpListener, TcpStream, memory};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn connected(near: &Endpoint, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let (client, accepted) = tokio::join!(near.connect(listener.local_addr()), listener.accept());
+        (client.unwrap(), accepted.unwrap().0)
+    }
+
+    /// Writes until nothing more is taken; how much that was.
+    async fn fill(stream: &mut TcpStream) -> usize {
+        let mut written = 0;
+        while let Ok(count) = timeout(Duration::from_secs(1), stream.write(&[7; 10_000])).await {
+            written += count.unwrap();
+        }
+        written
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_buffer_without_memory_makes_a_writer_wait_and_does_not_fail_it() {
+        let (near, far) = memory::builders(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
+        // For one send buffer and a half.
+        let (near, far) = (near.max_buffer_bytes(512 << 10).build().unwrap(), far.build().unwrap());
+        let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let (mut first, mut reader) = connected(&near, &listener).await;
+        let (mut second, _silent) = connected(&near, &listener).await;
+        let written = fill(&mut first).await;
+        fill(&mut second).await;
+        let mut hop = HopStream::straight(Line::Brisk(first), Vec::new());
+        let (_, mut write) = hop.split();
+        write.write_all(&[8; 10_000]).await.unwrap();
+        assert!(timeout(Duration::from_secs(1), write.flush()).await.is_err(), "there is no room");
+        let mut read = vec![0; written + 10_000];
+        let (flushed, all) = tokio::join!(write.flush(), reader.read_exact(&mut read));
+        flushed.unwrap();
+        all.unwrap();
+        assert!(read[..written].iter().all(|byte| *byte == 7) && read[written..] == [8; 10_000]);
+    }
+}

@@ -76,7 +76,7 @@ fn writer_whose_data_was_cut_by_the_memory_is_woken() {
     });
 }
 
-/// What one connection of the property below does.
+/// One connection of the property below.
 #[derive(Clone, Debug)]
 struct Plan {
     total: usize,
