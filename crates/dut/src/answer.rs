@@ -72,13 +72,14 @@ pub(crate) fn get_sock_opt(sockets: &Sockets, request: GetSockOptRequest) -> Get
 fn option_value(sockets: &Sockets, request: &GetSockOptRequest) -> Answer<OptionValue> {
     let kind = OptionKind::try_from(request.kind).map_err(|_| INVALID)?;
     let room = match kind {
+        OptionKind::Unspecified => return Err(INVALID),
         OptionKind::Bytes => usize::try_from(request.optlen).map_err(|_| INVALID)?,
         OptionKind::Int => INT,
         OptionKind::Time => TIMEVAL,
     };
     let value = sockets.getsockopt(request.sockfd, request.level, request.optname, room)?;
     Ok(match kind {
-        OptionKind::Bytes => OptionValue::Bytes(value),
+        OptionKind::Unspecified | OptionKind::Bytes => OptionValue::Bytes(value),
         OptionKind::Int => OptionValue::Int(i32::from_ne_bytes(part(&value, 0)?)),
         OptionKind::Time => OptionValue::Time(Timeval {
             seconds: i64::from_ne_bytes(part(&value, 0)?),
@@ -107,9 +108,9 @@ pub(crate) fn poll(sockets: &Sockets, request: PollRequest) -> PollResponse {
     let entries: Vec<PollEntry> =
         request.pfds.iter().map(|entry| PollEntry { fd: entry.fd, events: entry.events as i16 }).collect();
     match sockets.poll(&entries, request.timeout_millis) {
-        Ok((ret, ready)) => {
+        Ok(ready) => {
             let pfds = ready.iter().map(|entry| PollFd { fd: entry.fd, events: entry.events as u16 as u32 });
-            PollResponse { ret, errno: 0, pfds: pfds.collect() }
+            PollResponse { ret: ready.len() as i32, errno: 0, pfds: pfds.collect() }
         }
         Err(Errno(errno)) => PollResponse { ret: -1, errno, pfds: Vec::new() },
     }

@@ -95,12 +95,14 @@ pub enum OptionValue {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
 #[repr(i32)]
 pub enum OptionKind {
+    /// The request names no form, which is an error.
+    Unspecified = 0,
     /// As it lies in memory.
-    Bytes = 0,
+    Bytes = 1,
     /// An `int`.
-    Int = 1,
+    Int = 2,
     /// A `struct timeval`.
-    Time = 2,
+    Time = 3,
 }
 
 /// Declares messages whose fields are numbers, texts, bytes or other messages.
@@ -218,7 +220,7 @@ messages! {
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
-        /// All of them.
+        /// Those that have something: as many as `ret` says.
         pfds: Vec<PollFd> = "3" (message, repeated),
     }
     /// recv(2).
@@ -313,5 +315,19 @@ messages! {
         fd: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The forms of `posix_server`'s `GetSockOptRequest.SockOptType`, as a test bench sends them.
+    #[test]
+    fn option_forms_have_the_numbers_of_the_protocol() {
+        let asked = [vec![], vec![5 << 3, 1], vec![5 << 3, 2], vec![5 << 3, 3]];
+        let forms = asked.map(|bytes| GetSockOptRequest::decode(bytes.as_slice()).unwrap().kind());
+        let expected = [OptionKind::Unspecified, OptionKind::Bytes, OptionKind::Int, OptionKind::Time];
+        assert_eq!(forms, expected);
     }
 }

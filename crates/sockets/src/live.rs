@@ -110,16 +110,17 @@ impl Sockets {
         calls::send(&self.caller, fd, data, SendOptions { flags, to, stamping: None })
     }
 
-    /// poll(2): how many of the entries have something, and which.
-    pub fn poll(&self, entries: &[PollEntry], timeout_ms: i32) -> Answer<(i32, Vec<PollEntry>)> {
+    /// Waits as poll(2) does and returns the entries that have events.
+    pub fn poll(&self, entries: &[PollEntry], timeout_ms: i32) -> Answer<Vec<PollEntry>> {
         let mut asked: Vec<libc::pollfd> = entries
             .iter()
             .map(|entry| libc::pollfd { fd: entry.fd, events: entry.events, revents: 0 })
             .collect();
         // Descriptors of the kernel's are none of these sockets.
         let foreign = &mut |entry: &mut libc::pollfd| entry.revents = libc::POLLNVAL;
-        let ready = calls::poll(&self.caller, &mut asked, timeout_ms, foreign)?;
-        Ok((ready, asked.iter().map(|entry| PollEntry { fd: entry.fd, events: entry.revents }).collect()))
+        calls::poll(&self.caller, &mut asked, timeout_ms, foreign)?;
+        let ready = asked.iter().filter(|entry| entry.revents != 0);
+        Ok(ready.map(|entry| PollEntry { fd: entry.fd, events: entry.revents }).collect())
     }
 
     /// Sets or clears `O_NONBLOCK`, as fcntl(2) does.
