@@ -1,16 +1,20 @@
 //! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
 //!
-//! One thread drives: the one that loaded the library. It moves the clock (`usleep`, `gettimeofday`,
-//! `netdev_receive`). Another makes the calls that block. Such a caller sleeps until something has
-//! changed and tries again. Whoever changed something and wants to move the clock afterwards waits until
-//! every sleeper has tried, and until those who got what they wanted have left the library and asked for
-//! the time: otherwise the clock would run on before they could see when they returned.
+//! One thread drives: the one that loaded the library. It moves the clock (`usleep`, `netdev_receive`).
+//! Another makes the calls that block. Such a caller sleeps until something has changed and tries again. A
+//! thread that changed something and moves the clock afterwards waits until every sleeper has tried, and
+//! until callers that were woken have left the library, have asked for the time, and sleep again: otherwise
+//! the clock would run on before they could record when they returned, for which packetdrill's thread takes
+//! the lock of the program. `gettimeofday` moves the clock whichever thread calls it: packetdrill spins on
+//! it on both of its threads.
 
 mod steps;
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant as RealInstant};
 
 use brisk_wire::Instant;
 
@@ -22,6 +26,8 @@ use crate::world::World;
 /// How long the clock stands still, in real time, for a caller that was woken and does not ask for the
 /// time: a program that is not packetdrill need not.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How often a woken caller that has asked for the time is looked at, in real time: nothing tells when it sleeps.
+const LOOK: Duration = Duration::from_micros(100);
 /// Timers in a row without a packet after which nothing more is expected to leave.
 const MOST_TIMERS: u32 = 1_000_000;
 /// How far `netdev_receive` looks ahead for a packet: longer than any timer of TCP.
@@ -39,8 +45,8 @@ struct Inner {
     host: Host,
     driver: ThreadId,
     sleepers: Vec<Sleeper>,
-    /// Callers that were woken and have not asked for the time.
-    returning: Vec<ThreadId>,
+    /// Callers that were woken.
+    returning: Vec<Returning>,
     /// Nobody drives any more: calls that wait are over.
     ended: bool,
 }
@@ -54,6 +60,24 @@ struct Sleeper {
     must_try: bool,
 }
 
+/// A caller that was woken and has not made another call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Returning {
+    thread: ThreadId,
+    /// Where the system says whether the thread sleeps, once it has asked for the time.
+    stat: Option<PathBuf>,
+}
+
+impl Returning {
+    /// True once the thread sleeps, which it does after it has recorded when its call returned.
+    fn is_over(&self) -> bool {
+        let Some(stat) = &self.stat else { return false };
+        // The state follows the name, which is in brackets and may contain some.
+        let state = |text: String| text.rsplit_once(") ").map(|(_, rest)| rest.starts_with('S'));
+        fs::read_to_string(stat).ok().and_then(state).unwrap_or(true)
+    }
+}
+
 impl Inner {
     /// When the next timer is due, of the stack or of a sleeper.
     fn next_wake(&self) -> Option<Instant> {
@@ -61,8 +85,11 @@ impl Inner {
         limits.chain(self.host.next_timeout()).min()
     }
 
-    fn is_settled(&self) -> bool {
-        self.returning.is_empty() && self.sleepers.iter().all(|sleeper| !sleeper.must_try)
+    /// True if the calling thread, `me`, may let the clock go on.
+    fn is_settled(&mut self, me: ThreadId) -> bool {
+        self.returning.retain(|caller| !caller.is_over());
+        self.returning.iter().all(|caller| caller.thread == me)
+            && self.sleepers.iter().all(|sleeper| !sleeper.must_try)
     }
 }
 
@@ -85,12 +112,16 @@ impl VirtualWorld {
         VirtualWorld { inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> Locked<'_> {
+    fn lock_any(&self) -> Locked<'_> {
         // A panic in a call has been answered by an error; the host is still the best there is.
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        let mut inner = self.lock_any();
         let me = thread::current().id();
-        // Whoever calls again has returned.
-        inner.returning.retain(|thread| *thread != me);
+        // A thread that makes another call has returned from the last.
+        inner.returning.retain(|caller| caller.thread != me);
         inner
     }
 
@@ -125,16 +156,18 @@ impl VirtualWorld {
         self.changed.notify_all();
     }
 
-    /// Waits until the sleepers have tried and those who were woken have returned.
+    /// Waits until the sleepers have tried and callers that were woken have returned.
     fn settle<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
-        let started = std::time::Instant::now();
-        while !inner.is_settled() {
+        let me = thread::current().id();
+        let started = RealInstant::now();
+        while !inner.is_settled(me) {
             let left = PATIENCE.saturating_sub(started.elapsed());
             if left.is_zero() {
                 inner.returning.clear();
                 return inner;
             }
-            let waited = self.changed.wait_timeout(inner, left);
+            let looks = inner.returning.iter().any(|caller| caller.stat.is_some());
+            let waited = self.changed.wait_timeout(inner, if looks { left.min(LOOK) } else { left });
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         inner
@@ -169,14 +202,16 @@ impl VirtualWorld {
     /// gettimeofday(): microseconds since 1970. It takes a microsecond: packetdrill waits for the last few
     /// by asking again and again.
     pub fn time_of_day(&self) -> u64 {
-        let inner = self.lock();
+        let inner = self.lock_any();
+        let to = inner.host.now + Duration::from_micros(1);
+        let mut inner = self.pass(inner, to);
+        let me = thread::current().id();
+        for caller in inner.returning.iter_mut().filter(|caller| caller.thread == me) {
+            // Relative to /proc: PROCESS/task/THREAD.
+            let stat = fs::read_link("/proc/thread-self").unwrap_or_default().join("stat");
+            caller.stat = Some(Path::new("/proc").join(stat));
+        }
         self.changed.notify_all();
-        let inner = if thread::current().id() == inner.driver {
-            let to = inner.host.now + Duration::from_micros(1);
-            self.pass(inner, to)
-        } else {
-            inner
-        };
         inner.host.time_of_day(inner.host.now)
     }
 
@@ -226,7 +261,7 @@ impl World for VirtualWorld {
             let over = until.is_some_and(|until| until <= inner.host.now);
             if over || !matches!(answer, Ok(None)) {
                 if slept && me != inner.driver {
-                    inner.returning.push(me);
+                    inner.returning.push(Returning { thread: me, stat: None });
                 }
                 self.changed.notify_all();
                 return answer;
@@ -244,6 +279,7 @@ impl World for VirtualWorld {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn world() -> Arc<VirtualWorld> {
         Arc::new(VirtualWorld::new(SoFlags::default()))
@@ -273,8 +309,41 @@ mod tests {
         world.advance(Duration::from_secs(3));
         let (answer, returned) = caller.join().unwrap();
         assert_eq!(answer, Ok(None));
-        assert_eq!(returned - start, 100_000);
+        assert_eq!(returned - start, 100_001);
         assert_eq!(world.time_of_day() - start, 3_000_001);
+    }
+
+    /// A thread that is late between its question for the time and its sleep holds the clock.
+    #[test]
+    fn a_woken_caller_has_time_to_record_when_it_returned() {
+        let world = world();
+        let (other, recorded) = (Arc::clone(&world), Arc::new(AtomicBool::new(false)));
+        let record = Arc::clone(&recorded);
+        let caller = thread::spawn(move || {
+            let answer = other.wait(Some(Duration::from_millis(100)), |_| Ok(None::<()>));
+            let returned = other.time_of_day();
+            let busy = RealInstant::now();
+            while busy.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
+            record.store(true, Ordering::SeqCst);
+            (answer, returned)
+        });
+        while world.inner.lock().unwrap().sleepers.is_empty() {
+            thread::yield_now();
+        }
+        world.advance(Duration::from_secs(3));
+        assert!(recorded.load(Ordering::SeqCst));
+        assert_eq!(caller.join().unwrap().0, Ok(None));
+    }
+
+    #[test]
+    fn the_clock_moves_for_any_thread_that_asks() {
+        let world = world();
+        let start = world.time_of_day();
+        let other = Arc::clone(&world);
+        let spin = thread::spawn(move || Vec::from_iter((0..20).map(|_| other.time_of_day())));
+        assert_eq!(spin.join().unwrap(), Vec::from_iter(start + 1..=start + 20));
     }
 
     #[test]
