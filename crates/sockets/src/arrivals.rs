@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use brisk_tcp::ConnId;
 use brisk_tcp::connection::State;
-use brisk_wire::{ChecksumCheck, Flags, IcmpKind, Packet, Segment, parse};
+use brisk_wire::{ChecksumCheck, Ecn, Flags, IcmpKind, Packet, Segment, parse};
 
 use crate::errno::Errno;
 use crate::error_queue::{ExtendedError, Quoted};
@@ -21,6 +21,16 @@ const ORIGIN_ICMP6: u8 = 3;
 
 /// Our end of a connection and the peer's.
 type Ends = (SocketAddr, SocketAddr);
+
+/// A segment that arrived with an ECN codepoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    id: ConnId,
+    ecn: Ecn,
+    payload: usize,
+    /// Segments that the connection had refused before.
+    refused: u64,
+}
 
 /// The SYNs of connections that were not accepted yet, the oldest first.
 #[derive(Debug, Default)]
@@ -67,6 +77,32 @@ impl Host {
             let headers = packet.len() - segment.payload.len();
             self.syns.put(ends, packet[..headers].to_vec());
         }
+    }
+
+    /// What a packet with an ECN codepoint adds to the counts of its connection, if the stack takes the segment.
+    pub(crate) fn mark(&mut self, packet: &[u8]) -> Option<Mark> {
+        let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return None };
+        let (ecn, payload) = (segment.ip.ecn, segment.payload.len());
+        if ecn == Ecn::NotEct || segment.tcp.flags.contains(Flags::SYN) {
+            return None;
+        }
+        let id = self.conn_of(ends(&segment))?;
+        Some(Mark { id, ecn, payload, refused: self.refused(id) })
+    }
+
+    /// Counts it, once the stack has had the packet.
+    pub(crate) fn count_mark(&mut self, mark: Mark) {
+        if self.refused(mark.id) == mark.refused
+            && let Some(socket) = self.of_conn(mark.id)
+        {
+            socket.usage.count_mark(mark.ecn, mark.payload);
+        }
+    }
+
+    /// Segments of a connection that were outside its window, or too old.
+    fn refused(&mut self, id: ConnId) -> u64 {
+        let stats = self.stack().ok().and_then(|stack| stack.conn_stats(id));
+        stats.map_or(0, |stats| stats.counters.out_of_window + stats.counters.paws)
     }
 
     /// An ICMP error about a SYN goes to the error queue, whether IP_RECVERR is set or not.

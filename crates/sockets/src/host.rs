@@ -206,6 +206,7 @@ impl Host {
             return Ok(());
         }
         self.save_syn(packet);
+        let mark = self.mark(packet);
         let told = arrivals::icmp_errno(packet).map(Errno);
         self.queue_icmp(packet, told);
         self.unreachable = told.or(self.unreachable);
@@ -216,6 +217,9 @@ impl Host {
         stack.on_packet(packet, rx, now);
         if let Some(errno) = told.filter(|_| stack.stats().icmp_believed > believed) {
             self.on_soft_error(packet, errno);
+        }
+        if let Some(mark) = mark {
+            self.count_mark(mark);
         }
         self.drain();
         self.refused = None;

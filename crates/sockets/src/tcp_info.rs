@@ -71,8 +71,8 @@ fn of_none(socket: &Socket) -> Vec<u8> {
     fields.0
 }
 
-/// Bytes of the structure up to and including `tcpi_total_rto_time`.
-pub(crate) const LEN: usize = 248;
+/// Bytes of the structure in Linux 6.18.
+pub(crate) const LEN: usize = 280;
 
 fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Instant) -> Vec<u8> {
     let mut fields = Fields::default();
@@ -149,7 +149,8 @@ fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     let ssthresh = if stats.ssthresh == u32::MAX { INFINITE_SSTHRESH } else { segments(stats.ssthresh) };
     let counters = &stats.counters;
     let probes_again = counters.probes.saturating_sub(counters.probes_of_new_data);
-    let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits;
+    let syn_data_again = u64::from(info.syn_data_again.div_ceil(stats.mss.max(1)));
+    let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits + syn_data_again;
     let reordering = info.reordering_degree.max(socket.tcp.dup_thresh).min(MAX_REORDERING);
     fields.all([info.path_mtu, stats.rcv_wnd, stats.srtt.map_or(0, micros), micros(stats.rttvar)]);
     fields.all([ssthresh, segments(stats.cwnd), info.advertised_mss, reordering]);
@@ -184,12 +185,15 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
 fn write_totals(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let counters = &stats.counters;
     fields.u64(socket.usage.bytes_sent);
-    fields.u64(counters.retransmitted_bytes + counters.probe_bytes_again);
+    fields.u64(counters.retransmitted_bytes + counters.probe_bytes_again + u64::from(info.syn_data_again));
     fields.all([counters.dsacks as u32, info.reorderings, counters.out_of_order as u32]);
     fields.all([stats.snd_wnd, stats.rcv_wnd, 0]);
     fields.u16(counters.timeouts.min(u64::from(u16::MAX)) as u16);
     fields.u16(0);
     fields.u32(0);
+    // What only AccECN reports is 0: bytes delivered with each codepoint, and the bit fields at the end.
+    let marks = socket.usage.marks;
+    fields.all([marks.ce_packets, 0, 0, 0, marks.ect1_bytes, marks.ect0_bytes, marks.ce_bytes, 0]);
 }
 
 fn state_number(state: State) -> u8 {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
-use brisk_wire::Instant;
+use brisk_wire::{Ecn, Instant};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +18,17 @@ enum Waits {
     PeerWindow,
     /// For room in the send buffer: everything is sent and the program had to stop writing.
     SendBuffer,
+}
+
+/// Arrivals with an ECN codepoint, whether both ends agreed on ECN or not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks {
+    /// Packets with CE.
+    pub(crate) ce_packets: u32,
+    /// Payload bytes of packets with each codepoint.
+    pub(crate) ect1_bytes: u32,
+    pub(crate) ect0_bytes: u32,
+    pub(crate) ce_bytes: u32,
 }
 
 /// See the [module](self).
@@ -39,6 +50,7 @@ pub(crate) struct Usage {
     pub(crate) data_segments_in: u32,
     pub(crate) data_segments_out: u32,
     pub(crate) bytes_sent: u64,
+    pub(crate) marks: Marks,
     state: Option<State>,
 }
 
@@ -49,10 +61,24 @@ impl Usage {
         self.bytes_sent += payload as u64;
     }
 
+    /// Counts a packet that arrived with this codepoint and this many bytes of payload.
+    pub(crate) fn count_mark(&mut self, ecn: Ecn, payload: usize) {
+        let bytes = match ecn {
+            Ecn::NotEct => return,
+            Ecn::Ect1 => &mut self.marks.ect1_bytes,
+            Ecn::Ect0 => &mut self.marks.ect0_bytes,
+            Ecn::Ce => &mut self.marks.ce_bytes,
+        };
+        *bytes = bytes.wrapping_add(payload as u32);
+        self.marks.ce_packets = self.marks.ce_packets.wrapping_add(u32::from(ecn == Ecn::Ce));
+    }
+
     /// The connection was looked at.
     pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, now: Instant) {
         self.note_time(now);
-        self.waits = if info.unacked == 0 && info.unsent == 0 {
+        // A SYN or SYN-ACK alone keeps nobody busy.
+        let handshake = u32::from(matches!(stats.state, State::SynSent | State::SynReceived));
+        self.waits = if info.unacked <= handshake && info.unsent == 0 {
             Waits::Program
         } else if info.window_limited {
             Waits::PeerWindow

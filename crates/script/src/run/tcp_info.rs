@@ -55,6 +55,13 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("snd_wnd", 228, 4),
     ("rcv_wnd", 232, 4),
     ("total_rto", 240, 2),
+    ("received_ce", 248, 4),
+    ("delivered_e1_bytes", 252, 4),
+    ("delivered_e0_bytes", 256, 4),
+    ("delivered_ce_bytes", 260, 4),
+    ("received_e1_bytes", 264, 4),
+    ("received_e0_bytes", 268, 4),
+    ("received_ce_bytes", 272, 4),
 ];
 
 /// The value of a field; `None` if there is none of this name.
@@ -70,13 +77,15 @@ mod tests {
 
     #[test]
     fn fields_have_their_places() {
-        let mut info = vec![0; 248];
+        let mut info = vec![0; 280];
         info[0] = 1;
         info[80..84].copy_from_slice(&10u32.to_ne_bytes());
         info[168..176].copy_from_slice(&(1u64 << 40).to_ne_bytes());
         assert_eq!(value("state", &info), Some(1));
         assert_eq!(value("snd_cwnd", &info), Some(10));
         assert_eq!(value("busy_time", &info), Some(1 << 40));
+        info[272] = 7;
+        assert_eq!(value("received_ce_bytes", &info), Some(7));
         assert_eq!(value("nothing", &info), None);
         assert_eq!(value("total_rto", &info[..200]), None, "an older kernel");
     }

@@ -106,7 +106,7 @@ impl Connection {
         if data.mtu_probe {
             self.tx.on_mtu_probe_sent(data.range);
         }
-        self.count_data(data);
+        self.count_data(data, fresh);
         self.rx.ack.on_data_sent(now);
         self.account_ack();
         self.probe(Probe::Sent { range: data.range, origin: data.origin });
@@ -127,7 +127,8 @@ impl Connection {
         self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
     }
 
-    fn count_data(&mut self, data: &Data) {
+    /// Counts a segment with data or a FIN; `fresh` if some of it was never sent.
+    fn count_data(&mut self, data: &Data, fresh: bool) {
         let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
         let len = data.payload_len();
         self.counters.data_segments_out += segments;
@@ -142,8 +143,7 @@ impl Connection {
             }
             Origin::TailLossProbe => {
                 self.counters.probes += 1;
-                // Called before the scoreboard knows of it: what lies below SND.NXT was sent before.
-                if data.range.start.lt(self.tx.scoreboard.nxt()) {
+                if !fresh {
                     self.counters.probe_bytes_again += u64::from(len);
                 }
             }

@@ -438,6 +438,9 @@ impl Connection {
         let class = SynAckClass::of(&sent, acked, option.as_ref());
         opening.class = Some(class);
         opening.una = segment.ack;
+        // The SYN and its data are one segment, which the scoreboard keeps as two.
+        let as_one = u64::from(opening.data > 0 && acked >= opening.data);
+        self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(as_one);
         self.fast_open_outcome = match (class, opening.plan.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),
@@ -561,6 +564,21 @@ impl Connection {
         match self.fast_open.as_deref() {
             Some(Role::Client(opening)) if !opening.plan.untried && !opening.plain => Some(opening.data),
             Some(Role::Client(_) | Role::Server(_)) | None => None,
+        }
+    }
+
+    /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open connection sends
+    /// it again.
+    pub(crate) fn refused_syn_data(&self) -> SeqRange {
+        let start = self.secrets.iss + 1;
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening))
+                if self.established.is_some() && opening.una.lt(start + opening.data) =>
+            {
+                let end = start + opening.data + self.counters.data_after_syn as u32;
+                SeqRange::new(opening.una.max(start), end)
+            }
+            Some(Role::Client(_) | Role::Server(_)) | None => SeqRange::default(),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct ConnInfo {
     pub lost: u32,
     /// Of these, sent again.
     pub retransmitted: u32,
+    /// Payload bytes that left with the SYN, were not taken there, and were sent again.
+    pub syn_data_again: u32,
     /// Acknowledgements that told of a segment overtaken by one sent later.
     pub reorderings: u32,
     /// How far a segment was overtaken at most, segments; 0 if none was.
@@ -74,7 +76,14 @@ impl Connection {
     /// A snapshot of the details.
     pub(crate) fn info(&self) -> ConnInfo {
         let board = &self.tx.scoreboard;
-        let count = |test: fn(&Record) -> bool| board.records().filter(|record| test(record)).count() as u32;
+        // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.
+        let refused = self.refused_syn_data();
+        // A long connection goes round all sequence numbers.
+        let acked = self.counters.payload_bytes_acked >= u64::from(refused.end.since(self.secrets.iss + 1));
+        let repeating = !refused.is_empty() && !acked;
+        let repeats = |record: &Record| repeating && record.range.start.lt(refused.end) && !record.sacked;
+        let count =
+            |test: &dyn Fn(&Record) -> bool| board.records().filter(|record| test(record)).count() as u32;
         // The SYN takes the number before the stream; until it is acknowledged no byte is.
         let first = self.secrets.iss + 1;
         let offset = |seq: brisk_wire::SeqNum| if seq.gt(first) { seq.since(first) } else { 0 };
@@ -87,12 +96,16 @@ impl Connection {
             scales: self.negotiated.window_scaling.then(|| (self.tx.window.scale(), self.rx.window.shift())),
             unacked: board.segments(),
             sacked: board.sacked_segments(),
-            lost: count(|record| record.lost || (record.origin == Origin::Retransmit && !record.sacked)),
-            retransmitted: count(|record| {
-                record.transmissions > 1
-                    && !record.lost
-                    && !record.sacked
-                    && record.origin != Origin::TailLossProbe
+            lost: count(&|record| {
+                record.lost || (record.origin == Origin::Retransmit && !record.sacked) || repeats(record)
+            }),
+            syn_data_again: match repeating {
+                true => board.nxt().min(refused.end).since(refused.start),
+                false => refused.len(),
+            },
+            retransmitted: count(&|record| {
+                let again = record.transmissions > 1 && record.origin != Origin::TailLossProbe;
+                (again || repeats(record)) && !record.lost && !record.sacked
             }),
             reorderings: self.tx.rack.reordering().events,
             reordering_degree: self.tx.rack.reordering().span.div_ceil(self.tx.mss()),
