@@ -285,6 +285,35 @@ fn a_listener_may_have_cookie_keys_of_its_own() {
 }
 
 #[test]
+fn settings_are_read_when_they_are_used() {
+    let dir = std::env::temp_dir().join(format!("brisk-settings-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let set = |name: &str, value: &str| std::fs::write(dir.join(name), value).unwrap();
+    set("tcp_timestamps", "1");
+    set("tcp_fastopen", "5");
+    let mut driver = Driver::new(&format!("sysctls={}", dir.display()));
+    driver.listener(libc::AF_INET, None);
+    let fd = driver.socket(libc::SOCK_NONBLOCK);
+    let timestamps = [8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1];
+    let mut stamped = || {
+        driver.new_peer();
+        driver.arrive(Segment { seq: 0, flags: SYN, options: &timestamps, ..Segment::default() }, &[]);
+        let answer = driver.receive().expect("a SYN-ACK");
+        driver.follow(&answer);
+        driver.arrive(Segment { seq: 1, flags: RST, ..Segment::default() }, &[]);
+        answer.options.windows(2).any(|pair| pair == [8, 10])
+    };
+    assert!(stamped());
+    set("tcp_timestamps", "0");
+    assert!(!stamped(), "the listener is older than the setting");
+    set("tcp_fastopen", "0");
+    assert_eq!((driver.send_fast(fd, b"request"), driver.errno()), (-1, libc::EOPNOTSUPP));
+    set("tcp_fastopen", "5");
+    assert_eq!(driver.send_fast(fd, b"request"), 7);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn notsent_lowat_bounds_what_waits() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 1000);

@@ -164,6 +164,12 @@ fn ends(segment: &Segment<'_>) -> Ends {
     (SocketAddr::new(ip.dst, tcp.dst_port), SocketAddr::new(ip.src, tcp.src_port))
 }
 
+/// True if the packet is a SYN and no SYN-ACK.
+pub(crate) fn is_syn(packet: &[u8]) -> bool {
+    let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return false };
+    segment.tcp.flags.contains(Flags::SYN) && !segment.tcp.flags.contains(Flags::ACK)
+}
+
 /// Where the ICMP message of a packet begins.
 fn icmp_at(packet: &[u8]) -> Option<usize> {
     match packet.first()? >> 4 {

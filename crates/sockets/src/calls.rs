@@ -61,7 +61,7 @@ pub fn getsockname(world: &impl World, fd: i32) -> Answer<SocketAddr> {
 pub fn listen(world: &impl World, fd: i32, backlog: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
-        let (socket, stack, settings) = host.parts(fd)?;
+        let (socket, stack, settings) = host.parts_now(fd)?;
         socket.listen(backlog, stack, settings, now)
     })
 }
@@ -81,7 +81,7 @@ pub fn accept(world: &impl World, fd: i32) -> Answer<(i32, SocketAddr)> {
 pub fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer<()> {
     let begun = world.call(|host| {
         let now = host.now;
-        let (socket, stack, settings) = host.parts(fd)?;
+        let (socket, stack, settings) = host.parts_now(fd)?;
         socket.connect(remote, stack, settings, now)
     })?;
     match begun {
@@ -222,7 +222,7 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
 fn send_with_syn(world: &impl World, fd: i32, data: &[u8], remote: SocketAddr, flags: i32) -> Answer<usize> {
     let taken = world.call(|host| {
         let now = host.now;
-        let (socket, stack, settings) = host.parts(fd)?;
+        let (socket, stack, settings) = host.parts_now(fd)?;
         socket.connect_with_data(remote, data, stack, settings, now)
     })?;
     match finish_connect(world, fd, flags) {

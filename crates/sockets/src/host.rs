@@ -43,7 +43,7 @@ pub(crate) enum Descriptor {
 /// Where the settings of a host come from.
 #[derive(Debug)]
 enum Source {
-    /// The network namespace, and what the flags put over it: read again with every `socket()`.
+    /// The network namespace, and what the flags put over it: read again when it is used.
     Namespace(SoFlags),
     /// They were handed in.
     Given,
@@ -68,7 +68,7 @@ pub struct Host {
     device: Option<OnDevice>,
     /// Where the search for a free port begins.
     next_port: u16,
-    /// What the namespace and `--so_flags` say, as of the last `socket()`.
+    /// What the namespace and `--so_flags` say, as of the last [`Host::refresh`].
     pub(crate) settings: Settings,
     /// What SO_RCVBUF says where a program has not set it: the window is a part of it.
     system_receive_buffer: usize,
@@ -147,7 +147,7 @@ impl Host {
         }
     }
 
-    /// Reads the settings again, as every `socket()` does, and makes the stack at the first.
+    /// Reads the settings of the network namespace again, and makes the stack at the first call.
     pub(crate) fn refresh(&mut self) -> Answer<()> {
         match &self.source {
             Source::Given => self.system_receive_buffer = self.settings.tcp.receive_buffer.initial,
@@ -166,7 +166,7 @@ impl Host {
         Ok(())
     }
 
-    /// Changes a setting of Linux: for sockets that are opened from now on.
+    /// Changes a setting of Linux.
     ///
     /// # Errors
     /// What is wrong with the value.
@@ -206,6 +206,9 @@ impl Host {
             return Ok(());
         }
         self.save_syn(packet);
+        if arrivals::is_syn(packet) {
+            self.renew_listeners()?;
+        }
         let mark = self.mark(packet);
         let told = arrivals::icmp_errno(packet).map(Errno);
         self.queue_icmp(packet, told);
@@ -223,6 +226,23 @@ impl Host {
         }
         self.drain();
         self.refused = None;
+        Ok(())
+    }
+
+    /// A SYN is answered with the settings of the system as they are now.
+    fn renew_listeners(&mut self) -> Answer<()> {
+        // A stack begins with the first socket.
+        if self.table.is_empty() {
+            return Ok(());
+        }
+        self.refresh()?;
+        let (now, settings) = (self.now, &self.settings);
+        let Some(stack) = &mut self.stack else { return Ok(()) };
+        for descriptor in self.table.values_mut() {
+            if let Descriptor::Socket(socket) = descriptor {
+                socket.renew_listeners(stack, settings, now);
+            }
+        }
         Ok(())
     }
 
@@ -386,6 +406,15 @@ impl Host {
             Some(Descriptor::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
             None => Err(Errno(libc::EBADF)),
         }
+    }
+
+    /// A socket and the stack beside it, once the socket has taken over the settings of the system as they are now.
+    pub(crate) fn parts_now(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
+        self.socket(fd)?;
+        self.refresh()?;
+        let (socket, stack, settings) = self.parts(fd)?;
+        socket.follow_settings(settings);
+        Ok((socket, stack, settings))
     }
 
     pub(crate) fn epoll(&mut self, fd: i32) -> Answer<&mut Epoll> {

@@ -47,7 +47,8 @@ const SO_TIMESTAMPING_NEW: i32 = 65;
 /// setsockopt().
 pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
     let now = host.now;
-    let (socket, stack, settings) = host.parts(fd)?;
+    let fast_open = level == libc::SOL_TCP && matches!(name, libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT);
+    let (socket, stack, settings) = if fast_open { host.parts_now(fd)? } else { host.parts(fd)? };
     match level {
         libc::SOL_SOCKET => {
             int(value)?;

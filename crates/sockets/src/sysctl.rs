@@ -1,7 +1,7 @@
 //! The settings of the network namespace, as Linux shows them below `/proc/sys/net/ipv4`.
 //!
-//! Scripts set them by commands before their first socket; the files show those of the process's own
-//! namespace. A file that is missing or cannot be read leaves the stack's default.
+//! Scripts set them by commands; the files show those of the process's own namespace. A file that is missing
+//! or cannot be read leaves the stack's default.
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::settings::Settings;
 use brisk_tcp::config::KeepaliveConfig;
-use brisk_tcp::{ConnId, ListenerId, Stack, TcpConfig};
+use brisk_tcp::{ConnId, ListenConfig, ListenerId, Stack, TcpConfig};
 use brisk_wire::Instant;
 
 use crate::errno::Errno;
@@ -51,6 +51,8 @@ pub(crate) struct Socket {
     pub(crate) role: Role,
     /// What its connection takes, or the connections of its listener.
     pub(crate) tcp: TcpConfig,
+    /// The settings of the system that are in `tcp` where no option replaced them.
+    system: TcpConfig,
     /// Where it is bound.
     pub(crate) local: Option<SocketAddr>,
     /// bind() named the address; otherwise the connection did.
@@ -71,6 +73,8 @@ pub(crate) struct Socket {
     /// Connections that wait for accept(), as far as events tell.
     pub(crate) waiting: u32,
     backlog: usize,
+    /// What its listeners were opened with.
+    listens_with: Option<ListenConfig>,
     pub(crate) options: SocketOptions,
     /// Bytes that the program has written, and the stack has taken.
     pub(crate) written: u64,
@@ -164,6 +168,7 @@ impl Socket {
         Socket {
             family,
             role: Role::Fresh,
+            system: tcp.clone(),
             tcp,
             local: None,
             bound: false,
@@ -177,6 +182,7 @@ impl Socket {
             error: None,
             waiting: 0,
             backlog: 0,
+            listens_with: None,
             options,
             written: 0,
             shutdowns: 0,
@@ -197,8 +203,26 @@ impl Socket {
         Socket {
             role: Role::Connection(id),
             connected: true,
+            system: self.system.clone(),
             ..Socket::fresh(self.family, self.tcp.clone(), self.options.clone())
         }
+    }
+
+    /// Takes over the settings that Linux reads when it uses them, where no option of this socket has replaced them.
+    /// The others hold from socket() on.
+    pub(crate) fn follow_settings(&mut self, settings: &Settings) {
+        macro_rules! follow {
+            ($($($part:ident).+),*) => {$(
+                if self.tcp.$($part).+ == self.system.$($part).+ {
+                    self.tcp.$($part).+ = settings.tcp.$($part).+.clone();
+                }
+                self.system.$($part).+ = settings.tcp.$($part).+.clone();
+            )*};
+        }
+        follow!(timestamps, sack, dsack, window_scaling, ecn, slow_start_after_idle, hop_limit);
+        follow!(syn_retries, syn_linear_retries, synack_retries, retries, orphan_retries);
+        follow!(frto, loss_detection, mechanisms.reactive, thin_stream, challenge_interval);
+        follow!(base_mss, mtu_probing, window.may_shrink, fin_wait_2_timeout);
     }
 
     pub(crate) fn conn(&self) -> Option<ConnId> {
@@ -266,6 +290,7 @@ impl Socket {
             bound: self.bound,
             nonblocking: self.nonblocking,
             error: self.error,
+            system: self.system.clone(),
             ..Socket::fresh(self.family, self.tcp.clone(), self.options.clone())
         };
     }

@@ -49,10 +49,15 @@ impl Socket {
         self.open_listeners(stack, settings, now)
     }
 
-    /// Options of a listener were changed: its next connections shall have them.
+    /// Options of a listener or settings of the system may have changed: its next connections shall have them.
     pub(crate) fn renew_listeners(&mut self, stack: &mut Stack, settings: &Settings, now: Instant) {
-        // With connections waiting the change would reset them.
-        if matches!(self.role, Role::Listening(_)) && self.waiting == 0 {
+        if !matches!(self.role, Role::Listening(_)) {
+            return;
+        }
+        self.follow_settings(settings);
+        let changed = self.listens_with.as_ref() != Some(&self.listen_config(settings));
+        // A change would reset connections that wait, or that are half open.
+        if changed && self.waiting == 0 && stack.half_open() == 0 {
             let _ = self.open_listeners(stack, settings, now);
         }
     }
@@ -70,6 +75,7 @@ impl Socket {
         };
         let local = self.local.unwrap_or(SocketAddr::new(any, 0));
         let config = self.listen_config(settings);
+        self.listens_with = Some(config.clone());
         let first = stack.listen(plain(local), config.clone())?;
         let mut ids = vec![first];
         let port = stack.listener_addr(first).map_or(local.port(), |addr| addr.port());
