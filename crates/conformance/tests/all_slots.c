@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 struct interface {
@@ -153,6 +154,15 @@ static struct segment left(long long *when)
 	return s;
 }
 
+/* Takes packets until one acknowledges so much. */
+static void acknowledged(uint32_t ack)
+{
+	for (int packets = 0; packets < 100; packets++)
+		if (left(NULL).ack == ack)
+			return;
+	CHECK("an acknowledgement", 0);
+}
+
 static long long now(void)
 {
 	struct timeval t;
@@ -201,6 +211,81 @@ static void wait_until_it_sleeps(void)
 	CHECK("the blocked call sleeps", 0);
 }
 
+/* ---- packetdrill's two threads: a lock of the program, and a call that blocks ---- */
+
+static pthread_mutex_t program = PTHREAD_MUTEX_INITIALIZER;
+static long long call_at, call_ended;
+static volatile int call_done;
+
+static long long real_micros(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
+
+/* The thread that makes the calls: it spins until the call is due, makes it without the lock, asks for the time, and
+ * records it under the lock. */
+static void *caller(void *unused)
+{
+	char byte[10];
+	long long ended, busy;
+	int spins = 0;
+
+	pthread_mutex_lock(&program);
+	while (now() < call_at && spins < 100000)
+		spins++;
+	CHECK("the clock moves for the thread that spins", spins < 100000);
+	pthread_mutex_unlock(&program);
+	reader_tid = gettid();
+	reader_count = i.read(u, reader_fd, byte, sizeof(byte));
+	ended = now();
+	/* A machine with other work to do. */
+	busy = real_micros();
+	while (real_micros() - busy < 1000)
+		;
+	pthread_mutex_lock(&program);
+	call_ended = ended;
+	call_done = 1;
+	pthread_mutex_unlock(&program);
+	return unused;
+}
+
+/* The main thread holds the lock except where it waits, and expects the call to be over once it has waited. */
+static void blocking_calls(int fd, uint32_t seq, uint32_t ack)
+{
+	pthread_t thread;
+	long long before;
+
+	reader_fd = fd;
+	for (int round = 0; round < 20; round++) {
+		call_at = now() + 20;
+		call_done = reader_tid = 0;
+		CHECK("second thread", pthread_create(&thread, NULL, caller, NULL) == 0);
+		wait_until_it_sleeps();
+		pthread_mutex_lock(&program);
+		before = now();
+		arrive(4000, 8080, (struct segment){.seq = seq + round, .ack = ack, .flags = ACK | PSH, .len = 1}, "x");
+		pthread_mutex_unlock(&program);
+		CHECK("usleep", i.usleep(u, 100000) == 0);
+		pthread_mutex_lock(&program);
+		CHECK("the call is over when the clock goes on", call_done && reader_count == 1);
+		CHECK("at the time of the segment", call_ended - before < 4000);
+		pthread_mutex_unlock(&program);
+		pthread_join(thread, NULL);
+	}
+}
+
+static int splice_from, splice_to;
+
+static void *splicer(void *unused)
+{
+	reader_tid = gettid();
+	reader_count = i.splice(u, splice_from, NULL, splice_to, NULL, 100000, 0);
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
 	void (*init)(const char *, struct interface *);
@@ -213,6 +298,8 @@ int main(int argc, char **argv)
 	struct iovec vector[2] = {{buffer, 5}, {buffer + 5, 5}};
 	struct msghdr message = {.msg_iov = vector, .msg_iovlen = 2};
 	struct tcp_info info;
+	struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+	struct iovec hole = {NULL, 10};
 	struct pollfd polled;
 	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 42};
 	struct segment s;
@@ -256,6 +343,8 @@ int main(int argc, char **argv)
 	fd = i.accept(u, listener, (struct sockaddr *)&from, &len);
 	CHECK("accept", fd >= 0 && len == sizeof(from) && ntohs(from.sin_port) == 4000);
 	CHECK("TCP_INFO by the table", (len = sizeof(info)) && i.getsockopt(u, fd, SOL_TCP, TCP_INFO, &info, &len) == 0);
+	len = sizeof(buffer);
+	CHECK("TCP_INFO of Linux 6.18", i.getsockopt(u, fd, SOL_TCP, TCP_INFO, buffer, &len) == 0 && len == 280);
 	CHECK("ESTABLISHED", info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_cwnd == 10);
 
 	/* reading, six ways */
@@ -278,10 +367,16 @@ int main(int argc, char **argv)
 	CHECK("splice in", i.splice(u, fds[0], NULL, fd, NULL, 10, 0) == 10);
 	s = left(NULL);
 	CHECK("what was spliced leaves", s.len == 10 && s.seq == iss + 1);
+	CHECK("setsockopt TCP_NODELAY", i.setsockopt(u, fd, SOL_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
+	CHECK("splice of a pipe without offsets, by pointers to zero",
+	      i.write(u, fds[1], "12345", 5) == 5 && i.splice(u, fds[0], &(loff_t){0}, fd, &(loff_t){0}, 5, 0) == 5);
+	s = left(NULL);
+	CHECK("it leaves", s.len == 5);
+	CHECK("splice of an empty pipe, no waiting",
+	      i.splice(u, fds[0], NULL, fd, NULL, 10, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
 	CHECK("descriptors of the kernel", i.write(u, fds[1], "x", 1) == 1 && i.read(u, fds[0], buffer, 1) == 1);
 
 	/* writing, five ways */
-	CHECK("setsockopt TCP_NODELAY", i.setsockopt(u, fd, SOL_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
 	CHECK("write", i.write(u, fd, buffer, 10) == 10);
 	CHECK("writev", i.writev(u, fd, vector, 2) == 10);
 	CHECK("send", i.send(u, fd, buffer, 10, 0) == 10);
@@ -292,7 +387,7 @@ int main(int argc, char **argv)
 		s = left(NULL);
 		CHECK("a segment per write", s.len == 10 && s.flags == (ACK | PSH));
 	}
-	arrive(4000, 8080, (struct segment){.seq = 161, .ack = iss + 61, .flags = ACK}, NULL);
+	arrive(4000, 8080, (struct segment){.seq = 161, .ack = iss + 66, .flags = ACK}, NULL);
 
 	/* a call that waits: on a second thread, woken by a segment at a known time */
 	reader_fd = fd;
@@ -300,13 +395,63 @@ int main(int argc, char **argv)
 	wait_until_it_sleeps();
 	CHECK("usleep", i.usleep(u, 200000) == 0);
 	before = now();
-	arrive(4000, 8080, (struct segment){.seq = 161, .ack = iss + 61, .flags = ACK | PSH, .len = 3}, "abc");
+	arrive(4000, 8080, (struct segment){.seq = 161, .ack = iss + 66, .flags = ACK | PSH, .len = 3}, "abc");
 	CHECK("usleep", i.usleep(u, 500000) == 0);
 	pthread_join(thread, NULL);
 	CHECK("the blocked read returns", reader_count == 3);
 	CHECK("at the time of the segment", reader_ended - before < 100);
 	s = left(NULL);
 	CHECK("an acknowledgement", s.flags == ACK && s.ack == 164);
+
+	blocking_calls(fd, 164, iss + 66);
+	acknowledged(184);
+
+	/* memory that is not there */
+	CHECK("write", i.write(u, fd, NULL, 10) == -1 && errno == EFAULT);
+	CHECK("write of nothing", i.write(u, fd, NULL, 0) == 0);
+	CHECK("writev", i.writev(u, fd, &hole, 1) == -1 && errno == EFAULT);
+	CHECK("send", i.send(u, fd, NULL, 10, 0) == -1 && errno == EFAULT);
+	CHECK("sendto", i.sendto(u, fd, NULL, 10, 0, NULL, 0) == -1 && errno == EFAULT);
+	CHECK("bind", i.bind(u, fd, NULL, sizeof(local)) == -1 && errno == EFAULT);
+	CHECK("setsockopt", i.setsockopt(u, fd, SOL_TCP, TCP_NODELAY, NULL, 4) == -1 && errno == EFAULT);
+	len = sizeof(info);
+	CHECK("getsockopt", i.getsockopt(u, fd, SOL_TCP, TCP_INFO, NULL, &len) == -1 && errno == EFAULT);
+	arrive(4000, 8080, (struct segment){.seq = 184, .ack = iss + 66, .flags = ACK | PSH, .len = 3}, "abc");
+	CHECK("read", i.read(u, fd, NULL, 10) == -1 && errno == EFAULT);
+	CHECK("readv", i.readv(u, fd, &hole, 1) == -1 && errno == EFAULT);
+	CHECK("recvmsg", i.recvmsg(u, fd, &(struct msghdr){.msg_iov = &hole, .msg_iovlen = 1}, 0) == -1 && errno == EFAULT);
+	CHECK("the data waits", i.read(u, fd, buffer, 10) == 3 && !memcmp(buffer, "abc", 3));
+	acknowledged(187);
+
+	/* an address without a family */
+	CHECK("Fast Open to nowhere", i.sendto(u, fd, buffer, 10, MSG_FASTOPEN, &nowhere, sizeof(nowhere)) == -1 && errno == EOPNOTSUPP);
+
+	/* splice: a pipe with little room, and one that another thread fills */
+	for (int n = 0; n < 5; n++)
+		arrive(4000, 8080, (struct segment){.seq = 187 + n * 1000, .ack = iss + 66, .flags = ACK | PSH, .len = 1000}, buffer);
+	number = fcntl(fds[1], F_GETPIPE_SZ) - 4096;
+	for (int at = 0; at < number; at += sizeof(buffer))
+		CHECK("a pipe almost full", write(fds[1], buffer, sizeof(buffer)) == sizeof(buffer));
+	CHECK("splice of what the pipe takes", i.splice(u, fd, NULL, fds[1], NULL, 100000, 0) == 4096);
+	CHECK("splice to a full pipe", i.splice(u, fd, NULL, fds[1], NULL, 100000, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
+	for (int at = 0; at < number + 4096; at += len) {
+		len = read(fds[0], buffer, sizeof(buffer));
+		CHECK("the pipe has it all", (int)len > 0);
+	}
+	CHECK("the rest waits", i.read(u, fd, buffer, sizeof(buffer)) == 904);
+	acknowledged(5187);
+	splice_from = fds[0];
+	splice_to = fd;
+	reader_tid = 0;
+	CHECK("second thread", pthread_create(&thread, NULL, splicer, NULL) == 0);
+	wait_until_it_sleeps();
+	CHECK("write to a pipe", i.write(u, fds[1], "01234567", 8) == 8);
+	CHECK("usleep", i.usleep(u, 1000) == 0);
+	pthread_join(thread, NULL);
+	CHECK("splice of what came later", reader_count == 8);
+	s = left(NULL);
+	CHECK("it leaves", s.len == 8);
+	arrive(4000, 8080, (struct segment){.seq = 5187, .ack = iss + 74, .flags = ACK}, NULL);
 
 	/* O_NONBLOCK, epoll, shutdown */
 	CHECK("fcntl", i.fcntl(u, fd, F_SETFL, i.fcntl(u, fd, F_GETFL, 0) | O_NONBLOCK) == 0);
@@ -315,15 +460,15 @@ int main(int argc, char **argv)
 	CHECK("epoll_create", epfd >= 0);
 	CHECK("epoll_ctl", i.epoll_ctl(u, epfd, EPOLL_CTL_ADD, fd, &event) == 0);
 	CHECK("epoll_wait, nothing", i.epoll_wait(u, epfd, &event, 1, 100) == 0);
-	arrive(4000, 8080, (struct segment){.seq = 164, .ack = iss + 61, .flags = FIN | ACK}, NULL);
+	arrive(4000, 8080, (struct segment){.seq = 5187, .ack = iss + 74, .flags = FIN | ACK}, NULL);
 	CHECK("epoll_wait", i.epoll_wait(u, epfd, &event, 1, -1) == 1 && event.data.u64 == 42 && event.events == EPOLLIN);
 	CHECK("end of the stream", i.read(u, fd, buffer, 10) == 0);
 	s = left(NULL);
-	CHECK("the FIN is acknowledged", s.flags == ACK && s.ack == 165);
+	CHECK("the FIN is acknowledged", s.flags == ACK && s.ack == 5188);
 	CHECK("shutdown", i.shutdown(u, fd, SHUT_WR) == 0);
 	s = left(NULL);
 	CHECK("FIN", s.flags == (FIN | ACK));
-	arrive(4000, 8080, (struct segment){.seq = 165, .ack = iss + 62, .flags = ACK}, NULL);
+	arrive(4000, 8080, (struct segment){.seq = 5188, .ack = iss + 75, .flags = ACK}, NULL);
 	CHECK("close", i.close(u, epfd) == 0 && i.close(u, fd) == 0);
 	CHECK("closed", i.close(u, fd) == -1 && errno == EBADF);
 

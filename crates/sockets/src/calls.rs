@@ -188,21 +188,20 @@ pub struct SendOptions {
 /// send() and its kin: how many bytes were taken.
 pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
     let flags = options.flags;
-    let mut sending = Sending { data, flags, stamping: options.stamping, done: 0 };
-    if flags & libc::MSG_FASTOPEN != 0 {
-        let remote = options.to.ok_or(Errno(libc::EDESTADDRREQ))?;
-        sending.done = send_with_syn(world, fd, data, remote, flags)?;
-        if sending.done > 0 && world.call(|host| Ok(host.socket(fd)?.nonblocking))? {
-            world.call(|host| host.socket(fd).map(|socket| socket.note_written(&sending)))?;
-            return Ok(sending.done);
+    let mut sending = Sending { data, flags, stamping: options.stamping, done: 0, blocked: false };
+    let opens = flags & libc::MSG_FASTOPEN != 0 || world.call(|host| Ok(host.socket(fd)?.deferred))?;
+    let mut all = match opens && !send_with_syn(world, fd, &mut sending, options.to)? {
+        // The handshake goes on in the background.
+        true => Ok(Some(())),
+        false => {
+            let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
+            world.wait(limit, |host| {
+                let now = host.now;
+                let (socket, stack, _) = host.parts(fd)?;
+                Ok(socket.write(&mut sending, stack, now)?.then_some(()))
+            })
         }
-    }
-    let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
-    let mut all = world.wait(limit, |host| {
-        let now = host.now;
-        let (socket, stack, _) = host.parts(fd)?;
-        Ok(socket.write(&mut sending, stack, now)?.then_some(()))
-    });
+    };
     if sending.done > 0 || data.is_empty() {
         world.call(|host| {
             host.socket(fd)?.note_written(&sending);
@@ -218,17 +217,23 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     }
 }
 
-/// MSG_FASTOPEN: the SYN takes what it can; a program that waits, waits for the answer.
-fn send_with_syn(world: &impl World, fd: i32, data: &[u8], remote: SocketAddr, flags: i32) -> Answer<usize> {
-    let taken = world.call(|host| {
+/// Opens a connection with a write: the SYN takes what it can, and a caller that may wait waits for the end of the
+/// handshake. True once the handshake is complete.
+fn send_with_syn(
+    world: &impl World,
+    fd: i32,
+    sending: &mut Sending<'_>,
+    remote: Option<SocketAddr>,
+) -> Answer<bool> {
+    sending.done = world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts_now(fd)?;
-        socket.connect_with_data(remote, data, stack, settings, now)
+        socket.connect_with_data(remote, sending.data, stack, settings, now)
     })?;
-    match finish_connect(world, fd, flags) {
-        Err(Errno(libc::EINPROGRESS)) if taken > 0 => Ok(taken),
+    match finish_connect(world, fd, sending.flags) {
+        Err(Errno(libc::EINPROGRESS)) if sending.done > 0 => Ok(false),
         Err(error) => Err(error),
-        Ok(()) => Ok(taken),
+        Ok(()) => Ok(true),
     }
 }
 

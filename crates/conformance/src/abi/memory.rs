@@ -8,16 +8,19 @@ use brisk_sockets::{Answer, Errno};
 /// Most entries of a vector (Linux: UIO_MAXIOV).
 const MOST_VECTORS: i32 = 1024;
 
-/// A buffer that a call reads. A null pointer is one of no bytes.
+/// A buffer that a call reads. A null pointer with a length is `EFAULT`.
 ///
 /// # Safety
 /// `data` is null or points to `len` readable bytes.
-pub(super) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
-    if data.is_null() || len == 0 {
-        return &[];
+pub(super) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Answer<&'a [u8]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Errno(libc::EFAULT));
     }
     // SAFETY: the caller's contract.
-    unsafe { std::slice::from_raw_parts(data.cast(), len) }
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
 /// Copies as much of `from` as fits a buffer that a call writes.
@@ -37,7 +40,7 @@ pub(super) unsafe fn put(to: *mut c_void, len: usize, from: &[u8]) {
 /// `addr` is null or points to `len` readable bytes.
 pub(super) unsafe fn address(addr: *const libc::sockaddr, len: libc::socklen_t) -> Answer<SocketAddr> {
     // SAFETY: the caller's contract.
-    parse_address(unsafe { bytes(addr.cast(), len as usize) })
+    parse_address(unsafe { bytes(addr.cast(), len as usize)? })
 }
 
 /// True for an address of the family `AF_UNSPEC`.
@@ -46,7 +49,8 @@ pub(super) unsafe fn address(addr: *const libc::sockaddr, len: libc::socklen_t) 
 /// As for [`address`].
 pub(super) unsafe fn is_unspecified(addr: *const libc::sockaddr, len: libc::socklen_t) -> bool {
     // SAFETY: the caller's contract.
-    let family = unsafe { bytes(addr.cast(), len as usize) }.first_chunk::<2>();
+    let bytes = unsafe { bytes(addr.cast(), len as usize) };
+    let family = bytes.ok().and_then(|bytes| bytes.first_chunk::<2>());
     family.is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNSPEC)
 }
 
@@ -124,13 +128,18 @@ pub(super) unsafe fn entries<'a>(vector: *const libc::iovec, count: i32) -> Answ
 ///
 /// # Safety
 /// Every entry points to as many readable bytes as it says.
-pub(super) unsafe fn gather(entries: &[libc::iovec]) -> Vec<u8> {
+pub(super) unsafe fn gather(entries: &[libc::iovec]) -> Answer<Vec<u8>> {
     let mut all = Vec::with_capacity(length(entries));
     for entry in entries {
         // SAFETY: the caller's contract.
-        all.extend_from_slice(unsafe { bytes(entry.iov_base, entry.iov_len) });
+        all.extend_from_slice(unsafe { bytes(entry.iov_base, entry.iov_len)? });
     }
-    all
+    Ok(all)
+}
+
+/// True if an entry has a length and no memory.
+pub(super) fn is_faulty(entries: &[libc::iovec]) -> bool {
+    entries.iter().any(|entry| entry.iov_base.is_null() && entry.iov_len > 0)
 }
 
 /// Spreads bytes over the entries.

@@ -12,7 +12,7 @@ use super::memory;
 /// The header's control buffer is as large as it says.
 pub(super) unsafe fn control(header: &libc::msghdr) -> Answer<Vec<Control>> {
     // SAFETY: the caller's contract.
-    control::parse(unsafe { memory::bytes(header.msg_control, header.msg_controllen) })
+    control::parse(unsafe { memory::bytes(header.msg_control, header.msg_controllen)? })
 }
 
 /// Fills in what recvmsg() brings.

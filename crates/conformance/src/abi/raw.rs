@@ -26,3 +26,52 @@ pub(super) fn close(fd: c_int) -> Answer<isize> {
     // SAFETY: closing a descriptor touches no memory; the program asked for it.
     answer(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
+
+/// A descriptor of the kernel's that ends with this value.
+struct Owned(c_int);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = close(self.0);
+    }
+}
+
+/// Writes as much into a pipe as it takes without waiting.
+pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
+    // SAFETY, here and below: the memory is ours, and so are the descriptors but `pipe`. A write() to a pipe would wait
+    // until all fits; splice() moves what does.
+    let file =
+        Owned(answer(unsafe { libc::memfd_create(c"splice".as_ptr(), libc::MFD_CLOEXEC) }.into())? as c_int);
+    answer(unsafe { libc::pwrite(file.0, bytes.as_ptr().cast(), bytes.len(), 0) } as c_long)?;
+    let mut at = 0;
+    let flags = libc::SPLICE_F_NONBLOCK;
+    answer(unsafe { libc::splice(file.0, &mut at, pipe, std::ptr::null_mut(), bytes.len(), flags) } as c_long)
+}
+
+/// What a pipe holds, at most `most` bytes, which stay there.
+pub(super) fn look_into_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
+    let mut ends = [0; 2];
+    // SAFETY, here and below: as in `fill_pipe`.
+    answer(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
+    let [read, write] = ends.map(Owned);
+    let held = answer(unsafe { libc::tee(pipe, write.0, most, libc::SPLICE_F_NONBLOCK) } as c_long)? as usize;
+    drop(write);
+    let mut bytes = vec![0; held];
+    let mut filled = 0;
+    while filled < held {
+        let to = bytes[filled..].as_mut_ptr().cast();
+        match answer(unsafe { libc::read(read.0, to, held - filled) } as c_long)? {
+            0 => break,
+            count => filled += count as usize,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Takes the next `len` bytes out of a pipe that holds as many.
+pub(super) fn drain_pipe(pipe: c_int, len: usize) -> Answer<()> {
+    let mut bytes = vec![0u8; len];
+    // SAFETY: the buffer is ours.
+    answer(unsafe { libc::read(pipe, bytes.as_mut_ptr().cast(), len) } as c_long).map(|_| ())
+}

@@ -4,6 +4,7 @@
 //! Safety of every function here: the pointers are as for the system call of the same name.
 
 use std::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -16,13 +17,15 @@ use super::{memory, message, raw};
 use brisk_sockets::EpollControl as Control;
 use brisk_sockets::FIRST_FD;
 use brisk_sockets::calls::{self, SendOptions};
-use brisk_sockets::{Answer, Errno};
+use brisk_sockets::{Answer, Errno, Received};
 use brisk_sockets::{VirtualWorld, World};
 
 type User = *mut c_void;
 
 /// Most bytes that a single read or write moves (Linux: MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
+/// The error for a null pointer with a length.
+const FAULT: Errno = Errno(libc::EFAULT);
 /// Bytes that splice() moves at once.
 const SPLICE_STEP: usize = 65_536;
 
@@ -59,6 +62,14 @@ fn run_int(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<i32>) -> c_int
 
 fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int {
     run(user, |world| call(world).map(|()| 0)) as c_int
+}
+
+/// Passes on what a call on a descriptor of the kernel's returned; callers that wait for a pipe look at it again.
+fn of_kernel<T>(user: User, returned: T) -> T {
+    let errno = raw::last_errno();
+    run(user, |world| world.call(|_| Ok(0)));
+    raw::set_errno(errno);
+    returned
 }
 
 /// The world stays: descriptors that a script left open are closed after this.
@@ -107,7 +118,7 @@ pub(super) unsafe extern "C" fn connect(
 /// recv() into one buffer.
 ///
 /// # Safety
-/// `to` points to `len` writable bytes.
+/// `to` is null or points to `len` writable bytes.
 unsafe fn receive(
     world: &VirtualWorld,
     fd: c_int,
@@ -115,16 +126,25 @@ unsafe fn receive(
     len: usize,
     flags: c_int,
 ) -> Answer<isize> {
-    let received = calls::receive(world, fd, len.min(MOST_BYTES), flags)?;
+    let received = take(world, fd, len, flags, to.is_null() && len > 0)?;
     // SAFETY: the caller's contract.
     unsafe { memory::put(to, len, &received.bytes) }
     Ok(received.count as isize)
 }
 
+/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, arrived data stays in the socket and the call
+/// fails; other results are the same.
+fn take(world: &VirtualWorld, fd: c_int, len: usize, flags: c_int, faulty: bool) -> Answer<Received> {
+    let flags = if faulty { flags | libc::MSG_PEEK } else { flags };
+    let received = calls::receive(world, fd, len.min(MOST_BYTES), flags)?;
+    // MSG_TRUNC throws data away and needs no memory.
+    if faulty && received.count > 0 && flags & libc::MSG_TRUNC == 0 { Err(FAULT) } else { Ok(received) }
+}
+
 pub(super) unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     if !is_ours(fd) {
         // SAFETY: see the module.
-        return unsafe { libc::read(fd, to, len) };
+        return of_kernel(user, unsafe { libc::read(fd, to, len) });
     }
     // Of read() and readv() the kernel asks nobody for nothing.
     if len == 0 {
@@ -137,12 +157,12 @@ pub(super) unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len
 pub(super) unsafe extern "C" fn readv(user: User, fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     if !is_ours(fd) {
         // SAFETY: see the module.
-        return unsafe { libc::readv(fd, vector, count) };
+        return of_kernel(user, unsafe { libc::readv(fd, vector, count) });
     }
     run(user, |world| {
         // SAFETY: see the module, here and below.
         let entries = unsafe { memory::entries(vector, count)? };
-        let received = calls::receive(world, fd, memory::length(entries).min(MOST_BYTES), 0)?;
+        let received = take(world, fd, memory::length(entries), 0, memory::is_faulty(entries))?;
         unsafe { memory::scatter(entries, &received.bytes) }
         Ok(received.count as isize)
     })
@@ -179,34 +199,63 @@ pub(super) unsafe extern "C" fn recvfrom(
 pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msghdr, flags: c_int) -> ssize_t {
     run(user, |world| {
         // SAFETY: see the module, here and below.
-        let header = unsafe { header.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+        let header = unsafe { header.as_mut() }.ok_or(FAULT)?;
         let entries = unsafe { memory::entries(header.msg_iov, header.msg_iovlen as i32)? };
-        let received = calls::receive(world, fd, memory::length(entries).min(MOST_BYTES), flags)?;
+        let received = take(world, fd, memory::length(entries), flags, memory::is_faulty(entries))?;
         unsafe { message::fill(header, &received)? }
         Ok(received.count as isize)
     })
 }
 
-fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: &[u8], flags: c_int) -> Answer<isize> {
-    calls::send(world, fd, bytes, SendOptions { flags, ..SendOptions::default() }).map(|count| count as isize)
+/// send() of what the caller's memory holds. Linux looks at the memory last, so that a fault is reported only where
+/// nothing else is wrong.
+fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: Answer<&[u8]>, options: SendOptions) -> Answer<isize> {
+    match bytes {
+        Ok(bytes) => calls::send(world, fd, bytes, options).map(|count| count as isize),
+        Err(fault) => calls::send(world, fd, &[], options).and(Err(fault)),
+    }
+}
+
+fn as_slice(bytes: &Answer<Vec<u8>>) -> Answer<&[u8]> {
+    bytes.as_deref().map_err(|fault| *fault)
+}
+
+/// Where a write goes: only Fast Open asks.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+unsafe fn destination(addr: *const sockaddr, len: socklen_t, flags: c_int) -> Answer<Option<SocketAddr>> {
+    if addr.is_null() || len == 0 || flags & libc::MSG_FASTOPEN == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the caller's contract, here and below.
+    if unsafe { memory::is_unspecified(addr, len) } {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    unsafe { memory::address(addr, len) }.map(Some)
 }
 
 pub(super) unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     if !is_ours(fd) {
         // SAFETY: see the module.
-        return unsafe { libc::write(fd, from, len) };
+        return of_kernel(user, unsafe { libc::write(fd, from, len) });
     }
-    // SAFETY: see the module.
-    run(user, |world| send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, 0))
+    run(user, |world| {
+        // SAFETY: see the module.
+        send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, SendOptions::default())
+    })
 }
 
 pub(super) unsafe extern "C" fn writev(user: User, fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     if !is_ours(fd) {
         // SAFETY: see the module.
-        return unsafe { libc::writev(fd, vector, count) };
+        return of_kernel(user, unsafe { libc::writev(fd, vector, count) });
     }
-    // SAFETY: see the module.
-    run(user, |world| send_bytes(world, fd, &unsafe { memory::gather(memory::entries(vector, count)?) }, 0))
+    run(user, |world| {
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::gather(memory::entries(vector, count)?) };
+        send_bytes(world, fd, as_slice(&bytes), SendOptions::default())
+    })
 }
 
 pub(super) unsafe extern "C" fn send(
@@ -216,8 +265,11 @@ pub(super) unsafe extern "C" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: see the module.
-    run(user, |world| send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, flags))
+    run(user, |world| {
+        // SAFETY: see the module.
+        let bytes = unsafe { memory::bytes(from, len.min(MOST_BYTES)) };
+        send_bytes(world, fd, bytes, SendOptions { flags, ..SendOptions::default() })
+    })
 }
 
 pub(super) unsafe extern "C" fn sendto(
@@ -232,9 +284,8 @@ pub(super) unsafe extern "C" fn sendto(
     run(user, |world| {
         // SAFETY: see the module, here and below.
         let bytes = unsafe { memory::bytes(from, len.min(MOST_BYTES)) };
-        let to = if addr.is_null() { None } else { Some(unsafe { memory::address(addr, addr_len)? }) };
-        let options = SendOptions { flags, to, stamping: None };
-        calls::send(world, fd, bytes, options).map(|count| count as isize)
+        let to = unsafe { destination(addr, addr_len, flags)? };
+        send_bytes(world, fd, bytes, SendOptions { flags, to, stamping: None })
     })
 }
 
@@ -246,16 +297,12 @@ pub(super) unsafe extern "C" fn sendmsg(
 ) -> ssize_t {
     run(user, |world| {
         // SAFETY: see the module, here and below.
-        let header = unsafe { header.as_ref() }.ok_or(Errno(libc::EFAULT))?;
+        let header = unsafe { header.as_ref() }.ok_or(FAULT)?;
         let entries = unsafe { memory::entries(header.msg_iov, header.msg_iovlen as i32)? };
         let stamping = calls::stamping(&unsafe { message::control(header)? })?;
-        let named = !header.msg_name.is_null() && header.msg_namelen > 0;
-        let to = match named {
-            true => Some(unsafe { memory::address(header.msg_name.cast(), header.msg_namelen)? }),
-            false => None,
-        };
+        let to = unsafe { destination(header.msg_name.cast(), header.msg_namelen, flags)? };
         let bytes = unsafe { memory::gather(entries) };
-        calls::send(world, fd, &bytes, SendOptions { flags, to, stamping }).map(|count| count as isize)
+        send_bytes(world, fd, as_slice(&bytes), SendOptions { flags, to, stamping })
     })
 }
 
@@ -280,7 +327,7 @@ pub(super) unsafe extern "C" fn ioctl(
     run_unit(user, |world| {
         let argument = argument.cast::<c_int>();
         if argument.is_null() {
-            return Err(Errno(libc::EFAULT));
+            return Err(FAULT);
         }
         // SAFETY: see the module: the requests that are known have an int as their argument.
         if request == libc::FIONBIO {
@@ -294,7 +341,7 @@ pub(super) unsafe extern "C" fn ioctl(
 
 pub(super) unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
     if !is_ours(fd) {
-        return run(user, |_| raw::close(fd)) as c_int;
+        return of_kernel(user, run(user, |_| raw::close(fd)) as c_int);
     }
     run_unit(user, |world| calls::close(world, fd))
 }
@@ -328,7 +375,7 @@ pub(super) unsafe fn getsockopt_of_ours(
     len: *mut socklen_t,
 ) -> Answer<isize> {
     if len.is_null() {
-        return Err(Errno(libc::EFAULT));
+        return Err(FAULT);
     }
     // SAFETY: the caller's contract, here and below.
     let room = unsafe { *len };
@@ -336,6 +383,9 @@ pub(super) unsafe fn getsockopt_of_ours(
         return Err(Errno(libc::EINVAL));
     }
     let found = calls::getsockopt(world, fd, level, name, room as usize)?;
+    if value.is_null() && !found.is_empty() {
+        return Err(FAULT);
+    }
     unsafe {
         memory::put(value, room as usize, &found);
         *len = found.len() as socklen_t;
@@ -353,7 +403,7 @@ pub(super) unsafe extern "C" fn setsockopt(
 ) -> c_int {
     run_unit(user, |world| {
         // SAFETY: see the module.
-        let value = unsafe { memory::bytes(value, len as usize) };
+        let value = unsafe { memory::bytes(value, len as usize)? };
         calls::setsockopt(world, fd, level, name, value)
     })
 }
@@ -380,7 +430,8 @@ pub(super) unsafe extern "C" fn poll(
 pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
     // SAFETY: see the module.
     run_unit(user, |world| {
-        world.call(|host| host.arrive(unsafe { memory::bytes(packet, len) }, Rx::default()))
+        let packet = unsafe { memory::bytes(packet, len)? };
+        world.call(|host| host.arrive(packet, Rx::default()))
     })
 }
 
@@ -393,7 +444,7 @@ pub(super) unsafe extern "C" fn netdev_receive(
 ) -> c_int {
     run_unit(user, |world| {
         if len.is_null() {
-            return Err(Errno(libc::EFAULT));
+            return Err(FAULT);
         }
         let (at, packet) = world.next_packet().unwrap_or_default();
         // SAFETY: see the module.
@@ -441,7 +492,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     run_unit(user, |world| {
         // SAFETY: see the module; the structure is packed, so that it is copied.
         let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
-        let told = event.map(|event| (event.events, event.u64)).ok_or(Errno(libc::EFAULT));
+        let told = event.map(|event| (event.events, event.u64)).ok_or(FAULT);
         let control = match operation {
             libc::EPOLL_CTL_ADD => told.map(|(events, data)| Control::Add { events, data })?,
             libc::EPOLL_CTL_MOD => told.map(|(events, data)| Control::Change { events, data })?,
@@ -501,31 +552,42 @@ pub(super) unsafe extern "C" fn splice(
     }) as c_int
 }
 
+/// Waits until a pipe of the kernel's has what `events` ask for, or is at its end. Only calls through the table change
+/// that, so that the wait is one of this world: a driver that nobody can help gets an error instead of waiting for ever.
+fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> Answer<()> {
+    let limit = (flags & libc::SPLICE_F_NONBLOCK != 0).then_some(Duration::ZERO);
+    let ready = world.wait(limit, |_| {
+        let mut entry = pollfd { fd, events, revents: 0 };
+        // SAFETY: one entry of ours.
+        raw::answer(unsafe { libc::poll(&mut entry, 1, 0) }.into())?;
+        Ok((entry.revents != 0).then_some(()))
+    })?;
+    ready.ok_or(Errno(libc::EAGAIN))
+}
+
 /// What the pipe takes is read; the rest stays in the socket.
 fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    await_pipe(world, to, libc::POLLOUT, flags)?;
     let seen = calls::receive(world, from, len.min(SPLICE_STEP), libc::MSG_PEEK | nonblocking)?;
     if seen.bytes.is_empty() {
         return Ok(0);
     }
-    // SAFETY: the bytes are ours.
-    let written =
-        raw::answer(unsafe { libc::write(to, seen.bytes.as_ptr().cast(), seen.bytes.len()) } as c_long)?;
-    calls::receive(world, from, written as usize, nonblocking)?;
+    let written = raw::fill_pipe(to, &seen.bytes)?;
+    calls::receive(world, from, written as usize, libc::MSG_DONTWAIT)?;
     Ok(written)
 }
 
+/// What the socket takes is read; the rest stays in the pipe.
 fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
-    if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        let mut entry = pollfd { fd: from, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry of ours.
-        if unsafe { libc::poll(&mut entry, 1, 0) } == 0 {
-            return Err(Errno(libc::EAGAIN));
-        }
+    await_pipe(world, from, libc::POLLIN, flags)?;
+    let bytes = raw::look_into_pipe(from, len.min(SPLICE_STEP))?;
+    if bytes.is_empty() {
+        return Ok(0);
     }
-    let mut buffer = vec![0u8; len.min(SPLICE_STEP)];
-    // SAFETY: the buffer is ours.
-    let read = raw::answer(unsafe { libc::read(from, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long)?;
     let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
-    send_bytes(world, to, &buffer[..read as usize], more)
+    let options = SendOptions { flags: more, ..SendOptions::default() };
+    let sent = send_bytes(world, to, Ok(&bytes), options)?;
+    raw::drain_pipe(from, sent as usize)?;
+    Ok(sent)
 }

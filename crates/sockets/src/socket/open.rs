@@ -191,17 +191,32 @@ impl Socket {
         Ok(self.connected.then_some(()))
     }
 
-    /// sendto(MSG_FASTOPEN) on a fresh socket: how many bytes the SYN takes, if it takes any.
+    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a connect() that was deferred: how many bytes
+    /// the SYN takes, if it takes any.
     pub(crate) fn connect_with_data(
         &mut self,
-        remote: SocketAddr,
+        remote: Option<SocketAddr>,
         data: &[u8],
         stack: &mut Stack,
         settings: &Settings,
         now: Instant,
     ) -> Answer<usize> {
+        if !settings.fast_open_client_allowed {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         match &self.role {
             Role::Fresh => {}
+            Role::Connection(id) if self.deferred => {
+                let id = *id;
+                self.connecting = true;
+                let mut taken = self.send_syn_with(data, stack, now)?;
+                if self.options.queues_in_handshake {
+                    let queued = stack.write(id, data.get(taken..).unwrap_or(&[]), now).unwrap_or(0);
+                    self.written += queued as u64;
+                    taken += queued;
+                }
+                return Ok(taken);
+            }
             Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
             // The handshake that an earlier connect() began is complete: the data follows it.
             Role::Connection(_) if self.connected && self.connecting => {
@@ -212,9 +227,7 @@ impl Socket {
             Role::Connection(_) => return Err(Errno(libc::EALREADY)),
             Role::Listening(_) => return Err(Errno(libc::EISCONN)),
         }
-        if !settings.fast_open_client_allowed {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        let remote = remote.ok_or(Errno(libc::EDESTADDRREQ))?;
         if !settings.like_linux {
             let config = self.connect_config(plain(remote), true, settings);
             let (id, taken) = stack.connect_with_data(plain(remote), data, &config, now)?;

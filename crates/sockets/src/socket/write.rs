@@ -19,10 +19,13 @@ pub(crate) struct Sending<'a> {
     pub(crate) stamping: Option<u32>,
     /// Bytes that were taken.
     pub(crate) done: usize,
+    /// The buffer was full: the caller waits for a third of it.
+    pub(crate) blocked: bool,
 }
 
 impl Socket {
-    /// Takes as much as there is room for; true when all of it was taken.
+    /// Takes as much as there is room for; true when all of it was taken. A caller that has found the buffer full is
+    /// woken, as in Linux, when poll() would call the socket writable.
     pub(crate) fn write(
         &mut self,
         sending: &mut Sending<'_>,
@@ -36,13 +39,12 @@ impl Socket {
         if self.write_shut || self.over {
             return Err(Errno(libc::EPIPE));
         }
-        if self.deferred {
-            sending.done += self.send_syn_with(sending.data, stack, now)?;
-            self.connecting = true;
-        }
         if self.in_handshake(stack) && !self.options.queues_in_handshake {
             // Even nothing waits for the handshake.
             return Ok(sending.done == sending.data.len() && !sending.data.is_empty());
+        }
+        if sending.blocked && !self.is_writable(stack) {
+            return Ok(false);
         }
         stack.set_more(id, sending.flags & libc::MSG_MORE != 0);
         while sending.done < sending.data.len() && self.has_room(stack) {
@@ -56,6 +58,7 @@ impl Socket {
         }
         let all = sending.done == sending.data.len();
         self.usage.refused = !all;
+        sending.blocked = !all;
         Ok(all)
     }
 
