@@ -88,6 +88,8 @@ pub(crate) struct Connection {
     reset_on_drop: AtomicBool,
     /// The SYN waits for the first write, and nobody has waited for the connection yet.
     is_deferred: AtomicBool,
+    /// A write has reported why the connection ended.
+    write_failed: AtomicBool,
 }
 
 impl Connection {
@@ -155,6 +157,7 @@ impl Connection {
             remote,
             reset_on_drop: AtomicBool::new(false),
             is_deferred: AtomicBool::new(false),
+            write_failed: AtomicBool::new(false),
         }
     }
 
@@ -364,7 +367,14 @@ impl Connection {
         let now = self.shared.clock.now();
         self.shared.act(|inner| {
             inner.check_driver()?;
-            match write(&mut inner.stack, now).map_err(error::write) {
+            let written = write(&mut inner.stack, now).map_err(|error| match error {
+                // As in the kernel, the first write tells how the connection ended.
+                WriteError::Closed(reason) if self.write_failed.swap(true, Ordering::Relaxed) => {
+                    Some(error::broken_pipe(reason))
+                }
+                error => error::write(error),
+            });
+            match written {
                 Ok(count) => {
                     turn.made_progress();
                     Poll::Ready(Ok(count))

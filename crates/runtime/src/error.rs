@@ -75,11 +75,14 @@ pub(crate) fn write(error: WriteError) -> Option<io::Error> {
         WriteError::NoConnection => Some(io::Error::new(io::ErrorKind::NotConnected, error)),
         WriteError::AfterClose => Some(io::Error::new(io::ErrorKind::BrokenPipe, error)),
         // Both sides have closed; the kernel answers such a write with EPIPE.
-        WriteError::Closed(reason @ CloseReason::Finished) => {
-            Some(io::Error::new(io::ErrorKind::BrokenPipe, reason))
-        }
+        WriteError::Closed(reason @ CloseReason::Finished) => Some(broken_pipe(reason)),
         WriteError::Closed(reason) => Some(closed(reason)),
     }
+}
+
+/// The error of a write to a connection whose end was reported before.
+pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }
 
 #[cfg(test)]

@@ -232,6 +232,25 @@ async fn an_abort_is_a_reset_for_the_peer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn second_write_after_a_reset_is_a_broken_pipe() {
+    let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
+    let (client, mut server) = pair(&a, &b).await;
+    client.abort();
+    assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        kinds.push(server.write(b"x").await.unwrap_err().kind());
+    }
+    let expected = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::BrokenPipe];
+    assert_eq!(kinds, expected);
+    assert_eq!(
+        server.read_u8().await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionReset,
+        "and no end of the stream"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_neither_reads_nor_writes_can_wait_for_the_failure_and_an_orderly_end_is_none() {
     let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
