@@ -34,6 +34,7 @@ impl Connection {
         }
         .is_change();
         self.tx.window.on_probe_answered();
+        self.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {
             return;
@@ -72,6 +73,18 @@ impl Connection {
         }
         self.answer_gentle_signals(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
+    }
+
+    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window. RFC 9293
+    /// section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window edge is not
+    /// acknowledged".
+    fn count_answer_beyond_window(&mut self, now: Instant) {
+        let beyond =
+            self.tx.scoreboard.head().is_some_and(|head| self.tx.window.snd_wnd() < head.range.len());
+        if beyond && self.tx.timeouts_in_row > 0 {
+            self.tx.timeouts_in_row = 0;
+            self.tx.waiting_since = Some(now);
+        }
     }
 
     /// Data that arrives while nothing is in flight says nothing to any part but the window.
