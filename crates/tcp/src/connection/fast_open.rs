@@ -445,7 +445,9 @@ impl Connection {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),
         };
-        let cookie = option.filter(|_| opening.plan.option.is_some());
+        // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
+        let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
+        let cookie = option.filter(|_| opening.plan.option.is_some() && !echoes_nothing);
         let refusals = opening.plan.refusals;
         opening.report(Report::SynAck { class, cookie, refusals });
     }
