@@ -11,7 +11,7 @@ use crate::mechanism::Mechanism;
 use crate::outcome::Arrived;
 use crate::receive::{Arrival, ArrivalKind, Paws, Received};
 use crate::seq_ranges::SeqRange;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// What a step says to the ones after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,18 +139,30 @@ impl Connection {
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             // So that two confused ends do not acknowledge each other for ever.
-            let interval = match self.config.handshake_timers {
-                // A peer whose timers know the path as ours do asks for the lost acknowledgement more often than that.
-                Some(timers) if self.is_syn_ack_again(segment) => timers.floor,
-                Some(_) | None => self.config.challenge_interval,
+            let interval = if self.is_syn_ack_again(segment) {
+                self.repeated_handshake_interval()
+            } else {
+                self.config.challenge_interval
             };
-            let last = self.rx.last_out_of_window_ack;
-            if last.is_some_and(|last| now.saturating_since(last) < interval) {
+            if !self.answers.permits(interval, now) {
                 return;
             }
-            self.rx.last_out_of_window_ack = Some(now);
         }
         self.answer_at_once();
+    }
+
+    /// Returns the least time between two answers to a SYN or SYN-ACK that comes again. A peer whose timers know the path as
+    /// ours do repeats it more often than others.
+    fn repeated_handshake_interval(&self) -> Duration {
+        self.config
+            .handshake_timers
+            .map_or(self.config.challenge_interval, |timers| timers.floor.min(self.config.challenge_interval))
+    }
+
+    /// True if a repeated SYN may be answered now; the answer counts as sent.
+    pub(crate) fn permits_repeated_syn_ack(&mut self, now: Instant) -> bool {
+        let interval = self.repeated_handshake_interval();
+        self.answers.permits(interval, now)
     }
 
     /// The SYN-ACK that was answered before.
@@ -236,16 +248,15 @@ impl Connection {
 
     /// Sends a challenge ACK if the limits of this connection and of the host permit.
     fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
-        if self.challenge_limit.permits(now) && (env.challenge)(now) {
+        if self.answers.permits(self.config.challenge_interval, now) && (env.challenge)(now) {
             self.counters.challenge_acks += 1;
             self.outbox.push(Control::ChallengeAck);
         }
     }
 
-    /// Answers a wrong acknowledgement of our SYN by a reset, as often as by challenges: who floods with
-    /// forged ones shall not be sent a flood.
+    /// Answers a wrong acknowledgement of our SYN by a reset. A flood of forged ones is not answered by a flood.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
-        if self.challenge_limit.permits(now) {
+        if self.resets.permits(now) {
             self.outbox.push(Control::Reset(seq));
         }
     }

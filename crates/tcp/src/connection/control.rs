@@ -49,23 +49,40 @@ impl Outbox {
     }
 }
 
-/// RFC 5961 section 7: challenge ACKs of one connection are limited, so that a flood of forged
-/// segments is not answered by a flood of our own. Before the handshake is complete, the resets that answer
-/// wrong acknowledgements count too.
+/// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge ACKs (RFC 5961
+/// section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for repeated SYNs (Linux:
+/// `tcp_invalid_ratelimit`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct ChallengeLimit {
+pub(crate) struct AnswerInterval {
+    last: Option<Instant>,
+}
+
+impl AnswerInterval {
+    /// True if an answer may be sent at `now`, at least `interval` after the last; it counts as sent.
+    pub(crate) fn permits(&mut self, interval: Duration, now: Instant) -> bool {
+        let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
+        if permitted {
+            self.last = Some(now);
+        }
+        permitted
+    }
+}
+
+/// The limit of one connection on resets that answer wrong acknowledgements before the handshake is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct ResetLimit {
     second: Instant,
     sent: u32,
 }
 
-impl ChallengeLimit {
-    /// Such answers of one connection in a second.
+impl ResetLimit {
+    /// Such resets of one connection in a second.
     const PER_SECOND: u32 = 10;
 
     /// True if one may be sent now; it counts as sent.
     pub(crate) fn permits(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.second) >= Duration::from_secs(1) {
-            *self = ChallengeLimit { second: now, sent: 0 };
+            *self = ResetLimit { second: now, sent: 0 };
         }
         self.sent += 1;
         self.sent <= Self::PER_SECOND
@@ -125,11 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_sends_ten_challenge_acks_a_second() {
-        let mut limit = ChallengeLimit::default();
-        let permitted = |limit: &mut ChallengeLimit, at| {
-            (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count()
-        };
+    fn a_connection_answers_once_in_an_interval() {
+        let mut limit = AnswerInterval::default();
+        let interval = Duration::from_millis(500);
+        let permitted =
+            [0, 1, 499, 500, 999, 1_000].map(|at| limit.permits(interval, Instant::from_millis(at)));
+        assert_eq!(permitted, [true, false, false, true, false, true]);
+        assert!(limit.permits(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
+    }
+
+    #[test]
+    fn a_connection_sends_ten_resets_a_second() {
+        let mut limit = ResetLimit::default();
+        let permitted =
+            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
         assert_eq!(permitted(&mut limit, 500), 10);
         assert_eq!(permitted(&mut limit, 999), 0);
         assert_eq!(permitted(&mut limit, 1_500), 10);

@@ -6,9 +6,9 @@ use alloc::sync::Arc;
 
 use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 
-use crate::config::TcpConfig;
+use crate::config::{EcnMode, TcpConfig};
 use crate::congestion::CongestionController;
-use crate::connection::control::Events;
+use crate::connection::control::{AnswerInterval, Events};
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
@@ -267,6 +267,7 @@ impl Connection {
         self.trust_known_rtt();
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
+        self.answers = AnswerInterval::default();
         self.keepalive = self.config.keepalive.map(|config| Keepalive::new(config, now));
         if !self.is_opened_by_syn() {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);

@@ -75,7 +75,7 @@ pub(crate) use park::Parked;
 pub(crate) use place::Place;
 pub(crate) use proactive::is_marked;
 
-use control::{ChallengeLimit, Outbox};
+use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;
 use fast_open::Role;
 use gentle::GentleLayer;
@@ -177,9 +177,12 @@ pub(crate) struct Connection {
     #[serde(skip)]
     planner: Option<Box<Planner>>,
     outbox: Outbox,
-    challenge_limit: ChallengeLimit,
+    answers: AnswerInterval,
+    resets: ResetLimit,
     events: Events,
     closed: Option<CloseReason>,
+    /// An ICMP error that was reported since the last acknowledgement arrived.
+    soft_error: Option<CloseReason>,
     released: bool,
     #[serde(skip)]
     probes: Option<Vec<Probe>>,
@@ -233,9 +236,11 @@ impl Connection {
             mechanisms: mechanism::enabled(&config.mechanisms),
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
             outbox: Outbox::default(),
-            challenge_limit: ChallengeLimit::default(),
+            answers: AnswerInterval::default(),
+            resets: ResetLimit::default(),
             events: Events::default(),
             closed: None,
+            soft_error: None,
             released: false,
             probes: None,
             counters: Counters::default(),

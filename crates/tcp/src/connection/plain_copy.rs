@@ -229,7 +229,7 @@ impl Connection {
         let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.tx.handshake.copy != PlainCopy::Off || self.plans();
-        if near && answered && self.tx.handshake.timeouts == 0 {
+        if near && answered && self.tx.handshake.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
             return;
         }
         if syn.options.gentle.is_some() && self.gentle_spoken().is_some() && self.tx.handshake.sent == 1 {

@@ -24,8 +24,6 @@ pub(crate) struct Receiver {
     pub(crate) timestamps: Timestamps,
     /// Sequence number of the next byte that the application reads.
     pub(crate) read_next: SeqNum,
-    /// When the last acknowledgement outside the window was answered (rate limit).
-    pub(crate) last_out_of_window_ack: Option<Instant>,
     /// Duplicate acknowledgements that a peer without SACK has still to get: it counts them, so that
     /// segments which arrive in one batch must not share one.
     pub(crate) duplicates_owed: u32,
@@ -49,7 +47,6 @@ impl Receiver {
             window,
             timestamps: Timestamps::new(ts_offset),
             read_next: SeqNum(0),
-            last_out_of_window_ack: None,
             duplicates_owed: 0,
             closed: false,
             refuses: false,

@@ -344,6 +344,9 @@ fn a_syn_that_comes_again_is_answered_again_and_a_different_one_is_challenged() 
     pair.forge(B, &header, &[]);
     pair.forge(B, &header, &[]);
     assert_eq!((pair.count(B, SYN_ACK), pair.b.connections()), (2, 1));
+    pair.forge(B, &header, &[]);
+    assert_eq!(pair.count(B, SYN_ACK), 2, "one answer in half a second");
+    pair.run_ms(500);
     pair.forge(B, &TcpHeader { seq: SeqNum(10_000), ..header }, &[]);
     assert_eq!(pair.last(B).tcp.flags, Flags::ACK, "a challenge ACK");
     assert_eq!(pair.b.connections(), 1);
