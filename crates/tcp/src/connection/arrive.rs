@@ -130,8 +130,12 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment should be sent
-    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data.
+    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data. A segment with
+    /// neither ACK nor SYN would be dropped inside the window too, and gets no answer (Linux: the same).
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
+        if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
+            return;
+        }
         let old = SeqRange::new(segment.seq, (segment.seq + segment.len()).min(self.rx.rcv_nxt()));
         // What rode on a SYN is no data that was sent twice: it gets a plain challenge.
         if !old.is_empty() && !segment.flags.contains(Flags::SYN) {

@@ -101,13 +101,14 @@ impl RecvWindow {
 
     /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in
     /// the window? With a closed window nothing but an empty segment at RCV.NXT is; the special
-    /// allowance for ACKs, URGs and RSTs at RCV.NXT is the caller's.
+    /// allowance for ACKs, URGs and RSTs at RCV.NXT is the caller's. An empty segment may lie at the right edge: a
+    /// peer that has filled the window, of which something was lost, sends its acknowledgements from there (Linux: the
+    /// same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let wnd = self.rcv_wnd(rcv_nxt);
         let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
         match (len, wnd) {
-            (0, 0) => seq == rcv_nxt,
-            (0, _) => inside(seq),
+            (0, _) => seq.since(rcv_nxt) <= wnd,
             (_, 0) => false,
             (_, _) => inside(seq) || inside(seq + (len - 1)),
         }
@@ -329,7 +330,8 @@ mod tests {
         assert_eq!(wnd, 8_760);
         let acceptable = |seq: SeqNum, len| open.acceptable(NXT, seq, len);
         assert!(acceptable(NXT, 0) && acceptable(NXT + (wnd - 1), 0));
-        assert!(!acceptable(NXT - 1, 0) && !acceptable(NXT + wnd, 0));
+        assert!(acceptable(NXT + wnd, 0), "the acknowledgement of a peer that has filled the window");
+        assert!(!acceptable(NXT - 1, 0) && !acceptable(NXT + (wnd + 1), 0));
         assert!(acceptable(NXT - 10, 11), "its end is in the window");
         assert!(!acceptable(NXT - 10, 10), "an old duplicate");
         assert!(acceptable(NXT + (wnd - 1), 100), "its start is in the window");
