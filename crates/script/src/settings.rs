@@ -196,7 +196,7 @@ fn words(command: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brisk_tcp::config::{BufferConfig, ThinStreamConfig};
+    use brisk_tcp::config::{BufferConfig, EcnMode, ThinStreamConfig};
 
     #[test]
     fn sysctls_of_set_up_commands_are_taken_over() {
@@ -204,7 +204,7 @@ mod tests {
         let command = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net.ipv4.tcp_ecn=1\n\
                        sysctl -w net.ipv4.tcp_rmem=\"4096 8192 16384\" && true";
         settings.command(command).unwrap();
-        assert!(!settings.host.tcp.timestamps && settings.host.tcp.ecn);
+        assert!(!settings.host.tcp.timestamps && settings.host.tcp.ecn == EcnMode::On);
         assert_eq!(settings.host.tcp.receive_buffer, BufferConfig { initial: 8192, max: 16384 });
         assert_eq!(settings.host.tcp.syn_retries, 5);
         settings.command("sysctl -w net.ipv4.tcp_thin_linear_timeouts=1 net.ipv4.ip_default_ttl=33").unwrap();

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, EarlyRetransmit, HandshakeCopies, HandshakeTimers, KeepaliveConfig,
-    LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, RackTlpConfig, Reactive,
-    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, HandshakeTimers,
+    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound,
+    RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -49,7 +49,7 @@ const KEYS: &[(&str, &str)] = &[
     ("sack", "on or off"),
     ("dsack", "on or off"),
     ("window_scaling", "on or off"),
-    ("ecn", "on or off"),
+    ("ecn", "off, passive (if the peer asks for it) or on (active opens ask too)"),
     ("nodelay", "on or off"),
     ("delack_max", "longest delay of an acknowledgement; 0: none is delayed"),
     ("pacing", "on or off"),
@@ -132,8 +132,6 @@ pub struct Settings {
     pub fast_open_client_allowed: bool,
     /// Listeners may ask for it: bit 2 of Linux's `tcp_fastopen`.
     pub fast_open_server_allowed: bool,
-    /// Listeners agree on ECN although active opens do not ask for it: 2 in Linux's `tcp_ecn`.
-    pub ecn_passive: bool,
     /// What a send buffer may hold unsent, bytes: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
     /// `profile=linux_suite`: buffers and retries are those of the suites that are written for Linux.
@@ -161,7 +159,6 @@ impl Default for Settings {
             fast_open_all_listeners: false,
             fast_open_client_allowed: true,
             fast_open_server_allowed: true,
-            ecn_passive: false,
             notsent_lowat: u32::MAX,
             linux_suite: false,
             like_linux: false,
@@ -232,6 +229,7 @@ impl Settings {
                 self.tcp.send_buffer = BufferConfig { initial: 262_144, max: 4_194_304 };
                 self.tcp.syn_retries = 5;
                 self.tcp.synack_retries = 5;
+                self.tcp.ecn = EcnMode::Off;
             }
             _ => return Err(refused("profile", value)),
         }
@@ -316,7 +314,13 @@ impl Settings {
             "sack" => tcp.sack = on_off(key, value)?,
             "dsack" => tcp.dsack = on_off(key, value)?,
             "window_scaling" => tcp.window_scaling = on_off(key, value)?,
-            "ecn" => tcp.ecn = on_off(key, value)?,
+            "ecn" => {
+                tcp.ecn = match value {
+                    "passive" => EcnMode::Passive,
+                    _ if on_off(key, value)? => EcnMode::On,
+                    _ => EcnMode::Off,
+                }
+            }
             "nodelay" => tcp.nodelay = on_off(key, value)?,
             "delack_max" => tcp.delack_max = span(key, value)?,
             "pacing" => tcp.pacing = on_off(key, value)?.then(PacingConfig::default),

@@ -282,6 +282,18 @@ pub enum MtuProbing {
     Always,
 }
 
+/// When a connection uses ECN (RFC 3168); Linux: `tcp_ecn`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub enum EcnMode {
+    /// Never.
+    Off,
+    /// If the peer asks for it in its SYN.
+    #[default]
+    Passive,
+    /// Active opens ask for it too.
+    On,
+}
+
 /// What a listener does with the urgent pointer; Linux's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum UrgentPolicy {
@@ -326,8 +338,8 @@ pub struct TcpConfig {
     pub dsack: bool,
     /// Offer window scaling (RFC 7323). Default on.
     pub window_scaling: bool,
-    /// Offer classic ECN (RFC 3168). Default off.
-    pub ecn: bool,
+    /// Explicit congestion notification (RFC 3168). Default [`EcnMode::Passive`].
+    pub ecn: EcnMode,
     /// Switch off Nagle's algorithm. Default off, as in the socket API.
     pub nodelay: bool,
     /// Longest time an acknowledgement is held back. 0..=500 ms, default 40 ms.
@@ -408,7 +420,7 @@ impl Default for TcpConfig {
             sack: true,
             dsack: true,
             window_scaling: true,
-            ecn: false,
+            ecn: EcnMode::Passive,
             nodelay: false,
             delack_max: Duration::from_millis(40),
             pacing: None,

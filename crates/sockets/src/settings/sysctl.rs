@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies, ThinStreamConfig,
+    BufferConfig, EcnMode, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies, ThinStreamConfig,
 };
 
 use super::{Refused, Settings, congestion, number, refused};
@@ -42,8 +42,11 @@ impl Settings {
             "tcp_dsack" => self.tcp.dsack = value != "0",
             "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
             "tcp_ecn" => {
-                self.tcp.ecn = value == "1";
-                self.ecn_passive = value == "2";
+                self.tcp.ecn = match value {
+                    "0" => EcnMode::Off,
+                    "1" => EcnMode::On,
+                    _ => EcnMode::Passive,
+                }
             }
             "tcp_slow_start_after_idle" => self.tcp.slow_start_after_idle = value != "0",
             "tcp_rmem" => self.tcp.receive_buffer = triple()?,

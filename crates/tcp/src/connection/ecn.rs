@@ -12,7 +12,7 @@ use crate::outcome::Origin;
 /// The ECN state of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct EcnState {
-    /// We want it.
+    /// We want it: an active open asks for it, a passive one agrees to it.
     offered: bool,
     /// Both ends agreed.
     active: bool,
@@ -47,7 +47,9 @@ impl EcnState {
 
     /// The peer's SYN arrived.
     pub(crate) fn on_syn(&mut self, flags: Flags) {
-        self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR) && !flags.contains(Flags::AE);
+        // A client that offers accurate ECN has AE on its SYN too: a server without it answers as to RFC 3168 (RFC 9768
+        // section 3.1.1).
+        self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR);
     }
 
     /// The peer's SYN-ACK arrived.
@@ -134,6 +136,14 @@ mod tests {
             ecn.on_syn_ack(Flags::SYN | Flags::ACK | answer);
             assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::NotEct), "{offered} {answer:?}");
         }
+    }
+
+    /// RFC 9768 section 3.1.1: to a server of RFC 3168 the flag AE of a SYN is a reserved one.
+    #[test]
+    fn an_offer_of_accurate_ecn_is_taken_as_one_of_classic_ecn() {
+        let mut ecn = EcnState::new(true);
+        ecn.on_syn(Flags::SYN | Flags::ECE | Flags::CWR | Flags::AE);
+        assert_eq!(ecn.syn_ack_flags(), Flags::ECE);
     }
 
     #[test]

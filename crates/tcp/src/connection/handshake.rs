@@ -9,6 +9,7 @@ use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 use crate::config::{EcnMode, TcpConfig};
 use crate::congestion::CongestionController;
 use crate::connection::control::{AnswerInterval, Events};
+use crate::connection::ecn::EcnState;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
@@ -91,6 +92,7 @@ impl Connection {
     ) -> Box<Self> {
         let mut connection = Connection::new(place, tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
+        connection.ecn = EcnState::new(config.ecn != EcnMode::Off);
         connection.ecn.on_syn(syn.flags);
         connection.learn_peer(syn, now);
         connection.tx.handshake.due = true;
@@ -120,6 +122,7 @@ impl Connection {
         };
         let syn_flags = if cookie.ecn { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
         let syn = Arrived { seq: ack.seq - 1, flags: syn_flags, options: &syn_options, payload: &[], ..*ack };
+        connection.ecn = EcnState::new(config.ecn != EcnMode::Off);
         connection.ecn.on_syn(syn_flags);
         connection.learn_peer(&syn, now);
         // The SYN-ACK was sent by the stack; the scoreboard must know that it is outstanding.

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use brisk_wire::{OptionProfile, SeqNum};
 
-use crate::config::TcpConfig;
+use crate::config::{EcnMode, TcpConfig};
 use crate::congestion::CongestionController;
 use crate::error::CloseReason;
 use crate::event::Probe;
@@ -224,7 +224,7 @@ impl Connection {
             negotiated: Negotiated::default(),
             tx,
             rx,
-            ecn: EcnState::new(config.ecn),
+            ecn: EcnState::new(config.ecn == EcnMode::On),
             urgent: Urgent::new(config.urgent),
             fast_open: None,
             fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),

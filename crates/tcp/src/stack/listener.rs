@@ -18,7 +18,7 @@ use super::half_open::{Beginning, HalfOpen};
 use super::settle::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
-use crate::config::{ListenConfig, MechanismConfig, SynCookies, TcpConfig};
+use crate::config::{EcnMode, ListenConfig, MechanismConfig, SynCookies, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, CookieParams, Place, Secrets};
 use crate::error::ListenError;
@@ -142,7 +142,9 @@ impl Listener {
             window_scale: options.window_scale.filter(|_| timestamps && self.tcp.window_scaling),
             sack: timestamps && self.tcp.sack && options.sack_permitted,
             timestamps,
-            ecn: timestamps && self.tcp.ecn && segment.flags.contains(Flags::ECE | Flags::CWR),
+            ecn: timestamps
+                && self.tcp.ecn != EcnMode::Off
+                && segment.flags.contains(Flags::ECE | Flags::CWR),
         }
     }
 }

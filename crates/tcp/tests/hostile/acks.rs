@@ -2,6 +2,7 @@
 
 use crate::bounded;
 use crate::scene::*;
+use brisk_tcp::config::EcnMode;
 use brisk_wire::Flags;
 use std::time::Duration;
 
@@ -183,7 +184,7 @@ fn forged_dsacks_undo_no_more_than_the_last_reduction() {
 /// ECE in every acknowledgement: one reduction for each round trip, down to a window that still moves.
 #[test]
 fn congestion_echoed_for_ever_leaves_a_window_of_some_size() {
-    let mut scene = Scene::new(|_, listen| listen.tcp.ecn = true);
+    let mut scene = Scene::new(|_, listen| listen.tcp.ecn = EcnMode::On);
     let syn = Attack {
         seq: ISN,
         flags: Flags::SYN | Flags::ECE | Flags::CWR,

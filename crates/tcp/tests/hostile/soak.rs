@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, CorrectiveConfig, ListenConfig, MtuProbing, PacingConfig,
+    CongestionAlgorithm, ConnectConfig, CorrectiveConfig, EcnMode, ListenConfig, MtuProbing, PacingConfig,
     PlannerConfig, ProactiveConfig, Reactive, StackConfig, TcpConfig,
 };
 use brisk_tcp::error::WriteError;
@@ -94,7 +94,7 @@ impl Soak {
             timestamps: !self.one_in(4),
             sack: !self.one_in(4),
             window_scaling: !self.one_in(4),
-            ecn: self.one_in(2),
+            ecn: if self.one_in(2) { EcnMode::On } else { EcnMode::Off },
             nodelay: self.one_in(2),
             pacing: self.one_in(3).then(PacingConfig::default),
             mtu_probing: if self.one_in(3) { MtuProbing::Always } else { MtuProbing::OnBlackHole },

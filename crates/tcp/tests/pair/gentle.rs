@@ -5,8 +5,8 @@ use std::ops::Add;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CorrectiveConfig, FecCode, FecProfile, ListenConfig, MechanismConfig, ProactiveConfig,
-    StackConfig, TcpConfig,
+    ConnectConfig, CorrectiveConfig, EcnMode, FecCode, FecProfile, ListenConfig, MechanismConfig,
+    ProactiveConfig, StackConfig, TcpConfig,
 };
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::mechanism::GentleOutcome;
@@ -113,7 +113,12 @@ fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
     let proactive = (below(3) == 0).then(ProactiveConfig::default);
     let mechanisms =
         MechanismConfig { corrective: Some(corrective), proactive, ..MechanismConfig::default() };
-    TcpConfig { nodelay: below(2) == 0, ecn: below(4) == 0, mechanisms, ..TcpConfig::default() }
+    TcpConfig {
+        nodelay: below(2) == 0,
+        ecn: if below(4) == 0 { EcnMode::On } else { EcnMode::Off },
+        mechanisms,
+        ..TcpConfig::default()
+    }
 }
 
 /// Parity, copies and retransmissions are made of what lies in many places as of what lies in one.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brisk_tcp::config::{ListenConfig, SynCookies, TcpConfig};
+use brisk_tcp::config::{EcnMode, ListenConfig, SynCookies, TcpConfig};
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::fast_open::FastOpenListen;
 use brisk_tcp::stack::Rx;
@@ -43,7 +43,7 @@ impl Scene {
         let config = StackConfig { warm_half_open, any_address: true, ..stack_config(B) };
         let mut server = Stack::new(config, 7).expect("the configuration is valid");
         let tcp = TcpConfig {
-            ecn: seed.is_multiple_of(3),
+            ecn: if seed.is_multiple_of(3) { EcnMode::On } else { EcnMode::Off },
             timestamps: !seed.is_multiple_of(5),
             ..TcpConfig::default()
         };

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig};
+use brisk_tcp::config::{
+    BufferConfig, ConnectConfig, EcnMode, ListenConfig, MtuProbing, StackConfig, TcpConfig,
+};
 use brisk_tcp::error::{ReadError, WriteError};
 use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::{ConnId, Event};
@@ -156,7 +158,7 @@ fn every_combination_of_options_carries_data() {
             timestamps: bits & 1 != 0,
             sack: bits & 2 != 0,
             window_scaling: bits & 4 != 0,
-            ecn: bits & 8 != 0,
+            ecn: if bits & 8 != 0 { EcnMode::On } else { EcnMode::Off },
             ..TcpConfig::default()
         };
         let mut pair = Pair::new(1);

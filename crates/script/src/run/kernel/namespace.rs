@@ -21,7 +21,7 @@ pub(crate) struct World {
 const COMMON: &[(&str, &str)] = &[
     // Twice our buffer: Linux counts its own records as well, and announces half.
     ("tcp_rmem", "4096 262144 6291456"),
-    ("tcp_ecn", "0"),
+    ("tcp_ecn", "2"),
     ("tcp_fastopen", "3"),
     ("tcp_fastopen_blackhole_timeout_sec", "0"),
     ("tcp_slow_start_after_idle", "0"),
@@ -40,6 +40,7 @@ const LINUX_SUITE: &[(&str, &str)] = &[
     ("tcp_wmem", "4096 262144 4194304"),
     ("tcp_syn_retries", "5"),
     ("tcp_synack_retries", "5"),
+    ("tcp_ecn", "0"),
 ];
 
 /// The setting of Linux that stands for a key of `--set`, with its value; `Err` says why there is none.
@@ -56,6 +57,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("sack", _) => one("tcp_sack", flag()),
         ("dsack", _) => one("tcp_dsack", flag()),
         ("window_scaling", _) => one("tcp_window_scaling", flag()),
+        ("ecn", "passive") => one("tcp_ecn", "2".to_owned()),
         ("ecn", _) => one("tcp_ecn", flag()),
         ("slow_start_after_idle", _) => one("tcp_slow_start_after_idle", flag()),
         // Set at the socket: a namespace may not choose freely.
