@@ -31,6 +31,7 @@ pub(crate) fn closed(reason: CloseReason) -> io::Error {
             io::ErrorKind::TimedOut
         }
         CloseReason::Unreachable => io::ErrorKind::HostUnreachable,
+        CloseReason::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
         CloseReason::OutOfMemory => io::ErrorKind::OutOfMemory,
     };
     io::Error::new(kind, reason)
@@ -96,6 +97,7 @@ mod tests {
             (CloseReason::Reset, io::ErrorKind::ConnectionReset),
             (CloseReason::HandshakeTimeout, io::ErrorKind::TimedOut),
             (CloseReason::Unreachable, io::ErrorKind::HostUnreachable),
+            (CloseReason::NetworkUnreachable, io::ErrorKind::NetworkUnreachable),
         ] {
             let error = closed(reason);
             assert_eq!(error.kind(), kind);

@@ -23,6 +23,7 @@ pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
             libc::ETIMEDOUT
         }
         CloseReason::Unreachable => libc::EHOSTUNREACH,
+        CloseReason::NetworkUnreachable => libc::ENETUNREACH,
         CloseReason::OutOfMemory => libc::ENOMEM,
     };
     Some(Errno(number))

@@ -41,9 +41,12 @@ pub enum CloseReason {
     /// Keepalive probes went unanswered.
     #[error("keepalive probes went unanswered")]
     KeepaliveTimeout,
-    /// An ICMP error says that the network or the host cannot be reached.
+    /// An ICMP error says that the host cannot be reached: at once while the connection opens, later instead of a timeout.
     #[error("host unreachable")]
     Unreachable,
+    /// The same of the network.
+    #[error("network unreachable")]
+    NetworkUnreachable,
     /// The listener was closed before the connection was accepted.
     #[error("the listener was closed")]
     ListenerClosed,
@@ -67,7 +70,8 @@ impl CloseReason {
             CloseReason::HandshakeTimeout
             | CloseReason::TimedOut
             | CloseReason::KeepaliveTimeout
-            | CloseReason::Unreachable => Fault::Paths,
+            | CloseReason::Unreachable
+            | CloseReason::NetworkUnreachable => Fault::Paths,
             CloseReason::OutOfMemory => Fault::Ours,
         }
     }

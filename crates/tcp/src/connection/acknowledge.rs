@@ -34,6 +34,7 @@ impl Connection {
         }
         .is_change();
         self.tx.window.on_probe_answered();
+        self.soft_error = None;
         self.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {

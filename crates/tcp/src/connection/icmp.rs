@@ -31,12 +31,19 @@ impl Connection {
             IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => {
                 self.on_hard_error(CloseReason::Refused)
             }
-            IcmpKind::NetUnreachable | IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
-                self.on_hard_error(CloseReason::Unreachable);
+            IcmpKind::NetUnreachable => self.on_unreachable(CloseReason::NetworkUnreachable),
+            IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
+                self.on_unreachable(CloseReason::Unreachable);
             }
-            IcmpKind::TimeExceeded | IcmpKind::ParameterProblem | IcmpKind::SourceQuench => {}
+            IcmpKind::TimeExceeded => self.soft_error = Some(CloseReason::Unreachable),
+            IcmpKind::ParameterProblem | IcmpKind::SourceQuench => {}
         }
         true
+    }
+
+    fn on_unreachable(&mut self, reason: CloseReason) {
+        self.soft_error = Some(reason);
+        self.on_hard_error(reason);
     }
 
     /// RFC 5927 section 5.2 and RFC 5461: a hard error ends a connection that is being opened; one
@@ -46,5 +53,11 @@ impl Connection {
             self.outbox.clear();
             self.end(reason);
         }
+    }
+
+    /// Returns why the peer was not heard again: the soft error that was reported since it was heard last, or else `timeout`
+    /// (RFC 1122 section 4.2.3.9).
+    pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
+        self.soft_error.unwrap_or(timeout)
     }
 }

@@ -251,8 +251,14 @@ impl Connection {
         }
         self.path.over = self.closed.is_some();
         if self.established.is_none() {
-            let failed =
-                matches!(self.closed, Some(CloseReason::HandshakeTimeout | CloseReason::Unreachable));
+            let failed = matches!(
+                self.closed,
+                Some(
+                    CloseReason::HandshakeTimeout
+                        | CloseReason::Unreachable
+                        | CloseReason::NetworkUnreachable
+                )
+            );
             let told = PathReport { handshake: Some(Handshake::Failed), ..PathReport::default() };
             return (failed && self.is_active).then_some(told);
         }

@@ -245,9 +245,9 @@ impl Connection {
     }
 
     /// Nobody answers: the connection ends without a word.
-    pub(super) fn give_up(&mut self, reason: CloseReason) {
+    pub(super) fn give_up(&mut self, timeout: CloseReason) {
         self.outbox.clear();
-        self.end(reason);
+        self.end(self.reason_of_silence(timeout));
     }
 
     /// The peer's window has been shut for a persist interval (RFC 9293 section 3.8.6.1).
@@ -286,7 +286,7 @@ impl Connection {
             }
             KeepaliveVerdict::Dead => {
                 self.outbox.push(Control::Abort);
-                self.end(CloseReason::KeepaliveTimeout);
+                self.end(self.reason_of_silence(CloseReason::KeepaliveTimeout));
             }
         }
     }

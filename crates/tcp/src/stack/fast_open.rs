@@ -413,7 +413,12 @@ impl Stack {
         }
         let Some(ticket) = slot.ticket.take() else { return };
         let penalised = match closed {
-            Some(CloseReason::Reset | CloseReason::Refused | CloseReason::Unreachable) => !established,
+            Some(
+                CloseReason::Reset
+                | CloseReason::Refused
+                | CloseReason::Unreachable
+                | CloseReason::NetworkUnreachable,
+            ) => !established,
             Some(_) | None => false,
         };
         if penalised {
