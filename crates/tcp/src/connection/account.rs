@@ -94,7 +94,8 @@ impl Connection {
         self.tx.prr.on_sent(data.range.len());
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
-        let partial = !data.payload_len().is_multiple_of(data.segment_size);
+        // Data that a SYN carried in vain holds nothing back when it is sent again (Linux: the same).
+        let partial = !data.payload_len().is_multiple_of(data.segment_size) && !self.was_on_syn(data.range);
         if data.origin == Origin::TailLossProbe {
             self.counters.probes_of_new_data += u64::from(fresh);
             self.probe(Probe::ProbeSent { range: data.range, new_data: fresh });

@@ -413,6 +413,17 @@ impl Connection {
         }
     }
 
+    /// True if the first SYN carried all of `range`, and it was not taken.
+    pub(crate) fn was_on_syn(&self, range: SeqRange) -> bool {
+        match self.fast_open.as_deref() {
+            Some(Role::Client(opening)) => {
+                self.counters.payload_bytes_acked < u64::from(opening.data)
+                    && range.end.le(self.secrets.iss + 1 + opening.data)
+            }
+            Some(Role::Server(_)) | None => false,
+        }
+    }
+
     /// Both ends opened the connection at once: no listener has agreed to anything.
     pub(crate) fn on_simultaneous_fast_open(&mut self) {
         if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() {
