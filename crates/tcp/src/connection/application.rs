@@ -110,7 +110,7 @@ impl Connection {
     fn on_read(&mut self, read: usize, now: Instant) {
         self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
-        if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile() {
+        if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile(self.irs) {
             self.rx.ack.force();
         }
     }

@@ -134,8 +134,9 @@ impl Receiver {
     }
 
     /// True if the application's reading has opened the window enough to tell the peer.
-    pub(crate) fn update_worthwhile(&self) -> bool {
-        self.window.update_worthwhile(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
+    /// `irs` is the peer's initial sequence number.
+    pub(crate) fn update_worthwhile(&self, irs: SeqNum) -> bool {
+        self.window.update_worthwhile(irs, self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
     /// The window field for a segment that leaves now.

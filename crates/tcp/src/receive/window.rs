@@ -128,11 +128,14 @@ impl RecvWindow {
 
     /// True if an acknowledgement should leave only to open the window: the application's reading
     /// has at least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293
-    /// section 3.8.6.2.2.
-    pub(crate) fn update_worthwhile(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
+    /// section 3.8.6.2.2. `irs` is the peer's initial sequence number: the next segment that leaves anyway tells a window
+    /// that only the 16 bits of our SYN or SYN-ACK have limited.
+    pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
         let room = u32::try_from(free).unwrap_or(u32::MAX);
-        let new = self.wanted(rcv_nxt, room, rcv_mss).min(UNSCALED_MAX << self.shift);
+        let of_syn = self.edge == irs + 1 + self.initial;
+        let most = if of_syn { UNSCALED_MAX } else { UNSCALED_MAX << self.shift };
+        let new = self.wanted(rcv_nxt, room, rcv_mss).min(most);
         new >> self.shift > 0 && new / 2 >= current && new > current
     }
 
@@ -278,6 +281,7 @@ mod tests {
     use super::*;
 
     const NXT: SeqNum = SeqNum(1_000);
+    const IRS: SeqNum = SeqNum(999);
     const BUFFER: BufferConfig = BufferConfig { initial: 128 << 10, max: 6 << 20 };
     const MSS: u32 = 1460;
 
@@ -374,8 +378,8 @@ mod tests {
         let nxt = NXT + BUFFER.initial as u32;
         assert_eq!(window.advertise(nxt, 0, MSS), 0);
         assert_eq!(window.advertise(nxt, 8_000, MSS), 0, "less than a sixteenth of the buffer");
-        assert!(!window.update_worthwhile(nxt, 8_000, MSS));
-        assert!(window.update_worthwhile(nxt, 8_192, MSS));
+        assert!(!window.update_worthwhile(IRS, nxt, 8_000, MSS));
+        assert!(window.update_worthwhile(IRS, nxt, 8_192, MSS));
         assert_eq!(window.advertise(nxt, 8_192, MSS), 64);
     }
 
@@ -384,9 +388,26 @@ mod tests {
         let mut window = scaled();
         window.advertise(NXT, BUFFER.initial, MSS);
         let nxt = NXT + (BUFFER.initial as u32 - 20_000);
-        assert!(!window.update_worthwhile(nxt, 39_000, MSS));
-        assert!(window.update_worthwhile(nxt, 40_000, MSS));
-        assert!(!window.update_worthwhile(NXT, BUFFER.initial, MSS), "nothing to announce");
+        assert!(!window.update_worthwhile(IRS, nxt, 39_000, MSS));
+        assert!(window.update_worthwhile(IRS, nxt, 40_000, MSS));
+        assert!(!window.update_worthwhile(IRS, NXT, BUFFER.initial, MSS), "nothing to announce");
+    }
+
+    /// A segment of its own does not pay for what only the 16 bits of the SYN-ACK held back.
+    #[test]
+    fn the_cap_of_an_unscaled_syn_ack_is_not_lifted_by_a_window_update() {
+        let mut window = scaled();
+        let nxt = NXT + 100;
+        assert!(
+            !window.update_worthwhile(IRS, nxt, BUFFER.initial, MSS),
+            "as after the request of a Fast Open"
+        );
+        assert!(
+            window.update_worthwhile(IRS, NXT + 40_000, BUFFER.initial, MSS),
+            "it has closed by more than half"
+        );
+        window.advertise(nxt, 65_536, MSS);
+        assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been told");
     }
 
     /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the field stays 0.
@@ -398,8 +419,8 @@ mod tests {
         window.start(NXT, Instant::ZERO);
         window.advertise(NXT, 1_000, 50);
         let nxt = window.right_edge(NXT);
-        assert!(!window.update_worthwhile(nxt, 100, 50), "100 bytes are none in units of 128");
-        assert!(window.update_worthwhile(nxt, 130, 50));
+        assert!(!window.update_worthwhile(IRS, nxt, 100, 50), "100 bytes are none in units of 128");
+        assert!(window.update_worthwhile(IRS, nxt, 130, 50));
     }
 
     /// RFC 9293 section 3.8.6.2.2: while at least half of the buffer is free, even less than a segment is offered.
