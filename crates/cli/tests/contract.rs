@@ -168,7 +168,7 @@ fn get_prints_exactly_the_object_of_the_contract_for_each_transfer() {
         assert_eq!(keys(line), expected);
         let figures: Value = serde_json::from_str(line).expect("JSON");
         assert_eq!((&figures["url"], &figures["bytes"]), (&server.url.as_str().into(), &5000.into()));
-        let outcomes = ["used", "no-cookie", "refused", "stripped", "blackholed", "off"];
+        let outcomes = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
         assert!(outcomes.iter().any(|outcome| figures["fast_open"] == *outcome), "{line}");
         assert!(figures["rtt_ms"].is_f64() && figures["wire_bytes"]["in"].as_u64() > Some(5000), "{line}");
     }

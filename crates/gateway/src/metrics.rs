@@ -35,7 +35,7 @@ const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
 /// What may have become of Fast Open, as long as it is on or off for all.
-const FAST_OPEN: [&str; 6] = ["used", "no-cookie", "refused", "stripped", "blackholed", "off"];
+const FAST_OPEN: [&str; 7] = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
 
 /// Who may have spoken first on a connection.
 const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];

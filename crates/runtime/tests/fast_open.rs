@@ -93,7 +93,7 @@ async fn an_exchange_over_a_new_connection_takes_one_round_trip() {
 async fn where_the_path_prevents_it_nobody_notices() {
     for (link, outcome, most) in [
         // The cookie is granted, and then the SYN with data is swallowed: the plain one follows after 1.5 round trips.
-        ("--rtt 100ms --middlebox drop-syn-data", FastOpenOutcome::Blackholed, 3.6),
+        ("--rtt 100ms --middlebox drop-syn-data", FastOpenOutcome::SynLost, 3.6),
         ("--rtt 100ms --middlebox strip-option:34", FastOpenOutcome::Stripped, 2.1),
         ("--rtt 100ms --middlebox strip-option:34@syn", FastOpenOutcome::Stripped, 2.1),
         ("--rtt 100ms --middlebox strip-syn-data", FastOpenOutcome::Stripped, 2.1),

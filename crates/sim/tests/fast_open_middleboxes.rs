@@ -17,9 +17,13 @@ const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const TRANSACTIONS: usize = 5;
 
-/// Completion in ms (`None`: never, or failed) and outcome of each transaction.
-fn transactions(middlebox: &str, fast_open: Option<FastOpenConnect>) -> Vec<(Option<u64>, &'static str)> {
-    let link = LinkSpec::parse(&format!("--rtt 100ms {middlebox}")).unwrap();
+/// Completion in ms (`None`: never, or failed) and outcome of each of `count` transactions.
+fn transactions(
+    path: &str,
+    fast_open: Option<FastOpenConnect>,
+    count: usize,
+) -> Vec<(Option<u64>, &'static str)> {
+    let link = LinkSpec::parse(&format!("--rtt 100ms {path}")).unwrap();
     let mut world = World::new(&link, 1);
     let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default()).unwrap();
     let server = world.add_host(Side::B, "server", &[SERVER], StackConfig::default()).unwrap();
@@ -33,11 +37,11 @@ fn transactions(middlebox: &str, fast_open: Option<FastOpenConnect>) -> Vec<(Opt
         connect: ConnectConfig { fast_open, ..ConnectConfig::default() },
         connections: Connections::Fresh,
         greeting: 0,
-        exchanges: vec![exchange; TRANSACTIONS],
+        exchanges: vec![exchange; count],
     };
     let client = world.add_app(client, Instant::ZERO, Client::new(plan));
     let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
-    world.run_while(Instant::ZERO + Duration::from_secs(600), over);
+    world.run_while(Instant::ZERO + Duration::from_secs(600).max(RTT * 50 * count as u32), over);
     let outcomes = world.app::<Client>(client).expect("a client").outcomes();
     outcomes
         .iter()
@@ -50,8 +54,8 @@ fn transactions(middlebox: &str, fast_open: Option<FastOpenConnect>) -> Vec<(Opt
 
 /// Extra milliseconds against plain TCP and outcome, per transaction.
 fn extra(middlebox: &str, connect: FastOpenConnect) -> Vec<(i64, &'static str)> {
-    let plain = transactions(middlebox, None);
-    let fast = transactions(middlebox, Some(connect));
+    let plain = transactions(middlebox, None, TRANSACTIONS);
+    let fast = transactions(middlebox, Some(connect), TRANSACTIONS);
     assert!(plain.iter().all(|(took, _)| took.is_some()), "plain TCP passes {middlebox}");
     assert_eq!(fast.len(), plain.len(), "{middlebox}: {fast:?}");
     let never = i64::MAX;
@@ -75,11 +79,11 @@ fn what_each_device_costs_with_the_plain_copy() {
         ("", [no_cookie, (-100, "used"), (-100, "used"), (-100, "used"), (-100, "used")]),
         (
             "--middlebox drop-syn-data",
-            [no_cookie, (50, "blackholed"), (50, "blackholed"), (0, "off(disabled)"), (0, "off(disabled)")],
+            [no_cookie, (50, "syn-lost"), (50, "syn-lost"), (0, "off(disabled)"), (0, "off(disabled)")],
         ),
         (
             "--middlebox rst-syn-data",
-            [no_cookie, (50, "blackholed"), (50, "blackholed"), (0, "off(disabled)"), (0, "off(disabled)")],
+            [no_cookie, (50, "syn-lost"), (50, "syn-lost"), (0, "off(disabled)"), (0, "off(disabled)")],
         ),
         ("--middlebox strip-option:34", stripped()),
         ("--middlebox strip-option:34@syn", stripped()),
@@ -118,7 +122,7 @@ fn a_black_hole_behind_the_handshake_takes_one_connection() {
 #[test]
 fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
     let extra = extra("--middlebox drop-syn-data", FastOpenConnect::default());
-    let (lost, off) = ((150, "blackholed"), (0, "off(disabled)"));
+    let (lost, off) = ((150, "syn-lost"), (0, "off(disabled)"));
     assert_eq!(extra, [(0, "no-cookie"), lost, lost, off, off]);
 }
 
@@ -127,4 +131,17 @@ fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
 fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
     let connect = FastOpenConnect { no_cookie: true, ..FastOpenConnect::insured() };
     assert_eq!(extra("--middlebox synproxy", connect), [(0, "stripped"); TRANSACTIONS]);
+}
+
+/// A lost SYN is no black hole, and a path that only loses keeps Fast Open.
+#[test]
+fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
+    for connect in [FastOpenConnect::default(), FastOpenConnect::insured()] {
+        let seen = transactions("--loss 5%", Some(connect), 601);
+        let count = |word| seen[1..].iter().filter(|(_, outcome)| *outcome == word).count();
+        assert_eq!(seen[0].1, "no-cookie");
+        assert_eq!(count("used") + count("syn-lost"), 600, "{seen:?}");
+        // One SYN of twenty is lost, give or take three standard deviations.
+        assert!((14..=46).contains(&count("syn-lost")), "{}", count("syn-lost"));
+    }
 }

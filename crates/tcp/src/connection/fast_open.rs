@@ -470,7 +470,7 @@ impl Connection {
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
         match opening.class {
             None if !by_us && self.tx.handshake.sent > 0 => {
-                self.fast_open_outcome = FastOpenOutcome::Blackholed;
+                self.fast_open_outcome = FastOpenOutcome::SynLost;
                 opening.report(Report::Failed(opening.plan.mode));
             }
             Some(_) if opening.data > 0 && opening.fin_early && only_fin => {

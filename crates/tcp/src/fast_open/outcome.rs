@@ -20,7 +20,10 @@ pub enum FastOpenOutcome {
     /// The answer shows no sign of the option: the peer does not know it, the path removed it, or the
     /// server is at its limit.
     Stripped,
-    /// The path swallowed the SYN, or everything after it.
+    /// The first SYN was lost, or no SYN-ACK came at all: by chance, because the path swallows or refuses such SYNs, or
+    /// because the server is down.
+    SynLost,
+    /// The path let the SYN pass and swallowed everything after it.
     Blackholed,
     /// It was not tried.
     Off(OffReason),
@@ -35,6 +38,7 @@ impl FastOpenOutcome {
             FastOpenOutcome::NoCookie => "no-cookie",
             FastOpenOutcome::Refused => "refused",
             FastOpenOutcome::Stripped => "stripped",
+            FastOpenOutcome::SynLost => "syn-lost",
             FastOpenOutcome::Blackholed => "blackholed",
             FastOpenOutcome::Off(reason) => reason.name(),
         }
@@ -162,7 +166,7 @@ impl SynAckClass {
             SynAckClass::Accepted | SynAckClass::Partial => FastOpenOutcome::Used,
             SynAckClass::SoftReject | SynAckClass::LateReject => FastOpenOutcome::Refused,
             SynAckClass::SoftNegative | SynAckClass::NotSupported => FastOpenOutcome::Stripped,
-            SynAckClass::SynDrop | SynAckClass::ReqDrop => FastOpenOutcome::Blackholed,
+            SynAckClass::SynDrop | SynAckClass::ReqDrop => FastOpenOutcome::SynLost,
             SynAckClass::Granted => FastOpenOutcome::NoCookie,
             SynAckClass::NoData => FastOpenOutcome::Off(OffReason::NoData),
         }

@@ -17,7 +17,7 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
         assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (150, "S", 0, false), (250, ".", 100, false)]);
         assert_eq!(
             (world.outcome(id), world.class(id)),
-            (FastOpenOutcome::Blackholed, Some(SynAckClass::SynDrop))
+            (FastOpenOutcome::SynLost, Some(SynAckClass::SynDrop))
         );
         let stats = world.pair.a.conn_stats(id).expect("held");
         assert!(stats.rto < Duration::from_secs(3), "the timer of the first SYN was not the standard one");
@@ -110,7 +110,7 @@ fn a_dead_path_ends_after_the_ordinary_retries() {
     assert_eq!(sent, [(0, 100), (150, 0), (1150, 0), (3150, 0), (7150, 0), (15_150, 0), (31_150, 0)]);
     world.until(63_150);
     assert!(world.pair.heard(A, Event::Closed(id, CloseReason::HandshakeTimeout)));
-    assert_eq!(world.outcome(id), FastOpenOutcome::Blackholed);
+    assert_eq!(world.outcome(id), FastOpenOutcome::SynLost);
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 1);
 }
 

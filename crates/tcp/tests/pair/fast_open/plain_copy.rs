@@ -106,7 +106,7 @@ fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
         world.until(1000);
         assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (50, "S", 0, false), (150, ".", 100, false)]);
         let verdict = (world.outcome(id), world.class(id));
-        assert_eq!(verdict, (FastOpenOutcome::Blackholed, Some(SynAckClass::SynDrop)));
+        assert_eq!(verdict, (FastOpenOutcome::SynLost, Some(SynAckClass::SynDrop)));
         // The copy is what was answered, and the clock of timestamps ticks in milliseconds.
         assert!(srtt(&world, id).abs_diff(Duration::from_millis(100)) <= Duration::from_millis(1));
         world.pair.abort(A, id);
