@@ -13,7 +13,7 @@ use crate::errno::{Answer, Errno};
 use crate::host::{Descriptor, Host};
 use crate::ready;
 use crate::ready::epoll::{self, Control as EpollControl, Epoll};
-use crate::socket::{Closing, Control, Family, Received, Sending};
+use crate::socket::{Closing, Control, Family, Received, Role, Sending};
 use crate::world::World;
 
 /// Where the type stands in the second argument of socket() (linux/net.h).
@@ -188,19 +188,18 @@ pub struct SendOptions {
 /// send() and its kin: how many bytes were taken.
 pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
     let flags = options.flags;
-    let mut sending = Sending { data, flags, stamping: options.stamping, done: 0, blocked: false };
+    let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
+    let waits = limit != Some(Duration::ZERO);
+    let mut sending = Sending { data, flags, stamping: options.stamping, waits, done: 0, blocked: false };
     let opens = flags & libc::MSG_FASTOPEN != 0 || world.call(|host| Ok(host.socket(fd)?.deferred))?;
     let mut all = match opens && !send_with_syn(world, fd, &mut sending, options.to)? {
         // The handshake goes on in the background.
         true => Ok(Some(())),
-        false => {
-            let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
-            world.wait(limit, |host| {
-                let now = host.now;
-                let (socket, stack, _) = host.parts(fd)?;
-                Ok(socket.write(&mut sending, stack, now)?.then_some(()))
-            })
-        }
+        false => world.wait(limit, |host| {
+            let now = host.now;
+            let (socket, stack, _) = host.parts(fd)?;
+            Ok(socket.write(&mut sending, stack, now)?.then_some(()))
+        }),
     };
     if sending.done > 0 || data.is_empty() {
         world.call(|host| {
@@ -228,7 +227,14 @@ fn send_with_syn(
     sending.done = world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts_now(fd)?;
-        socket.connect_with_data(remote, sending.data, stack, settings, now)
+        let taken = socket.connect_with_data(remote, sending.data, stack, settings, now)?;
+        if let Role::Connection(id) = socket.role
+            && sending.waits
+            && taken < sending.data.len()
+        {
+            stack.await_write(id);
+        }
+        Ok(taken)
     })?;
     match finish_connect(world, fd, sending.flags) {
         Err(Errno(libc::EINPROGRESS)) if sending.done > 0 => Ok(false),
@@ -313,7 +319,7 @@ pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
             _ => return Err(Errno(libc::ENOTTY)),
         }
         // Linux refuses the question to a listener and knows nothing of a fresh socket.
-        if matches!(socket.role, crate::socket::Role::Listening(_)) {
+        if matches!(socket.role, Role::Listening(_)) {
             return Err(Errno(libc::EINVAL));
         }
         let Some(id) = id else { return Ok(0) };

@@ -17,6 +17,8 @@ pub(crate) struct Sending<'a> {
     pub(crate) flags: i32,
     /// Flags of SO_TIMESTAMPING in a control message.
     pub(crate) stamping: Option<u32>,
+    /// The call waits until all is taken.
+    pub(crate) waits: bool,
     /// Bytes that were taken.
     pub(crate) done: usize,
     /// The buffer was full: the caller waits for a third of it.
@@ -41,7 +43,11 @@ impl Socket {
         }
         if self.in_handshake(stack) && !self.options.queues_in_handshake {
             // Even nothing waits for the handshake.
-            return Ok(sending.done == sending.data.len() && !sending.data.is_empty());
+            let is_done = sending.done == sending.data.len() && !sending.data.is_empty();
+            if sending.waits && !is_done {
+                stack.await_write(id);
+            }
+            return Ok(is_done);
         }
         if sending.blocked && !self.is_writable(stack) {
             return Ok(false);

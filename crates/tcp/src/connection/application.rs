@@ -78,6 +78,11 @@ impl Connection {
         Ok(taken)
     }
 
+    /// Notes that the program waits until it may write.
+    pub(crate) fn await_write(&mut self) {
+        self.tx.writer_waits = true;
+    }
+
     /// Bytes that a write would take now.
     pub(crate) fn writable(&self) -> usize {
         if self.closed.is_some() || self.tx.queue.fin_queued() { 0 } else { self.tx.queue.free() }

@@ -206,7 +206,11 @@ impl Connection {
     fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
-        self.rx.ack.force();
+        if self.tx.writer_waits {
+            self.rx.ack.wait_for_write(now);
+        } else {
+            self.rx.ack.force();
+        }
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
         self.doubt_handshake_rtt(now);

@@ -240,6 +240,11 @@ impl AckPolicy {
         self.owed = Owed::Now;
     }
 
+    /// Delays the acknowledgement for a write that the program is about to make.
+    pub(crate) fn wait_for_write(&mut self, now: Instant) {
+        self.delay_by(self.delack_max, now);
+    }
+
     /// The next `count` acknowledgements are not delayed (congestion experienced, duplicates).
     pub(crate) fn quicken(&mut self, count: u32, rcv_wnd: u32) {
         self.raise_quick(count, rcv_wnd);

@@ -40,6 +40,14 @@ impl Stack {
         self.copy(id, data, now, Connection::write_urgent)
     }
 
+    /// Notes that the program waits for the end of the handshake with data to write: the acknowledgement of the SYN-ACK waits
+    /// for that data, as long as a delayed one.
+    pub fn await_write(&mut self, id: ConnId) {
+        if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned) {
+            slot.connection.wake().await_write();
+        }
+    }
+
     /// Writes as much of `data` as there is memory for into the storage of a connection, which may be that of one that is gone.
     fn copy(
         &mut self,

@@ -149,3 +149,22 @@ fn a_syn_ack_may_carry_data_and_a_fin() {
         assert_eq!(peer.world.pair.a.state(id), Some(state));
     }
 }
+
+/// A program that waits for the end of the handshake with more to write: the acknowledgement of the SYN-ACK waits for that, and
+/// not for ever.
+#[test]
+fn the_acknowledgement_of_a_syn_ack_rides_on_data_that_waits() {
+    for (writes, expected) in [(true, (100, ".", 50, false)), (false, (140, ".", 0, false))] {
+        let mut world = World::known(FastOpenListen::default());
+        world.restart();
+        let config = ConnectConfig { tcp: TcpConfig::default(), ..asking() };
+        let id = world.open(&config, &pattern(100));
+        world.pair.a.await_write(id);
+        world.until(100);
+        if writes {
+            world.pair.write(A, id, &pattern(50)).expect("room");
+        }
+        world.until(200);
+        assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), expected]);
+    }
+}
