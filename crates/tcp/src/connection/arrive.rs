@@ -183,6 +183,13 @@ impl Connection {
         }
     }
 
+    /// Acknowledges at once what has arrived: there was no memory for more, and the peer shall see that it is heard.
+    pub(crate) fn answer_refused_data(&mut self) {
+        if self.state.receives() && self.state.is_synchronized() {
+            self.rx.ack.force();
+        }
+    }
+
     /// Second: the RST bit (RFC 5961 section 3.2).
     fn check_reset(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Verdict {
         if !segment.flags.contains(Flags::RST) {

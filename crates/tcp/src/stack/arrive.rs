@@ -207,6 +207,9 @@ impl Stack {
         with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env);
         });
+        if no_memory {
+            connection.answer_refused_data();
+        }
         if is_lent {
             connection.lend_packet(None);
         }

@@ -163,6 +163,22 @@ fn data_beyond_the_memory_of_the_stack_is_sent_again_later() {
 }
 
 #[test]
+fn data_refused_for_lack_of_memory_is_answered_by_an_acknowledgement() {
+    let tight = StackConfig { max_buffer_bytes: 16 << 10, ..stack_config(B) };
+    let mut pair = Pair::with_configs(1, stack_config(A), tight);
+    let (at_a, at_b) = pair.established();
+    pair.write(A, at_a, &pattern(100_000)).expect("room");
+    pair.run(Duration::from_secs(2));
+    let next = pair.next_header(A);
+    let (refused, answered) = (pair.b.stats().refused(Refusal::OutOfMemory), pair.count(B, Flags::ACK));
+    pair.forge(B, &next, &pattern(1000));
+    assert_eq!(pair.b.stats().refused(Refusal::OutOfMemory), refused + 1);
+    assert_eq!(pair.count(B, Flags::ACK), answered + 1);
+    let before = pair.b.readable(at_b);
+    assert!(before > 0 && before < 100_000, "{before}");
+}
+
+#[test]
 fn two_stacks_full_of_what_they_send_still_receive() {
     let tight = |side| StackConfig { max_buffer_bytes: 1 << 20, ..stack_config(side) };
     let mut pair = Pair::with_configs(1, tight(A), tight(B));
