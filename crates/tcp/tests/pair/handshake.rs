@@ -339,6 +339,7 @@ fn without_cookies_a_full_half_open_table_drops_syns() {
 #[test]
 fn a_syn_that_comes_again_is_answered_again_and_a_different_one_is_challenged() {
     let mut pair = Pair::new(1);
+    pair.tap = Some(Box::new(|_, _| true));
     pair.listen(B, 80, ListenConfig::default());
     let header = TcpHeader { src_port: 999, dst_port: 80, ..syn(7) };
     pair.forge(B, &header, &[]);
