@@ -138,7 +138,8 @@ impl HalfOpen {
             mss: options.mss.unwrap_or(0),
             wire_len: wire_len.try_into().ok()?,
             payload_len: payload.len().try_into().ok()?,
-            flags: flags.0.try_into().ok()?,
+            // AE is reserved to us, and nothing follows from it.
+            flags: flags.without(Flags::AE).0.try_into().ok()?,
             window_scale: options.window_scale.unwrap_or(0),
             timeouts: 0,
             has: Has::all([

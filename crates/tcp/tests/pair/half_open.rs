@@ -43,7 +43,7 @@ impl Scene {
         let config = StackConfig { warm_half_open, any_address: true, ..stack_config(B) };
         let mut server = Stack::new(config, 7).expect("the configuration is valid");
         let tcp = TcpConfig {
-            ecn: if seed.is_multiple_of(3) { EcnMode::On } else { EcnMode::Off },
+            ecn: if seed.is_multiple_of(3) { EcnMode::Passive } else { EcnMode::Off },
             timestamps: !seed.is_multiple_of(5),
             ..TcpConfig::default()
         };
@@ -75,7 +75,8 @@ impl Scene {
     }
 
     fn new_syn(&mut self, port: u16) -> TcpHeader {
-        let ecn = if self.chance() { Flags::ECE | Flags::CWR } else { Flags::NONE };
+        let classic = Flags::ECE | Flags::CWR;
+        let ecn = [Flags::NONE, Flags::NONE, classic, classic | Flags::AE][self.below(4) as usize];
         let mss = 500 + self.below(1_000) as u16;
         let options = Options {
             mss: self.chance().then_some(mss),
