@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::config::{BufferConfig, ConnectConfig, EcnMode, ListenConfig, StackConfig, TcpConfig};
 use brisk_tcp::connection::State;
 use brisk_tcp::fast_open::FastOpenListen;
 use brisk_tcp::stack::{Refusal, Rx, StackStats};
@@ -156,7 +156,7 @@ const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
 
 fn tcp() -> TcpConfig {
-    TcpConfig { send_buffer: BUFFER, receive_buffer: BUFFER, ecn: true, ..TcpConfig::default() }
+    TcpConfig { send_buffer: BUFFER, receive_buffer: BUFFER, ecn: EcnMode::On, ..TcpConfig::default() }
 }
 
 /// Setting up.

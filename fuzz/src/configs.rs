@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, KeepaliveConfig, ListenConfig,
+    BufferConfig, CongestionAlgorithm, ConnectConfig, EcnMode, FastOpenConfig, KeepaliveConfig, ListenConfig,
     MtuProbing, PacingConfig, Reactive, RtoConfig, StackConfig, SynCookies, TcpConfig, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen, LastAckHold, ServerLimits};
@@ -64,7 +64,7 @@ pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
         timestamps: on(0),
         sack: on(1),
         window_scaling: on(2),
-        ecn: on(3),
+        ecn: if on(3) { EcnMode::On } else { EcnMode::Passive },
         nodelay: !on(4),
         slow_start_after_idle: !on(5),
         pacing: (!on(6)).then(PacingConfig::default),

@@ -368,11 +368,15 @@ impl Pair {
     /// Each stream is whole, or an end gave up and said so.
     fn judge(&self) {
         for stream in &self.streams {
-            let gave_up = stream
-                .closed
-                .iter()
-                .flatten()
-                .any(|reason| matches!(reason, CloseReason::HandshakeTimeout | CloseReason::TimedOut));
+            let gave_up = stream.closed.iter().flatten().any(|reason| {
+                matches!(
+                    reason,
+                    CloseReason::HandshakeTimeout
+                        | CloseReason::TimedOut
+                        | CloseReason::Unreachable
+                        | CloseReason::NetworkUnreachable
+                )
+            });
             let accepted = stream.ids[1].is_some();
             // A cookie fits only the segment that follows the SYN: when a later one overtakes it, the
             // listener cannot know that there is a connection, and resets it (Linux does the same).
