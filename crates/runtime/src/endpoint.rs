@@ -51,7 +51,7 @@ impl Endpoint {
     /// endpoint itself is reached without its device.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable` from the other side; `AddrNotAvailable`, `AddrInUse`,
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side; `AddrNotAvailable`, `AddrInUse`,
     /// `QuotaExceeded`, `InvalidInput` from this one. The text says why.
     pub async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), ..ConnectConfig::default() };

@@ -80,9 +80,11 @@ impl Connection {
     /// section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window edge is not
     /// acknowledged".
     fn count_answer_beyond_window(&mut self, now: Instant) {
-        let beyond =
-            self.tx.scoreboard.head().is_some_and(|head| self.tx.window.snd_wnd() < head.range.len());
-        if beyond && self.tx.timeouts_in_row > 0 {
+        if self.tx.timeouts_in_row == 0 {
+            return;
+        }
+        let window = self.tx.window.snd_wnd();
+        if self.tx.scoreboard.head().is_some_and(|head| window < head.range.len()) {
             self.tx.timeouts_in_row = 0;
             self.tx.waiting_since = Some(now);
         }
