@@ -51,8 +51,8 @@ impl Endpoint {
     /// endpoint itself is reached without its device.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side; `AddrNotAvailable`, `AddrInUse`,
-    /// `QuotaExceeded`, `InvalidInput` from this one. The text says why.
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side;
+    /// `AddrNotAvailable`, `AddrInUse`, `QuotaExceeded`, `InvalidInput` from this one. The text says why.
     pub async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), ..ConnectConfig::default() };
         self.connect_with(remote, &config).await

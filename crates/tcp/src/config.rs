@@ -369,9 +369,10 @@ pub struct TcpConfig {
     /// Segments that must have arrived above a hole before it counts as lost, as long as nothing is known of
     /// reordering on the path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
     pub dup_thresh: u32,
-    /// Least time between two answers of a connection to empty segments outside the window, to other reasons for challenge
-    /// ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux: `tcp_invalid_ratelimit`). A repeated SYN is
-    /// answered more often where [`HandshakeTimers::floor`] is shorter. Default 500 ms.
+    /// Least time between two answers of a connection to empty segments outside the window, to other reasons
+    /// for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
+    /// `tcp_invalid_ratelimit`). A repeated SYN is answered more often where [`HandshakeTimers::floor`] is
+    /// shorter. Default 500 ms.
     pub challenge_interval: Duration,
     /// How long FIN-WAIT-2 lasts once the application has let go. Default 60 s.
     pub fin_wait_2_timeout: Duration,

@@ -41,7 +41,8 @@ pub enum CloseReason {
     /// Keepalive probes went unanswered.
     #[error("keepalive probes went unanswered")]
     KeepaliveTimeout,
-    /// An ICMP error says that the host cannot be reached: at once while the connection opens, later instead of a timeout.
+    /// An ICMP error says that the host cannot be reached: at once while the connection opens, later instead
+    /// of a timeout.
     #[error("host unreachable")]
     Unreachable,
     /// The same of the network.

@@ -76,9 +76,9 @@ impl Connection {
         self.tx.scoreboard.recycle(ack);
     }
 
-    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window. RFC 9293
-    /// section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window edge is not
-    /// acknowledged".
+    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window.
+    /// RFC 9293 section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window
+    /// edge is not acknowledged".
     fn count_answer_beyond_window(&mut self, now: Instant) {
         if self.tx.timeouts_in_row == 0 {
             return;

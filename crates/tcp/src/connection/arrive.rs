@@ -130,8 +130,9 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment should be sent
-    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data. A segment with
-    /// neither ACK nor SYN would be dropped inside the window too, and gets no answer (Linux: the same).
+    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data.
+    /// A segment with neither ACK nor SYN would be dropped inside the window too, and gets no answer (Linux:
+    /// the same).
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
@@ -155,8 +156,8 @@ impl Connection {
         self.answer_at_once();
     }
 
-    /// Returns the least time between two answers to a SYN or SYN-ACK that comes again. A peer whose timers know the path as
-    /// ours do repeats it more often than others.
+    /// Returns the least time between two answers to a SYN or SYN-ACK that comes again. A peer whose timers
+    /// know the path as ours do repeats it more often than others.
     fn repeated_handshake_interval(&self) -> Duration {
         self.config
             .handshake_timers
@@ -183,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// Acknowledges at once what has arrived: there was no memory for more, and the peer shall see that it is heard.
+    /// Acknowledges at once where there was no memory for data: the sender sees that its peer lives.
     pub(crate) fn answer_refused_data(&mut self) {
         if self.state.receives() && self.state.is_synchronized() {
             self.rx.ack.force();
@@ -265,7 +266,8 @@ impl Connection {
         }
     }
 
-    /// Answers a wrong acknowledgement of our SYN by a reset. A flood of forged ones is not answered by a flood.
+    /// Answers a wrong acknowledgement of our SYN by a reset. A flood of forged ones is not answered by a
+    /// flood.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
         if self.resets.permits(now) {
             self.outbox.push(Control::Reset(seq));

@@ -49,9 +49,9 @@ impl Outbox {
     }
 }
 
-/// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge ACKs (RFC 5961
-/// section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for repeated SYNs (Linux:
-/// `tcp_invalid_ratelimit`).
+/// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge
+/// ACKs (RFC 5961 section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for
+/// repeated SYNs (Linux: `tcp_invalid_ratelimit`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct AnswerInterval {
     last: Option<Instant>,

@@ -47,8 +47,8 @@ impl EcnState {
 
     /// The peer's SYN arrived.
     pub(crate) fn on_syn(&mut self, flags: Flags) {
-        // A client that offers accurate ECN has AE on its SYN too: a server without it answers as to RFC 3168 (RFC 9768
-        // section 3.1.1).
+        // A client that offers accurate ECN has AE on its SYN too: a server without it answers as to RFC 3168
+        // (RFC 9768 section 3.1.1).
         self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR);
     }
 

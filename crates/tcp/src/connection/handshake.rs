@@ -244,8 +244,8 @@ impl Connection {
         self.tx.handshake.due = true;
     }
 
-    /// RFC 7323: timestamps that we offered and that come back must be ones that we sent. Some SYN proxies and stacks
-    /// echo nothing: their SYN-ACK has zero in place of an echo (Linux accepts it too).
+    /// RFC 7323: timestamps that we offered and that come back must be ones that we sent. Some SYN proxies
+    /// and stacks echo nothing: their SYN-ACK has zero in place of an echo (Linux accepts it too).
     fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;

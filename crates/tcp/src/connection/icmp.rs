@@ -55,8 +55,8 @@ impl Connection {
         }
     }
 
-    /// Returns why the peer was not heard again: the soft error that was reported since it was heard last, or else `timeout`
-    /// (RFC 1122 section 4.2.3.9).
+    /// Returns why the peer was not heard again: the soft error that was reported since it was heard last, or
+    /// else `timeout` (RFC 1122 section 4.2.3.9).
     pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
         self.soft_error.unwrap_or(timeout)
     }

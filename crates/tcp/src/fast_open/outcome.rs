@@ -20,8 +20,8 @@ pub enum FastOpenOutcome {
     /// The answer shows no sign of the option: the peer does not know it, the path removed it, or the
     /// server is at its limit.
     Stripped,
-    /// The first SYN was lost, or no SYN-ACK came at all: by chance, because the path swallows or refuses such SYNs, or
-    /// because the server is down.
+    /// The first SYN was lost, or no SYN-ACK came at all: by chance, because the path swallows or refuses
+    /// such SYNs, or because the server is down.
     SynLost,
     /// The path let the SYN pass and swallowed everything after it.
     Blackholed,

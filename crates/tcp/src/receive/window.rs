@@ -99,11 +99,11 @@ impl RecvWindow {
         self.edge.max(rcv_nxt)
     }
 
-    /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in
-    /// the window? With a closed window nothing but an empty segment at RCV.NXT is; the special
-    /// allowance for ACKs, URGs and RSTs at RCV.NXT is the caller's. An empty segment may lie at the right edge: a
-    /// peer that has filled the window, of which something was lost, sends its acknowledgements from there (Linux: the
-    /// same).
+    /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in the
+    /// window? With a closed window nothing but an empty segment at RCV.NXT is; the special allowance for
+    /// ACKs, URGs and RSTs at RCV.NXT is the caller's. An empty segment may lie at the right edge: a peer
+    /// that has filled the window, of which something was lost, sends its acknowledgements from there (Linux:
+    /// the same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let wnd = self.rcv_wnd(rcv_nxt);
         let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
@@ -126,10 +126,10 @@ impl RecvWindow {
         (window >> self.shift) as u16
     }
 
-    /// True if an acknowledgement should leave only to open the window: the application's reading
-    /// has at least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293
-    /// section 3.8.6.2.2. `irs` is the peer's initial sequence number: the next segment that leaves anyway tells a window
-    /// that only the 16 bits of our SYN or SYN-ACK have limited.
+    /// True if an acknowledgement should leave only to open the window: the application's reading has at
+    /// least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293 section 3.8.6.2.2.
+    /// `irs` is the peer's initial sequence number: the next segment that leaves anyway tells a window that
+    /// only the 16 bits of our SYN or SYN-ACK have limited.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
         let room = u32::try_from(free).unwrap_or(u32::MAX);

@@ -40,8 +40,8 @@ impl Stack {
         self.copy(id, data, now, Connection::write_urgent)
     }
 
-    /// Notes that the program waits for the end of the handshake with data to write: the acknowledgement of the SYN-ACK waits
-    /// for that data, as long as a delayed one.
+    /// Notes that the program waits for the end of the handshake with data to write: the acknowledgement of
+    /// the SYN-ACK waits for that data, as long as a delayed one.
     pub fn await_write(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned) {
             slot.connection.wake().await_write();

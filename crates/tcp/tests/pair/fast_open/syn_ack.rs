@@ -150,8 +150,8 @@ fn a_syn_ack_may_carry_data_and_a_fin() {
     }
 }
 
-/// A program that waits for the end of the handshake with more to write: the acknowledgement of the SYN-ACK waits for that, and
-/// not for ever.
+/// A program that waits for the end of the handshake with more to write: the acknowledgement of the SYN-ACK
+/// waits for that, and not for ever.
 #[test]
 fn the_acknowledgement_of_a_syn_ack_rides_on_data_that_waits() {
     for (writes, expected) in [(true, (100, ".", 50, false)), (false, (140, ".", 0, false))] {
