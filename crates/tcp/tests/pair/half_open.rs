@@ -227,3 +227,20 @@ fn a_listener_that_closes_forgets_all_of_its_half_open_connections() {
     let again = scene.server.listen(B.addr(80), ListenConfig::default());
     assert!(again.is_ok(), "the port is free");
 }
+
+#[test]
+fn repeated_syns_of_half_open_connections_are_answered_twice_a_second() {
+    for warm in [0, 10] {
+        let mut scene = Scene::new(1, warm);
+        let syn = scene.new_syn(1_000);
+        for _ in 0..5 {
+            scene.send(&syn, &[]);
+            scene.drain();
+        }
+        assert_eq!(scene.trace.packets[&1_000].len(), 2, "the first SYN and its first repetition");
+        scene.now += Duration::from_millis(500);
+        scene.send(&syn, &[]);
+        scene.drain();
+        assert_eq!(scene.trace.packets[&1_000].len(), 3);
+    }
+}
