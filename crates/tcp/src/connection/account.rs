@@ -34,7 +34,8 @@ impl Connection {
         self.spend_allowance(packet_len);
     }
 
-    /// Every segment after the SYN carries the acknowledgement that was owed.
+    /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver reads neither the
+    /// acknowledgement number nor the window.
     fn account_ack(&mut self) {
         self.rx.on_ack_sent();
     }
@@ -124,7 +125,6 @@ impl Connection {
         self.tx.spend_redundancy(wire.len());
         self.counters.redundant_bytes += u64::from(wire.len());
         self.note_parity_sent(plan, now);
-        self.account_ack();
         self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
     }
 

@@ -76,7 +76,7 @@ impl Connection {
             Choice::Copy(_) => self.build_copy(env, out),
             Choice::Parity(plan) => self.build_parity(plan, now, env, out),
             Choice::Companion => {
-                let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK, now);
+                let mut header = self.ack_header(now);
                 header.options.gentle = None;
                 self.emit(&header, Ecn::NotEct, &[], env, out);
                 Built::whole(Origin::Ack)
@@ -88,7 +88,7 @@ impl Connection {
     fn build_control(&mut self, control: Control, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
         let nxt = self.tx.scoreboard.nxt();
         let header = match control {
-            Control::ChallengeAck => self.header(nxt, Flags::ACK, now),
+            Control::ChallengeAck => self.ack_header(now),
             Control::Poke => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
             Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
             Control::Reset(seq) => TcpHeader {
@@ -177,7 +177,8 @@ impl Connection {
 
     /// The parity is computed from the send queue straight into the packet's payload.
     fn build_parity(&mut self, plan: &ParityPlan, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
-        let mut header = self.header(plan.seq, Flags::ACK, now);
+        let window = self.rx.unpromised_window();
+        let mut header = self.header_with(plan.seq, Flags::ACK, window, now);
         header.options.sack = SackBlocks::default();
         let range = plan.layout.range();
         let crc32c = self.parity_checksum(plan);
@@ -191,8 +192,7 @@ impl Connection {
     }
 
     fn build_ack(&mut self, option: Option<Gentle>, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
-        let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
-        let mut header = self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now);
+        let mut header = self.ack_header(now);
         header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
         self.gentle_sent(header.options.gentle, now);
         self.keep_header(&header);
@@ -200,8 +200,19 @@ impl Connection {
         Built::whole(Origin::Ack)
     }
 
+    /// The header of an acknowledgement alone.
+    fn ack_header(&mut self, now: Instant) -> TcpHeader {
+        let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
+        self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now)
+    }
+
     /// The header that every segment after the SYN shares.
     fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
+        let window = self.rx.advertise();
+        self.header_with(seq, flags, window, now)
+    }
+
+    fn header_with(&mut self, seq: SeqNum, flags: Flags, window: u16, now: Instant) -> TcpHeader {
         let ack = self.acknowledged();
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
@@ -217,7 +228,7 @@ impl Connection {
             seq,
             ack,
             flags,
-            window: self.rx.advertise(),
+            window,
             urgent: 0,
             options,
         }

@@ -21,6 +21,7 @@ use crate::mechanism::{Agreed, Mechanism, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
     AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
 };
+use crate::receive::Owed;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -286,9 +287,13 @@ impl Connection {
     }
 
     /// A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a
-    /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach.
+    /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
     fn choose_companion(&mut self) -> Option<Choice> {
-        core::mem::take(&mut self.parity_tx()?.companion).then_some(Choice::Companion)
+        if !core::mem::take(&mut self.parity_tx()?.companion) {
+            return None;
+        }
+        let owes = self.rx.ack.owed() != Owed::Nothing;
+        Some(if owes { Choice::Ack(None) } else { Choice::Companion })
     }
 
     /// A segment without data left, at SND.NXT.

@@ -139,6 +139,11 @@ impl Receiver {
         self.window.update_worthwhile(irs, self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
+    /// The window field for a segment whose receiver ignores it.
+    pub(crate) fn unpromised_window(&self) -> u16 {
+        self.window.unpromised(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
+    }
+
     /// The window field for a segment that leaves now.
     pub(crate) fn advertise(&mut self) -> u16 {
         self.window.advertise(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())

@@ -117,13 +117,23 @@ impl RecvWindow {
     /// Decides what to announce in a segment that leaves now, and remembers it: the window field.
     /// `free` is the room of the receive queue, `rcv_mss` the size of the peer's segments.
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
+        let window = self.offer(rcv_nxt, free, rcv_mss);
+        self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + window);
+        (window >> self.shift) as u16
+    }
+
+    /// Returns the window field of [`RecvWindow::advertise`] for a segment whose receiver ignores it: nothing is promised.
+    pub(crate) fn unpromised(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
+        (self.offer(rcv_nxt, free, rcv_mss) >> self.shift) as u16
+    }
+
+    /// The window to announce, rounded to the scale.
+    fn offer(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u32 {
         let granule = 1u32 << self.shift;
         let room = u32::try_from(free).unwrap_or(u32::MAX);
         let wanted = self.wanted(rcv_nxt, room, rcv_mss);
         let up = wanted.checked_next_multiple_of(granule).filter(|up| *up <= room);
-        let window = up.unwrap_or(wanted - wanted % granule).min(UNSCALED_MAX << self.shift);
-        self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + window);
-        (window >> self.shift) as u16
+        up.unwrap_or(wanted - wanted % granule).min(UNSCALED_MAX << self.shift)
     }
 
     /// True if an acknowledgement should leave only to open the window: the application's reading has at
@@ -324,6 +334,23 @@ mod tests {
         assert_eq!(RecvWindow::new(small, WindowRules::default(), MSS).syn_window(), 64_240);
         let tiny = BufferConfig { initial: 1_000, max: 1_000 };
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
+    }
+
+    /// Parity names a window that its receiver ignores: the update that is due stays due.
+    #[test]
+    fn an_unpromised_window_does_not_move_the_edge() {
+        let mut window = scaled();
+        window.advertise(NXT, 10_000, MSS);
+        let edge = window.right_edge(NXT);
+        let consumed = NXT + 60_000;
+        assert_eq!(
+            window.unpromised(consumed, 128 << 10, MSS),
+            window.clone().advertise(consumed, 128 << 10, MSS)
+        );
+        assert_eq!(window.right_edge(NXT), edge);
+        assert!(window.update_worthwhile(consumed, 128 << 10, MSS));
+        window.advertise(consumed, 128 << 10, MSS);
+        assert!(!window.update_worthwhile(consumed, 128 << 10, MSS));
     }
 
     /// The table of RFC 9293 section 3.10.7.4 (table 6).

@@ -13,8 +13,8 @@ use brisk_tcp::error::{ReadError, WriteError};
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{
-    ChecksumCheck, ChecksumFill, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit, parse,
-    split, split_twice,
+    ChecksumCheck, ChecksumFill, Ecn, Flags, Instant, IpMeta, Packet, Segment, SeqNum, TcpHeader, emit,
+    parse, split, split_twice,
 };
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
@@ -73,6 +73,13 @@ pub(crate) struct Seen {
     pub(crate) from: Side,
     pub(crate) tcp: TcpHeader,
     pub(crate) len: usize,
+    pub(crate) ecn: Ecn,
+}
+
+impl Seen {
+    fn new(at: Instant, from: Side, segment: &Segment<'_>) -> Seen {
+        Seen { at, from, tcp: segment.tcp.clone(), len: segment.payload.len(), ecn: segment.ip.ecn }
+    }
 }
 
 impl Seen {
@@ -96,6 +103,8 @@ pub(crate) struct Pair {
     pub(crate) channel: Channel,
     /// Everything that was sent, while `record` is set.
     pub(crate) seen: Vec<Seen>,
+    /// Everything that arrived, while `record` is set, and how much had been sent before.
+    pub(crate) arrived: Vec<(usize, Seen)>,
     pub(crate) record: bool,
     /// What arrives at one instant is handed in together before anything is sent, as a device that
     /// reads in batches does; else the stacks answer each packet by itself.
@@ -128,6 +137,7 @@ impl Pair {
             b: Stack::new(b, seed + 1000).expect("valid"),
             channel: Channel::default(),
             seen: Vec::new(),
+            arrived: Vec::new(),
             record: true,
             batches: false,
             gives: false,
@@ -229,6 +239,11 @@ impl Pair {
         {
             let Some(Reverse((_, _, from, packet))) = self.in_flight.pop() else { return };
             let now = self.now;
+            if let Ok(Packet::Tcp(segment)) = parse(&packet, ChecksumCheck::Verify)
+                && self.record
+            {
+                self.arrived.push((self.seen.len(), Seen::new(now, from, &segment)));
+            }
             self.stack(from.other()).on_packet(&packet, Rx::default(), now);
             if !self.batches {
                 self.transmit();
@@ -268,8 +283,7 @@ impl Pair {
         assert!(packet.len() <= mtu, "{from:?} sent {} bytes over {mtu}", packet.len());
         if let Ok(Packet::Tcp(segment)) = parse(&packet, ChecksumCheck::Verify) {
             if self.record {
-                let (tcp, len) = (segment.tcp.clone(), segment.payload.len());
-                self.seen.push(Seen { at: self.now, from, tcp, len });
+                self.seen.push(Seen::new(self.now, from, &segment));
             }
             if self.tap.as_mut().is_some_and(|tap| tap(from, &segment)) {
                 return;

@@ -1,5 +1,6 @@
 //! Two stacks over a virtual wire: what the peers of a brisk stack see of it.
 
+mod acknowledgements;
 mod closing;
 mod fast_open;
 mod gentle;
