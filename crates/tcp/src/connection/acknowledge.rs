@@ -10,6 +10,7 @@ use crate::connection::control::Events;
 use crate::connection::state::Input;
 use crate::event::Probe;
 use crate::mechanism::Mechanism;
+use crate::mechanism::signal::News;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
     LossOutcome, Origin, Reaction,
@@ -59,6 +60,7 @@ impl Connection {
         self.undo(&ack, now);
         let mut loss = self.detect_loss(&ack, now);
         self.mark_unrepaired(&news, &ack, &mut loss);
+        self.answer_masked_losses(&news, &ack, now);
         self.recover(&ack, &loss, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
@@ -68,11 +70,9 @@ impl Connection {
         self.charge_copies();
         for index in 0..self.mechanisms.len() {
             let (mechanisms, view) = self.mechanisms_and_view();
-            if let Some(signal) = mechanisms[index].on_acked(&ack, &view, now) {
-                self.answer_masked_loss(signal, ack.undelivered_before, now);
-            }
+            mechanisms[index].on_acked(&ack, &view, now);
         }
-        self.answer_gentle_signals(&news, &ack, now);
+        self.fill_seen_hole(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
     }
 
@@ -120,12 +120,29 @@ impl Connection {
         self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
+    /// The losses that this acknowledgement shows to be repaired. They are answered before the window grows or a reduction ends:
+    /// the reduction starts from the window in which they happened.
+    fn answer_masked_losses(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
+        for index in 0..self.mechanisms.len() {
+            let (mechanisms, view) = self.mechanisms_and_view();
+            if let Some(signal) = mechanisms[index].masked_loss(ack, &view) {
+                self.answer_masked_loss(signal, ack.undelivered_before, now);
+            }
+        }
+        self.answer_gentle_signals(news, ack, now);
+    }
+
     /// A loss that redundancy repaired is still congestion: one reduction per window, never undone.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
+        let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
         let episode = self.tx.recovery.on_masked_loss(ack, self.tx.scoreboard.nxt());
         if episode != Episode::Entered {
             return;
+        }
+        if reducing {
+            // The same acknowledgement ends the one before.
+            self.end_reduction(was, now);
         }
         self.counters.masked_losses += 1;
         self.plan_with_loss();
@@ -247,7 +264,8 @@ impl Connection {
 
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        let Some(why) = self.tx.recovery.spurious(ack) else { return };
+        let repairs_in_flight = self.tx.scoreboard.resent().next().is_some();
+        let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
         if self.tx.recovery.shows_reordering() {
             self.tx.rack.on_spurious_recovery();
             self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
@@ -267,10 +285,7 @@ impl Connection {
         let was = self.tx.recovery.state();
         if ack.ece {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
-            if episode == Episode::Entered {
-                self.ecn.on_reduced();
-                self.begin_reduction(episode, ack.undelivered_before, now);
-            }
+            self.begin_reduction(episode, ack.undelivered_before, now);
         }
         let lost_present = self.tx.scoreboard.has_lost();
         let sacked = self.tx.scoreboard.sacked_bytes();
@@ -305,6 +320,7 @@ impl Connection {
         if episode != Episode::Entered {
             return;
         }
+        self.ecn.on_reduced();
         let ssthresh = self.tx.congestion.on_congestion(now);
         let ssthresh = self.retreat(ssthresh);
         self.tx.prr.enter(ssthresh, recover_fs);

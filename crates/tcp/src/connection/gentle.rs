@@ -311,7 +311,7 @@ impl Connection {
         news
     }
 
-    /// What follows from them once the acknowledgement has been processed.
+    /// A repair that is reported for the first time is a loss.
     pub(crate) fn answer_gentle_signals(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
         let Some(active) = &self.gentle.active else { return };
         if news.repaired {
@@ -321,7 +321,6 @@ impl Connection {
             let signal = CongestionSignal { ack: ack.ack, by, reaction: Reaction::Proportional };
             self.answer_masked_loss(signal, ack.undelivered_before, now);
         }
-        self.fill_seen_hole(news, ack, now);
     }
 }
 

@@ -165,6 +165,9 @@ impl Connection {
         let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
         self.tx.congestion.set_cwnd(cwnd);
         self.counters.reductions += u64::from(first);
+        if first {
+            self.ecn.on_reduced();
+        }
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());

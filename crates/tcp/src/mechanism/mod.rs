@@ -65,10 +65,14 @@ pub trait Mechanism: Debug + Send {
     /// A transmission left.
     fn on_sent(&mut self, _sent: &Sent, _view: &View<'_>, _now: Instant) {}
 
-    /// An acknowledgement was processed.
-    fn on_acked(&mut self, _ack: &AckOutcome, _view: &View<'_>, _now: Instant) -> Option<CongestionSignal> {
+    /// Returns the loss that an acknowledgement shows to be repaired. Asked before the acknowledgement changes recovery state
+    /// and congestion window, so that the reduction starts from the window in which the loss happened.
+    fn masked_loss(&mut self, _ack: &AckOutcome, _view: &View<'_>) -> Option<CongestionSignal> {
         None
     }
+
+    /// An acknowledgement was processed.
+    fn on_acked(&mut self, _ack: &AckOutcome, _view: &View<'_>, _now: Instant) {}
 
     /// A segment arrived; the mechanism may rebuild another from it. Stands before the assembler.
     fn on_arrived(&mut self, _segment: &Arrived<'_>, _now: Instant) -> Option<Rebuilt> {
@@ -151,8 +155,12 @@ impl Mechanism for Active {
         of!(self, mechanism => mechanism.on_sent(sent, view, now));
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
-        of!(self, mechanism => mechanism.on_acked(ack, view, now))
+    fn masked_loss(&mut self, ack: &AckOutcome, view: &View<'_>) -> Option<CongestionSignal> {
+        of!(self, mechanism => mechanism.masked_loss(ack, view))
+    }
+
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) {
+        of!(self, mechanism => mechanism.on_acked(ack, view, now));
     }
 
     fn on_arrived(&mut self, segment: &Arrived<'_>, now: Instant) -> Option<Rebuilt> {

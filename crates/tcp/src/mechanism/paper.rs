@@ -138,19 +138,19 @@ impl Mechanism for Paper {
         }
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
+    fn masked_loss(&mut self, ack: &AckOutcome, view: &View<'_>) -> Option<CongestionSignal> {
+        if view.recovers() { None } else { self.judge(ack) }
+    }
+
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) {
         if ack.advanced > 0 || view.recovers() {
             self.npto = 0;
         }
-        let signal = if view.recovers() {
+        if view.recovers() {
             self.episode = None;
-            None
-        } else {
-            self.judge(ack)
-        };
+        }
         self.due = false;
         self.schedule(view, now);
-        signal
     }
 
     fn next_timeout(&self) -> Option<Instant> {

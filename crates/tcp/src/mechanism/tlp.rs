@@ -129,18 +129,19 @@ impl Mechanism for Tlp {
         }
     }
 
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) -> Option<CongestionSignal> {
+    fn masked_loss(&mut self, ack: &AckOutcome, view: &View<'_>) -> Option<CongestionSignal> {
+        if view.recovers() { None } else { self.judge(ack) }
+    }
+
+    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) {
         self.rtt_since_probe |= ack.rtt.is_some();
         if view.recovers() {
-            self.reset();
-            return None;
+            return self.reset();
         }
-        let signal = self.judge(ack);
         if ack.advanced > 0 || !Tlp::may_probe(view) {
             self.due = false;
             self.schedule(view, now);
         }
-        signal
     }
 
     fn next_timeout(&self) -> Option<Instant> {

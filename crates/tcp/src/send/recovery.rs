@@ -8,8 +8,7 @@
 use brisk_wire::SeqNum;
 
 use crate::event::UndoCause;
-use crate::outcome::{AckOutcome, CongestionState, DsackOf, Episode, LossOutcome, Origin, Sent};
-use crate::seq_ranges::SeqRange;
+use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Episode, LossOutcome, Origin, Sent};
 use crate::time::{Instant, Micros};
 
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
@@ -32,8 +31,8 @@ pub(crate) struct Recovery {
     undo_marker: Option<SeqNum>,
     /// Bytes retransmitted in the episode and not reported as duplicates.
     undo_retrans: u32,
-    /// The first retransmission of the episode: when, and what.
-    first_retransmit: Option<(Instant, SeqRange)>,
+    /// When the first retransmission of the episode left.
+    first_retransmit: Option<Instant>,
     /// Both ends use SACK.
     sack: bool,
     /// A timeout is being judged by F-RTO.
@@ -106,7 +105,7 @@ impl Recovery {
         match sent.origin {
             Origin::Retransmit if self.undo_marker.is_some() => {
                 self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
-                self.first_retransmit.get_or_insert((sent.at, sent.range));
+                self.first_retransmit.get_or_insert(sent.at);
             }
             Origin::Ack
             | Origin::New
@@ -120,31 +119,26 @@ impl Recovery {
     /// Judges whether the reduction under way (or, by DSACK, the last one) was a mistake. Call it
     /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
     /// marked lost and calls [`Recovery::undo`].
-    pub(crate) fn spurious(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
+    ///
+    /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever became of the other
+    /// segments: neither a late original nor a duplicate speaks for it.
+    pub(crate) fn spurious(&mut self, ack: &AckOutcome, repairs_in_flight: bool) -> Option<UndoCause> {
         let marker = self.undo_marker?;
         if let Some(dsack) = ack.dsack
             && dsack.of == DsackOf::Retransmit
             && dsack.range.end.gt(marker)
-            && self.undo_retrans > 0
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
+        }
+        if let Some(first) = self.first_retransmit.filter(|_| !repairs_in_flight) {
             if self.undo_retrans == 0 {
                 return Some(UndoCause::Dsack);
             }
+            if self.in_recovery() && shows_late_original(ack, first) {
+                return Some(UndoCause::Eifel);
+            }
         }
-        if !self.in_recovery() {
-            return None;
-        }
-        // The echo speaks of the segment at SND.UNA: only if that one was retransmitted first does it
-        // tell the original from its repetition (RFC 3522 section 3.2 knows no other case).
-        if let (true, Some(echoed), Some((first, range))) =
-            (ack.advanced > 0, ack.echoed_rtt, self.first_retransmit)
-            && range.contains(ack.una_before)
-            && echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK
-        {
-            return Some(UndoCause::Eifel);
-        }
-        self.frto_verdict(ack)
+        if self.in_recovery() { self.frto_verdict(ack) } else { None }
     }
 
     /// RFC 5682 section 3.1, with SACK: the timeout was spurious if data that was sent before it and
@@ -247,12 +241,21 @@ impl Recovery {
             CongestionState::Cwr | CongestionState::Recovery => false,
             CongestionState::Loss => self.progressed,
         };
+        // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several timeouts
+        // in a row, data that was sent once and is delivered shows the same as after one (section 3.2; Linux: the same).
+        let judged = match self.state {
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
+            CongestionState::Recovery => false,
+            CongestionState::Loss => !self.progressed,
+        };
         if first {
             self.start_undo();
             self.fast = false;
+        } else if self.state == CongestionState::Recovery {
+            // The timeout confirms what the fast recovery found.
+            self.forbid_undo();
         }
-        // What was sent once and is delivered after several timeouts shows the same (Linux: FLAG_ORIG_SACK_ACKED).
-        self.frto = self.sack && self.uses_frto;
+        self.frto = judged && self.sack && self.uses_frto;
         self.first_timeout = first;
         self.progressed = false;
         self.state = CongestionState::Loss;
@@ -292,8 +295,11 @@ impl Recovery {
     }
 
     /// A mechanism repaired a loss that congestion control must still answer; never undone.
+    ///
+    /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the reduction under way, and a
+    /// loss that it reports belongs to the next window.
     pub(crate) fn on_masked_loss(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
-        if self.reducing() {
+        if self.reducing() && ack.lt(self.recovery_point) {
             self.forbid_undo();
             return Episode::Stayed;
         }
@@ -373,12 +379,23 @@ impl Recovery {
     }
 }
 
+/// The echo speaks of the segment at SND.UNA: only if that one was sent again in the episode, whose first retransmission left at
+/// `first`, does it tell the original from its repetition (RFC 3522 section 3.2).
+fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
+    let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
+    let repaired = |segment: &Delivered| {
+        segment.retransmitted && segment.sent_at >= first && segment.range.contains(ack.una_before)
+    };
+    older && ack.advanced > 0 && ack.delivered.iter().any(repaired)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::outcome::{Delivered, Dsack};
+    use crate::outcome::Dsack;
+    use crate::seq_ranges::SeqRange;
 
     const ISS: SeqNum = SeqNum(u32::MAX - 50);
 
@@ -545,27 +562,27 @@ mod tests {
         // RFC 3708 section 3: all of the retransmissions of the window are reported by DSACK.
         let mut recovery = in_recovery();
         retransmit(&mut recovery, 2000, 3000, ms(101));
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::NeverSentTwice)), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Duplicate)), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::NeverSentTwice), false), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Duplicate), false), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
         recovery.undo();
         assert_eq!(recovery.state(), CongestionState::Open);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit)), None, "once");
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), false), None, "once");
     }
 
     #[test]
     fn a_dsack_that_comes_after_recovery_still_undoes_it() {
         let mut recovery = in_recovery();
         take(&mut recovery, &ack(1000, 9000), false, 9500);
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
     }
 
     #[test]
     fn a_dsack_from_before_the_episode_does_not_count() {
         let mut recovery = in_recovery();
-        assert_eq!(recovery.spurious(&dsack(0, 1000, DsackOf::Retransmit)), None);
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(0, 1000, DsackOf::Retransmit), false), None);
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
     }
 
     #[test]
@@ -573,24 +590,68 @@ mod tests {
         // RFC 3522 section 3.2 step 4: "If the value of the Timestamp Echo Reply field of the
         // acceptable ACK's Timestamps option is smaller than the value of RetransmitTS, then [...]"
         // the retransmission was needless. Sent again at 100 ms, acknowledged at 200 ms.
-        let echo = |millis| Some(Micros::from_millis(millis));
+        let echo = |millis| {
+            let echoed_rtt = Some(Micros::from_millis(millis));
+            AckOutcome { echoed_rtt, ..delivering(1000, 2000, true) }
+        };
         let mut recovery = in_recovery();
-        assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(100), ..ack(1000, 3000) }), None);
-        assert_eq!(recovery.spurious(&AckOutcome { echoed_rtt: echo(101), ..ack(1000, 3000) }), None);
+        assert_eq!(recovery.spurious(&echo(100), false), None);
+        assert_eq!(recovery.spurious(&echo(101), false), None);
         assert_eq!(
-            recovery.spurious(&AckOutcome { echoed_rtt: echo(150), ..ack(1000, 1000) }),
+            recovery.spurious(&AckOutcome { advanced: 0, ..echo(150) }, false),
             None,
             "a duplicate is not acceptable in that sense"
         );
-        assert_eq!(
-            recovery.spurious(&AckOutcome { echoed_rtt: echo(150), ..ack(1000, 3000) }),
-            Some(UndoCause::Eifel)
-        );
+        assert_eq!(recovery.spurious(&echo(150), false), Some(UndoCause::Eifel));
+    }
+
+    #[test]
+    fn a_late_original_takes_nothing_back_while_another_repair_is_in_flight() {
+        // RFC 4015 section 3.2 restores the window if the whole recovery was spurious (Linux: tcp_try_undo_partial).
+        let late = AckOutcome { echoed_rtt: Some(Micros::from_millis(150)), ..delivering(1000, 2000, true) };
+        let mut recovery = in_recovery();
+        retransmit(&mut recovery, 4000, 5000, ms(101));
+        assert_eq!(recovery.spurious(&late, true), None);
+        take(&mut recovery, &ack(1000, 4000), false, 9000);
+        let second = AckOutcome { una_before: seq(4000), ..late };
+        assert_eq!(recovery.spurious(&second, false), None, "the echo does not speak of it");
+        let delivered = delivering(4000, 5000, true).delivered;
+        let second = AckOutcome { delivered, ..second };
+        assert_eq!(recovery.spurious(&second, false), Some(UndoCause::Eifel), "all originals arrived late");
+    }
+
+    #[test]
+    fn duplicates_take_nothing_back_while_another_repair_is_in_flight() {
+        let mut recovery = in_recovery();
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), true), None);
+        assert_eq!(recovery.spurious(&ack(2000, 3000), false), Some(UndoCause::Dsack));
+    }
+
+    #[test]
+    fn a_timeout_during_fast_recovery_is_neither_judged_nor_undone() {
+        // RFC 5682 section 3.1 step 1.
+        let mut recovery = in_recovery();
+        recovery.set_sack(true);
+        recovery.on_timeout(seq(9000));
+        assert!(!recovery.prefers_new_data());
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
+        recovery.on_timeout(seq(9000));
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None, "nor the next one");
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
+    }
+
+    #[test]
+    fn a_loss_beyond_the_recovery_point_is_answered_though_its_report_ends_the_reduction() {
+        let mut recovery = in_recovery();
+        assert_eq!(recovery.on_masked_loss(seq(9000), seq(12_000)), Episode::None);
+        assert_eq!(recovery.on_masked_loss(seq(9001), seq(12_000)), Episode::Entered);
+        assert_eq!(recovery.state(), CongestionState::Cwr);
+        assert_eq!(take(&mut recovery, &ack(1000, 9001), false, 12_000), Episode::Stayed);
     }
 
     fn delivering(from: u32, to: u32, retransmitted: bool) -> AckOutcome {
-        let segment =
-            Delivered { range: range(from, to), sent_at: ms(0), retransmitted, origin: Origin::New };
+        let sent_at = if retransmitted { ms(100) } else { ms(0) };
+        let segment = Delivered { range: range(from, to), sent_at, retransmitted, origin: Origin::New };
         AckOutcome { delivered: alloc::vec![segment], ..ack(1000, 2000) }
     }
 
@@ -607,23 +668,23 @@ mod tests {
     fn originals_delivered_after_a_timeout_show_that_it_was_spurious() {
         // RFC 5682 section 3.1: data that was not retransmitted after the timeout is acknowledged.
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&delivering(1000, 2000, true)), None);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), Some(UndoCause::Frto));
+        assert_eq!(recovery.spurious(&delivering(1000, 2000, true), false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), Some(UndoCause::Frto));
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&delivering(9000, 9500, false)), None, "sent after the timeout");
+        assert_eq!(recovery.spurious(&delivering(9000, 9500, false), false), None, "sent after the timeout");
     }
 
     #[test]
     fn duplicates_after_a_timeout_show_that_it_was_real() {
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&ack(1000, 1000)), None);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), None);
+        assert_eq!(recovery.spurious(&ack(1000, 1000), false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
     }
 
     #[test]
     fn without_sack_a_jump_after_a_timeout_proves_nothing() {
         let mut recovery = timed_out(false);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false)), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
     }
 
     #[test]
@@ -636,7 +697,7 @@ mod tests {
                 recovery.on_ecn(seq(1000), seq(9000))
             };
             assert_eq!(episode, Episode::Stayed);
-            assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit)), None);
+            assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
         }
     }
 
