@@ -48,6 +48,8 @@ pub(crate) struct ParityTx {
     /// SND.NXT when the last segment without data left.
     spoken_at: Option<SeqNum>,
     ack_holes: u32,
+    /// The peer reported the place of a parity segment as a duplicate that nothing else explains.
+    taken_for_data: bool,
 }
 
 impl ParityTx {
@@ -62,6 +64,7 @@ impl ParityTx {
             companion: false,
             spoken_at: None,
             ack_holes: 0,
+            taken_for_data: false,
         }
     }
 
@@ -433,8 +436,12 @@ impl Connection {
         let reorder_undo =
             self.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
         let Some(tx) = self.parity_tx() else { return };
-        if tx.ring.stood_at(&range) {
-            return self.stop_parity(ParityOff::Stripped);
+        if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
+            // The network may have doubled the segment that has the same numbers: one such report proves nothing.
+            if core::mem::replace(&mut tx.taken_for_data, true) {
+                self.stop_parity(ParityOff::Stripped);
+            }
+            return;
         }
         let told = news.reported && tx.ring.covering(&range).is_some();
         if !(told || tx.ring.has_repaired(&range)) {

@@ -41,7 +41,7 @@ pub(crate) struct Signals {
     /// As the sender: parity of the last episode that was answered, and whether the answer goes out.
     last_par: bool,
     rack_pending: bool,
-    /// The newest segment that carried R_SUCC.
+    /// The newest segment since R_SUCC was reported for the first time.
     last_succ: Option<Stamp>,
     /// F1: when R_ACK last left.
     r_ack_sent: Option<Instant>,
@@ -152,18 +152,24 @@ impl Signals {
         if flags & R_ACK != 0 {
             self.take_confirmation(flags);
         }
-        if flags & R_SUCC != 0 && expected {
+        let stamp = Stamp::of(segment);
+        let reports = flags & R_SUCC != 0;
+        // An old acknowledgement that the network kept must not open an episode again.
+        let stale = self.last_succ.is_some_and(|last| stamp.ack.lt(last.ack));
+        if reports && expected && !stale {
             news.reported = true;
             news.repaired = self.take_report(flags, srtt, now);
-            let stamp = Stamp::of(segment);
-            if self.last_succ.is_none_or(|last| stamp.newer_than(&last)) {
-                self.last_succ = Some(stamp);
-            }
-        } else if flags & R_SUCC == 0
-            && self.profile == Profile::F2
-            && self.last_succ.is_some_and(|last| Stamp::of(segment).newer_than(&last))
+        }
+        if (reports && expected || self.last_succ.is_some())
+            && self.last_succ.is_none_or(|last| stamp.newer_than(&last))
         {
-            self.rack_pending = false;
+            // Kept up to date, so that its numbers stay comparable. The report of an earlier episode is older than
+            // a segment that reports none, too.
+            let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
+            self.last_succ = Some(Stamp { ack, ..stamp });
+            if !reports && self.profile == Profile::F2 {
+                self.rack_pending = false;
+            }
         }
         match segment.options.gentle {
             Some(Gentle::Fail { lost_len: STOP, .. }) => news.stop = true,
@@ -230,19 +236,22 @@ mod tests {
             gentle: flags.map(|flags| Gentle::Short { flags }),
             ..Options::default()
         };
-        let segment = Arrived {
+        let srtt = Some(Micros::from_millis(100));
+        signals.on_segment(&segment(seq, 1, &options), plausible, srtt, Instant::from_millis(at_ms))
+    }
+
+    fn segment(seq: u32, ack: u32, options: &Options) -> Arrived<'_> {
+        Arrived {
             seq: SeqNum(seq),
-            ack: SeqNum(1),
+            ack: SeqNum(ack),
             flags: Flags::ACK,
             window: 1,
             urgent: 0,
-            options: &options,
+            options,
             payload: &[],
             ecn: Ecn::NotEct,
             segment_size: 0,
-        };
-        let srtt = Some(Micros::from_millis(100));
-        signals.on_segment(&segment, plausible, srtt, Instant::from_millis(at_ms))
+        }
     }
 
     #[test]
@@ -274,6 +283,31 @@ mod tests {
         arrive(&mut sender, 1, 30, None);
         assert_eq!(sender.flags(), 0);
         assert!(arrive(&mut sender, 1, 40, Some(R_SUCC)).repaired, "the other parity: a second loss");
+    }
+
+    #[test]
+    fn a_report_older_than_a_later_one_is_ignored() {
+        let report = |signals: &mut Signals, ack: u32, flags: Option<u8>| {
+            let gentle = flags.map(|flags| Gentle::Short { flags });
+            let options = Options { gentle, ..Options::default() };
+            signals.on_segment(&segment(1, ack, &options), true, None, Instant::ZERO)
+        };
+        for profile in [Profile::F2, Profile::F1] {
+            let mut sender = Signals::new(profile);
+            assert!(report(&mut sender, 1000, Some(R_SUCC | S_PAR)).repaired);
+            assert!(report(&mut sender, 3000, Some(R_SUCC)).repaired);
+            assert_eq!(report(&mut sender, 1000, Some(R_SUCC | S_PAR)), News::default(), "{profile:?}");
+            report(&mut sender, 5000, None);
+            assert_eq!(
+                report(&mut sender, 4000, Some(R_SUCC | S_PAR)),
+                News::default(),
+                "its episode is over"
+            );
+            for gigabyte in 1..5u32 {
+                report(&mut sender, 5000u32.wrapping_add(gigabyte << 30), None);
+            }
+            assert!(report(&mut sender, 6000, Some(R_SUCC | S_PAR)).repaired, "four gigabytes later");
+        }
     }
 
     #[test]
