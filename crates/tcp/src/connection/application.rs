@@ -63,7 +63,11 @@ impl Connection {
         if taken == 0 {
             return Err(WriteError::WouldBlock);
         }
-        self.tx.queue.mark_push();
+        if self.tx.hold.more {
+            self.tx.queue.leave_open();
+        } else {
+            self.tx.queue.mark_push();
+        }
         self.send_deferred_syn();
         self.update_timers(now);
         Ok(taken)

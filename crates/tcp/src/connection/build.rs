@@ -147,6 +147,7 @@ impl Connection {
         }
         if self.config.push_bursts && data.origin == Origin::New && self.tx.ends_burst(payload_range, now) {
             flags |= Flags::PSH;
+            self.tx.queue.mark_burst(payload_range.end);
         }
         // A probe that carries new data is data like any other (RFC 3168 section 6.1.5 speaks of
         // retransmissions).

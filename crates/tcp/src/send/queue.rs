@@ -35,6 +35,8 @@ pub(crate) struct SendQueue {
     pushes: VecDeque<SeqNum>,
     /// The mark of the last write, while nothing was written behind it.
     tail_push: Option<SeqNum>,
+    /// The last write announced that more follows.
+    more: bool,
     /// How far was pushed, by the application or by force; Linux: pushed_seq.
     pushed: SeqNum,
     /// The highest sequence number that was sent.
@@ -54,6 +56,7 @@ impl SendQueue {
             records: VecDeque::new(),
             pushes: VecDeque::new(),
             tail_push: None,
+            more: false,
             pushed: SeqNum(0),
             sent: SeqNum(0),
             max_window: 0,
@@ -133,6 +136,7 @@ impl SendQueue {
     /// write that is not corked. RFC 9293 3.9.1: a sender "MUST set the PSH bit in the last
     /// buffered segment (i.e., when there is no more queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
+        self.more = false;
         // A write that nothing was sent up to yet no longer ends what is buffered.
         if let Some(push) = self.tail_push
             && push.gt(self.sent)
@@ -142,6 +146,22 @@ impl SendQueue {
         }
         self.tail_push = Some(self.end());
         self.add_push(self.end());
+    }
+
+    /// The application announced with the last write that more follows: its last byte ends nothing (Linux: MSG_MORE).
+    pub(crate) fn leave_open(&mut self) {
+        self.more = true;
+    }
+
+    /// The segment that ends at `end` is the last of a burst: it carries PSH, also when it is sent again.
+    pub(crate) fn mark_burst(&mut self, end: SeqNum) {
+        if self.pushes.len() == MAX_PUSH_MARKS {
+            self.pushes.pop_front();
+        }
+        let index = self.pushes.partition_point(|push| push.lt(end));
+        if self.pushes.get(index) != Some(&end) {
+            self.pushes.insert(index, end);
+        }
     }
 
     /// The last byte written so far ends a record: what is written later shares no segment with it.
@@ -166,20 +186,21 @@ impl SendQueue {
     }
 
     /// True if the segment with this payload carries PSH: it reaches the end of what was pushed, or
-    /// it empties the queue.
+    /// it empties the queue with nothing to follow.
     pub(crate) fn push_at(&self, range: SeqRange) -> bool {
         if range.is_empty() {
             return false;
         }
         let index = self.pushes.partition_point(|push| push.le(range.start));
-        range.end.ge(self.end()) || self.pushes.get(index).is_some_and(|push| push.le(range.end))
+        (!self.more && range.end.ge(self.end()))
+            || self.pushes.get(index).is_some_and(|push| push.le(range.end))
     }
 
     /// Bytes up to `to` were sent: the marks up to there stay, so that a retransmission carries PSH
     /// where the original did.
     pub(crate) fn on_sent(&mut self, to: SeqNum) {
         let to = to.min(self.end());
-        if to == self.end() && to.gt(self.sent) {
+        if to == self.end() && to.gt(self.sent) && !self.more {
             self.add_push(to);
         }
         self.sent = self.sent.max(to);
