@@ -23,6 +23,9 @@ use crate::time::{Instant, Micros};
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
 const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
+/// Shortest wait until a receiver is believed to have discarded what it reported.
+const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
+
 impl Connection {
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
     /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
@@ -72,7 +75,9 @@ impl Connection {
             let (mechanisms, view) = self.mechanisms_and_view();
             mechanisms[index].on_acked(&ack, &view, now);
         }
-        self.fill_seen_hole(&news, &ack, now);
+        if news.reported {
+            self.fill_seen_hole(&ack, now);
+        }
         self.tx.scoreboard.recycle(ack);
     }
 
@@ -120,7 +125,7 @@ impl Connection {
         self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
-    /// The losses that this acknowledgement shows to be repaired. They are answered before the window grows or a reduction ends:
+    /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows or a reduction ends:
     /// the reduction starts from the window in which they happened.
     fn answer_masked_losses(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
         for index in 0..self.mechanisms.len() {
@@ -182,8 +187,8 @@ impl Connection {
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
         if ack.reneged {
-            self.counters.reneged += 1;
-            self.tx.scoreboard.clear_sacked();
+            // The retransmission timer, which fires soon, decides.
+            return LossOutcome::default();
         }
         let in_recovery =
             matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
@@ -354,7 +359,10 @@ impl Connection {
     }
 
     fn grow(&mut self, ack: &AckOutcome, now: Instant) {
-        if ack.advanced == 0 {
+        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux: the same).
+        let reordered =
+            || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
+        if ack.advanced == 0 && !(ack.newly_sacked > 0 && reordered()) {
             return;
         }
         let cwnd_limited = self.tx.is_cwnd_limited();
@@ -389,6 +397,11 @@ impl Connection {
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
+        } else if ack.reneged {
+            // RFC 2018 section 8: the receiver may have discarded what it reported. Or acknowledgements are overtaken: half a
+            // round trip tells (Linux: tcp_check_sack_reneging).
+            let wait = self.tx.rtt.srtt().map_or(RENEGING_WAIT_MIN, |srtt| (srtt / 2).max(RENEGING_WAIT_MIN));
+            self.tx.rto.fire_at(now + wait);
         } else {
             self.restart_rto(now);
         }

@@ -311,7 +311,7 @@ impl Connection {
         news
     }
 
-    /// A repair that is reported for the first time is a loss.
+    /// Reduces the window for a repair that is reported for the first time.
     pub(crate) fn answer_gentle_signals(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
         let Some(active) = &self.gentle.active else { return };
         if news.repaired {

@@ -514,14 +514,14 @@ impl Connection {
     /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
     /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
     /// another reduction.
-    pub(crate) fn fill_seen_hole(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
+    pub(crate) fn fill_seen_hole(&mut self, ack: &AckOutcome, now: Instant) {
         let (min_rtt, srtt) = (self.tx.rtt.min_rtt(), self.tx.rtt.srtt());
         let una = self.tx.scoreboard.una();
         let Some(head) = self.tx.scoreboard.head().copied() else { return };
         let Some(tx) = self.parity_tx() else { return };
         // No parity covers a FIN that stands alone.
         let data = head.payload() > 0 && !head.sacked && !head.lost;
-        if !news.reported || ack.delivered_bytes > 0 || !data {
+        if ack.delivered_bytes > 0 || !data {
             return;
         }
         let answered = tx

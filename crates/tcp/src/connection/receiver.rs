@@ -139,7 +139,7 @@ impl Receiver {
         self.window.update_worthwhile(irs, self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
-    /// The window field for a segment whose receiver ignores it.
+    /// Returns the window field for a segment whose receiver ignores it.
     pub(crate) fn unpromised_window(&self) -> u16 {
         self.window.unpromised(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }

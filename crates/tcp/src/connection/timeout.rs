@@ -143,12 +143,13 @@ impl Connection {
         // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
         // SACKed bits" if the receiver may have discarded what it reported: the first segment is
         // reported and was never acknowledged.
-        if self.tx.scoreboard.head().is_some_and(|head| head.sacked) {
+        let reneged = self.tx.scoreboard.head().is_some_and(|head| head.sacked);
+        if reneged {
             self.counters.reneged += 1;
             self.tx.scoreboard.clear_sacked();
         }
         self.tx.disarm_reordering();
-        let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() {
+        let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
             self.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()

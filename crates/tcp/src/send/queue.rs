@@ -148,12 +148,12 @@ impl SendQueue {
         self.add_push(self.end());
     }
 
-    /// The application announced with the last write that more follows: its last byte ends nothing (Linux: MSG_MORE).
+    /// Notes that the last write announced more: its last byte ends nothing (Linux: MSG_MORE).
     pub(crate) fn leave_open(&mut self) {
         self.more = true;
     }
 
-    /// The segment that ends at `end` is the last of a burst: it carries PSH, also when it is sent again.
+    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, also when it is sent again.
     pub(crate) fn mark_burst(&mut self, end: SeqNum) {
         if self.pushes.len() == MAX_PUSH_MARKS {
             self.pushes.pop_front();

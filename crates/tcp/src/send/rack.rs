@@ -134,11 +134,12 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         let mut overtaken = 0;
+        let mut highest = None;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
             // reports above a hole it says nothing.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            self.take_delivery(segment, echoed, ack.repaired, now);
+            self.take_delivery(segment, echoed, ack.repaired, &mut highest, now);
             if !ack.reports_repair {
                 overtaken = overtaken.max(self.detect_reordering(segment));
             }
@@ -151,12 +152,14 @@ impl Rack {
         self.take_dsack(ack, una, nxt);
     }
 
-    /// Step 2: the most recently sent segment among the delivered ones.
+    /// Step 2: the most recently sent segment among the delivered ones, and the round trip of the `highest` one: RFC 8985 goes
+    /// through them in sequence order, and each sets RACK.rtt.
     fn take_delivery(
         &mut self,
         segment: &Delivered,
         echoed_rtt: Option<Micros>,
         repaired: bool,
+        highest: &mut Option<SeqNum>,
         now: Instant,
     ) {
         let rtt = Micros::between(segment.sent_at, now);
@@ -169,8 +172,9 @@ impl Rack {
             }
         }
         // What redundancy repaired was delivered by something that was sent later.
-        if !repaired {
+        if !repaired && highest.is_none_or(|highest| segment.range.end.gt(highest)) {
             self.rtt = rtt;
+            *highest = Some(segment.range.end);
         }
         let sent = (segment.sent_at, segment.range.end);
         if self.newest.is_none_or(|newest| sent_after(sent, newest)) {
@@ -303,7 +307,7 @@ impl Rack {
         self.reordering
     }
 
-    /// RACK.rtt: the round trip of the most recent delivery.
+    /// RACK.rtt: the round trip of the highest segment that was delivered last.
     #[cfg(test)]
     pub(crate) fn rtt(&self) -> Micros {
         self.rtt
@@ -442,6 +446,17 @@ mod tests {
         let verdict = sender.rack.on_timeout(&sender.board, at(50));
         assert_eq!(verdict.lost[..], [range(0, 1)]);
         assert_eq!(sender.rack.next_timeout(), None);
+    }
+
+    #[test]
+    fn the_round_trip_is_that_of_the_highest_segment_delivered() {
+        // RFC 8985 section 6.2 step 2 takes the segments in sequence order; the last one sets RACK.rtt. The retransmission of
+        // the first, sent at 50 ms, is the most recent transmission.
+        let mut sender = Sender::new(3);
+        sender.send(Origin::Retransmit, 0, 1, 50);
+        sender.ack(3, &[], 92);
+        assert_eq!(sender.rack.rtt(), Micros::from_millis(90));
+        assert_eq!(sender.rack.newest, Some((at(50), SeqNum(MSS))));
     }
 
     #[test]

@@ -379,8 +379,9 @@ impl Recovery {
     }
 }
 
-/// The echo speaks of the segment at SND.UNA: only if that one was sent again in the episode, whose first retransmission left at
-/// `first`, does it tell the original from its repetition (RFC 3522 section 3.2).
+/// True if the echoed timestamp shows that a late original was acknowledged. The echo speaks of the segment at SND.UNA: only if
+/// that one was sent again in the episode, whose first retransmission left at `first`, does it tell the original from its
+/// repetition (RFC 3522 section 3.2).
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {

@@ -35,6 +35,11 @@ impl Rto {
         self.deadline = Some(now + self.current(base));
     }
 
+    /// Sets the timer to `at`, whatever the timeout is.
+    pub(crate) fn fire_at(&mut self, at: Instant) {
+        self.deadline = Some(at);
+    }
+
     /// What the timer was set by has become longer by this much.
     pub(crate) fn postpone(&mut self, longer: Duration) {
         self.deadline = self.deadline.map(|deadline| deadline + longer);
