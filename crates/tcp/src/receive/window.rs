@@ -348,9 +348,9 @@ mod tests {
             window.clone().advertise(consumed, 128 << 10, MSS)
         );
         assert_eq!(window.right_edge(NXT), edge);
-        assert!(window.update_worthwhile(consumed, 128 << 10, MSS));
+        assert!(window.update_worthwhile(NXT - 1, consumed, 128 << 10, MSS));
         window.advertise(consumed, 128 << 10, MSS);
-        assert!(!window.update_worthwhile(consumed, 128 << 10, MSS));
+        assert!(!window.update_worthwhile(NXT - 1, consumed, 128 << 10, MSS));
     }
 
     /// The table of RFC 9293 section 3.10.7.4 (table 6).
