@@ -36,7 +36,8 @@ pub struct CorrectiveConfig {
     /// Send parity also while a queue stands on the path, where it delays the data of everybody who shares
     /// it. With a planner this is the planner's affair. Default off.
     pub into_queue: bool,
-    /// Take a reduction back when a DSACK shows that the original had only been overtaken. Default off.
+    /// Take a reduction back when a DSACK shows that the original had only been overtaken, also where parity had left a reordering
+    /// window (a quarter of the round trip) behind it or later. Where parity left sooner that is always done. Default off.
     pub reorder_undo: bool,
     /// A parity segment waits until the congestion window has room for it. Default off.
     pub charge_cwnd: bool,

@@ -8,7 +8,7 @@ use crate::congestion::CongestionController;
 use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::state::Input;
-use crate::event::Probe;
+use crate::event::{Probe, UndoCause};
 use crate::mechanism::Mechanism;
 use crate::mechanism::signal::News;
 use crate::outcome::{
@@ -62,14 +62,13 @@ impl Connection {
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
         let mut loss = self.detect_loss(&ack, now);
-        self.mark_unrepaired(&news, &ack, &mut loss);
+        self.mark_unrepaired(&news, &ack, &mut loss, now);
         self.answer_masked_losses(&news, &ack, now);
         self.recover(&ack, &loss, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
         self.judge_size(&loss, now);
         self.note_probes(&ack);
-        self.note_copy_reported(ack.dsack, now);
         self.charge_copies();
         for index in 0..self.mechanisms.len() {
             let (mechanisms, view) = self.mechanisms_and_view();
@@ -78,6 +77,7 @@ impl Connection {
         if news.reported {
             self.fill_seen_hole(&ack, now);
         }
+        self.refute_repairs(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
     }
 
@@ -137,7 +137,8 @@ impl Connection {
         self.answer_gentle_signals(news, ack, now);
     }
 
-    /// A loss that redundancy repaired is still congestion: one reduction per window, never undone.
+    /// A loss that redundancy repaired is still congestion: one reduction per window, which stays unless it turns out that nothing
+    /// was lost.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
@@ -161,6 +162,18 @@ impl Connection {
         if at_once {
             self.tx.recovery.leave_cwr();
             self.end_reduction(CongestionState::Cwr, now);
+        }
+    }
+
+    /// Nothing of what was reported as repaired had been lost.
+    pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
+        if self.tx.recovery.undo_masked() {
+            self.tx.scoreboard.unmark_lost();
+            self.tx.prr.exit();
+            self.tx.congestion.undo(now);
+            self.counters.undos += 1;
+            self.probe(Probe::Undone { why: UndoCause::Dsack });
+            self.report_recovery();
         }
     }
 

@@ -351,7 +351,7 @@ impl Connection {
             self.note_taken(segment, now);
         }
         self.note_arrival(&arrival, segment, now);
-        self.repair_with_more(now);
+        self.repair_with_more(segment, now);
     }
 
     /// What the arrival of data means for acknowledgement, SACK, window and state.

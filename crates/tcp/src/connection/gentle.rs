@@ -23,7 +23,7 @@ use crate::connection::{Connection, Env, State};
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::signal::{News, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
-use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Reaction, Repair};
+use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, Reaction, Repair};
 use crate::time::{Instant, Micros};
 
 /// Bytes of a data segment that a set of flags takes, padding included.
@@ -224,7 +224,7 @@ impl Connection {
     /// The next deadline of what runs.
     pub(crate) fn gentle_timeout(&self) -> Option<Instant> {
         self.gentle.active.as_ref()?;
-        self.parity_timeout().into_iter().chain(self.history_timeout()).min()
+        [self.parity_timeout(), self.history_timeout(), self.overtaken_timeout()].into_iter().flatten().min()
     }
 
     /// Time passed.
@@ -232,6 +232,7 @@ impl Connection {
         if self.gentle.active.is_some() {
             self.on_parity_timeout(now);
             self.on_history_timeout(now);
+            self.on_overtaken_timeout(now);
         }
     }
 }
@@ -295,6 +296,7 @@ impl Connection {
             self.on_parity(segment, now);
             return Verdict::Done;
         }
+        self.check_late_original(segment);
         Verdict::Continue
     }
 
@@ -320,6 +322,19 @@ impl Connection {
             self.note_masked_original();
             let signal = CongestionSignal { ack: ack.ack, by, reaction: Reaction::Proportional };
             self.answer_masked_loss(signal, ack.undelivered_before, now);
+        }
+    }
+}
+
+/// Repairs of what was not lost.
+impl Connection {
+    /// A DSACK may say that the original of what was repaired came after all.
+    pub(crate) fn refute_repairs(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
+        let Some(Dsack { range, of }) = ack.dsack.filter(|_| self.gentle.active.is_some()) else { return };
+        match of {
+            DsackOf::NeverSentTwice => self.refute_repair(range, now),
+            DsackOf::Duplicate => self.note_copy_reported(news, range, now),
+            DsackOf::Retransmit | DsackOf::TailLossProbe | DsackOf::Repaired => {}
         }
     }
 }

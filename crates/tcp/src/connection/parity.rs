@@ -6,7 +6,6 @@ use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
-use crate::congestion::CongestionController;
 use crate::connection::choose::{Choice, Data};
 use crate::connection::planner::is_queued;
 use crate::connection::{Connection, State};
@@ -14,15 +13,15 @@ use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
 use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;
-use crate::mechanism::corrective::ring::Ring;
+use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::News;
 use crate::mechanism::{Agreed, Mechanism, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
-    AckOutcome, Ask, CongestionState, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
+    AckOutcome, Ask, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
 };
 use crate::receive::Owed;
-use crate::seq_ranges::SeqRange;
+use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
 /// Payload that every data segment gives up, beyond timestamps, so that a parity segment of the same
@@ -43,6 +42,9 @@ pub(crate) struct ParityTx {
     checksum: Option<(SeqRange, u32)>,
     config: CorrectiveConfig,
     profile: Profile,
+    /// Segments whose repair the last report was about, and whose originals may only have been overtaken; `None` if parity repaired one
+    /// that was lost for certain.
+    refutable: Option<SeqRanges>,
     /// An acknowledgement is to follow the parity that has just left.
     companion: bool,
     /// SND.NXT when the last segment without data left.
@@ -59,6 +61,7 @@ impl ParityTx {
             ring: Ring::default(),
             queue: QueueWatch::default(),
             checksum: None,
+            refutable: Some(SeqRanges::new()),
             config,
             profile: agreed.profile,
             companion: false,
@@ -398,14 +401,21 @@ impl Connection {
             self.counters.parity.repairs_reported += 1;
             self.note_saved_time(now);
         }
-        self.judge_duplicate(news, ack, now);
+        self.judge_duplicate(news, ack);
+        if news.reported {
+            self.note_refutable(news, ack, reported);
+        }
+        if news.repaired
+            && let Some(tx) = self.parity_tx()
+        {
+            tx.encoder.on_success();
+        }
         if news.repaired && ack.delivered_bytes > 0 {
             let delivered = span_of(ack);
             if self.parity_tx().is_some_and(|tx| tx.expects_reports()) {
                 self.count_repaired(ack, reported);
             }
             if let Some(tx) = self.parity_tx() {
-                tx.encoder.on_success();
                 tx.ring.on_repaired(&delivered);
             }
         }
@@ -429,12 +439,58 @@ impl Connection {
         }
     }
 
+    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are filled, or else the tail.
+    /// Where parity left less than a reordering window behind the data, the original may only have been overtaken, and the reduction is
+    /// taken back if it comes after all. Parity that left later repairs what RACK too would have declared lost; that reduction stays,
+    /// unless so configured.
+    fn note_refutable(&mut self, news: &News, ack: &AckOutcome, reported: Option<SeqNum>) {
+        let window = self.tx.rack.reo_wnd(0);
+        let always = self.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
+        let Some(ParityTx { ring, refutable, .. }) = self.parity_tx() else { return };
+        if news.repaired {
+            *refutable = Some(SeqRanges::new());
+        }
+        let Some(repairs) = refutable.as_mut().filter(|repairs| news.repaired || !repairs.is_empty()) else {
+            return;
+        };
+        let covered = || ack.delivered.iter().filter(|segment| segment.range.end.le(ack.ack));
+        let hole = |segment: &&Delivered| reported.is_some_and(|reported| segment.range.end.le(reported));
+        let tail = covered().max_by_key(|segment| segment.range.end.since(ack.una_before));
+        let tail = tail.filter(|_| news.repaired && covered().find(hole).is_none());
+        for segment in covered().filter(hole).chain(tail) {
+            let soon = |parity: SentParity| parity.at < segment.sent_at + window;
+            if !always && !ring.covering(&segment.range).is_some_and(soon) {
+                *refutable = None;
+                return;
+            }
+            repairs.insert(segment.range);
+        }
+    }
+
+    /// True if parity repaired something of what was reported last that was lost, as far as is known.
+    pub(crate) fn parity_repaired(&self) -> bool {
+        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
+        tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
+    }
+
+    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that parity repaired came late, and
+    /// had not been lost.
+    pub(crate) fn refute_repair(&mut self, original: SeqRange, now: Instant) {
+        let of_reduction = self.tx.recovery.answers_masked_loss();
+        let Some(repairs) = self.parity_tx().and_then(|tx| tx.refutable.as_mut()) else { return };
+        if of_reduction && repairs.remove(original) > 0 {
+            let all = repairs.is_empty();
+            self.count_refuted();
+            if all {
+                self.undo_masked_loss(now);
+            }
+        }
+    }
+
     /// A DSACK may show that the option is being removed from parity, or that an original was only
     /// overtaken; of what parity repaired it proves nothing.
-    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome, now: Instant) {
+    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome) {
         let Some(Dsack { range, of }) = ack.dsack else { return };
-        let reorder_undo =
-            self.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
             // The network may have doubled the segment that has the same numbers: one such report proves nothing.
@@ -464,17 +520,19 @@ impl Connection {
             DsackOf::NeverSentTwice => {
                 self.tx.rack.on_spurious_recovery();
                 self.counters.parity.late_originals += 1;
-                if reorder_undo && !self.tx.recovery.reducing() {
-                    self.tx.congestion.undo(now);
-                    self.counters.undos += 1;
-                }
             }
             DsackOf::Duplicate | DsackOf::Repaired => {}
         }
     }
 
-    /// The peer could not repair something: what of it was sent before the parity is lost.
-    pub(crate) fn mark_unrepaired(&mut self, news: &News, ack: &AckOutcome, loss: &mut LossOutcome) {
+    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
+    pub(crate) fn mark_unrepaired(
+        &mut self,
+        news: &News,
+        ack: &AckOutcome,
+        loss: &mut LossOutcome,
+        now: Instant,
+    ) {
         let Some(lost_len) = news.failed else { return };
         let end = ack.ack + lost_len;
         let Some(tx) = self.parity_tx() else { return };
@@ -485,11 +543,32 @@ impl Connection {
         tx.ring.on_failed(parity.at);
         let hopeless = tx.encoder.on_failure();
         self.counters.parity.failures_reported += 1;
+        self.refresh_holds();
+        if self.tx.rack.reordering_seen() {
+            // What left before the parity has the reordering window to arrive all the same.
+            self.tx.rack.on_parity_answered(parity.at, end, now);
+            let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
+            let LossOutcome { newly_lost, lost_again, cause } =
+                self.mark_lost(verdict, LossCause::Mechanism, now);
+            self.report_loss(&LossOutcome { newly_lost, lost_again, cause });
+            loss.newly_lost += newly_lost;
+            loss.lost_again += lost_again;
+            loss.cause = loss.cause.or(cause);
+        } else {
+            self.mark_covered_lost(end, parity.at, loss);
+        }
+        if hopeless {
+            self.stop_parity(ParityOff::Pattern);
+        }
+    }
+
+    /// What a parity covered that left at `at` and does not reach beyond `end` is lost, as far as it was sent before.
+    fn mark_covered_lost(&mut self, end: SeqNum, at: Instant, loss: &mut LossOutcome) {
         let una = self.tx.scoreboard.una();
         let within = |record: &&crate::send::scoreboard::Record| {
             record.range.start.lt(end)
                 && (record.range.start + record.payload()).le(end)
-                && record.sent_at <= parity.at
+                && record.sent_at <= at
         };
         let unrepaired: smallvec::SmallVec<[SeqRange; 16]> = self
             .tx
@@ -505,10 +584,6 @@ impl Connection {
             loss.cause.get_or_insert(LossCause::Mechanism);
             self.probe(Probe::LossDeclared { bytes: newly, by: LossCause::Mechanism });
         }
-        if hopeless {
-            self.stop_parity(ParityOff::Pattern);
-        }
-        self.refresh_holds();
     }
 
     /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device

@@ -56,6 +56,8 @@ pub(crate) struct OnPath {
     lost_to: Option<SeqNum>,
     /// Segments that parity repaired, and runs of them, beyond the first of each report.
     repaired: (u64, u64),
+    /// Repaired segments whose originals came after all.
+    refuted: u64,
     /// Losses of which is known what kind they are, and those of them that a queue caused.
     sorted: LossCount,
     queued: LossCount,
@@ -345,8 +347,10 @@ impl Connection {
         let handshake = u64::from(self.tx.handshake.timeouts + self.tx.handshake.early);
         LossCount {
             sent: of.data_segments_out + handshake + 1,
-            lost: (of.segments_lost + masked + more).saturating_sub(of.retransmits_spurious) + handshake,
-            runs: of.loss_runs + masked + more_runs + handshake,
+            lost: (of.segments_lost + masked + more)
+                .saturating_sub(of.retransmits_spurious + self.path.refuted)
+                + handshake,
+            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.refuted) + handshake,
         }
     }
 
@@ -367,6 +371,11 @@ impl Connection {
         }
         self.path.repaired.0 += u64::saturating_sub(segments, 1);
         self.path.repaired.1 += runs.saturating_sub(1);
+    }
+
+    /// The original of a repaired segment came after all: it had only been overtaken.
+    pub(crate) fn count_refuted(&mut self) {
+        self.path.refuted += 1;
     }
 
     /// Segments were declared lost: those that follow each other are one run.
@@ -393,16 +402,32 @@ mod tests {
     use crate::outcome::Origin;
     use crate::send::scoreboard::AckInfo;
 
-    /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers
-    /// was not all lost because something of it was repaired.
-    #[test]
-    fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
+    fn client() -> alloc::boxed::Box<Connection> {
         let config = Arc::new(TcpConfig::default());
         let tuple =
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
         let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
         let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
-        let mut client = Connection::connect(Place::default(), tuple, &config, secrets, host, Instant::ZERO);
+        Connection::connect(Place::default(), tuple, &config, secrets, host, Instant::ZERO)
+    }
+
+    /// A masked loss whose original came after all is no loss of the path.
+    #[test]
+    fn late_originals_are_not_among_the_losses() {
+        let mut client = client();
+        let before = client.losses();
+        client.counters.masked_losses = 2;
+        assert_eq!(client.losses().since(before).lost, 2);
+        client.count_refuted();
+        let LossCount { lost, runs, .. } = client.losses().since(before);
+        assert_eq!((lost, runs), (1, 1));
+    }
+
+    /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers
+    /// was not all lost because something of it was repaired.
+    #[test]
+    fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
+        let mut client = client();
         let seq = |at: u32| SeqNum(1000 + 100 * at);
         let delivered = |at: u32| Delivered {
             range: SeqRange::with_len(seq(at), 100),

@@ -11,7 +11,8 @@ use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
-use crate::outcome::{Arrived, Dsack, DsackOf, Origin, Room, Sent};
+use crate::mechanism::signal::News;
+use crate::outcome::{Arrived, Origin, Room, Sent};
 use crate::receive::Paws;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
@@ -213,9 +214,17 @@ impl Connection {
 
 /// What the peer says of copies.
 impl Connection {
-    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies.
-    pub(crate) fn note_copy_reported(&mut self, dsack: Option<Dsack>, now: Instant) {
-        let Some(Dsack { range, of: DsackOf::Duplicate }) = dsack else { return };
+    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is reporting that a copy masked
+    /// a loss: then the original came after all, and nothing was lost.
+    pub(crate) fn note_copy_reported(&mut self, news: &News, range: SeqRange, now: Instant) {
+        if news.reported {
+            self.tx.rack.on_spurious_recovery();
+            if self.tx.recovery.answers_masked_loss() && !self.parity_repaired() {
+                self.count_refuted();
+                self.undo_masked_loss(now);
+            }
+            return;
+        }
         let Some(srtt) = self.tx.rtt.srtt() else { return };
         let Some(proactive) = self.proactive_mut() else { return };
         let before = proactive.copies.off();
@@ -262,6 +271,12 @@ impl Connection {
         };
         match fate {
             Fate::Process => return Verdict::Continue,
+            Fate::Refute => {
+                if let Some(active) = &mut self.gentle.active {
+                    active.signals.on_refuted();
+                }
+                return Verdict::Continue;
+            }
             Fate::DropCopy => self.counters.copies_dropped += 1,
             Fate::DropOriginal => self.counters.originals_dropped += 1,
         }
@@ -328,7 +343,11 @@ impl Connection {
 
     /// Time passed: copies may be due. Originals that did not come are losses; the peer is told.
     pub(crate) fn on_proactive_timeout(&mut self, now: Instant) {
+        let confirmed = self.gentle.active.as_ref().is_some_and(|active| !active.signals.is_reporting());
         let Some(proactive) = self.proactive_mut() else { return };
+        if confirmed {
+            proactive.filter.on_confirmed();
+        }
         proactive.copies.on_timeout(now);
         let masked = proactive.filter.on_timeout(now);
         self.counters.repaired_by_copy += u64::from(masked.losses);

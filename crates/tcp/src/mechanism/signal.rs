@@ -35,6 +35,8 @@ pub(crate) struct Signals {
     /// As the receiver: an episode that the peer has not confirmed, and its parity.
     succ: bool,
     s_par: bool,
+    /// As the receiver: nothing of what the episode reported was lost.
+    refuted: bool,
     /// As the receiver: a failure to be told with an acknowledgement, bytes from RCV.NXT on.
     fail: Option<u32>,
     stops: u8,
@@ -77,6 +79,7 @@ impl Signals {
             profile,
             succ: false,
             s_par: false,
+            refuted: false,
             fail: None,
             stops: 0,
             last_par: false,
@@ -87,12 +90,22 @@ impl Signals {
     }
 
     /// Receiver: a loss was repaired here. Repairs that follow before the peer has answered belong to the
-    /// same episode.
+    /// same episode, unless that turned out to be a mistake, which the peer then has taken back.
     pub(crate) fn on_repair(&mut self) {
-        if !self.succ {
+        if !self.succ || self.refuted {
             self.s_par = !self.s_par;
-            self.succ = true;
         }
+        (self.succ, self.refuted) = (true, false);
+    }
+
+    /// Receiver: nothing of what was reported was lost, and a DSACK says so.
+    pub(crate) fn on_refuted(&mut self) {
+        self.refuted = true;
+    }
+
+    /// Receiver: true from a repair to its confirmation.
+    pub(crate) fn is_reporting(&self) -> bool {
+        self.succ
     }
 
     /// Receiver: a repair failed; the next acknowledgement says which bytes from RCV.NXT on are missing.
@@ -268,6 +281,18 @@ mod tests {
         assert_eq!(receiver.flags(), 0);
         receiver.on_repair();
         assert_eq!(receiver.flags(), R_SUCC, "the next episode has the other parity");
+    }
+
+    #[test]
+    fn a_repair_behind_a_refuted_report_is_an_episode_of_its_own() {
+        let mut receiver = Signals::new(Profile::F2);
+        receiver.on_repair();
+        receiver.on_refuted();
+        assert_eq!(receiver.flags(), R_SUCC | S_PAR, "it is told until it is confirmed");
+        receiver.on_repair();
+        assert_eq!(receiver.flags(), R_SUCC, "news");
+        receiver.on_repair();
+        assert_eq!(receiver.flags(), R_SUCC, "merged into that episode");
     }
 
     #[test]

@@ -260,6 +260,14 @@ impl Rack {
         self.deadline = None;
     }
 
+    /// The peer answered a parity segment that left at `sent_at` and covers what ends at `end`: something sent then has arrived.
+    pub(crate) fn on_parity_answered(&mut self, sent_at: Instant, end: SeqNum, now: Instant) {
+        self.rtt = Micros::between(sent_at, now);
+        if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
+            self.newest = Some((sent_at, end));
+        }
+    }
+
     /// A fast recovery was taken back: what it took for lost had been overtaken.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;

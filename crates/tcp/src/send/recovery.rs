@@ -45,6 +45,12 @@ pub(crate) struct Recovery {
     progressed: bool,
     /// What may be undone is a fast recovery rather than a timeout.
     fast: bool,
+    /// The last reduction answers a masked loss and nothing else.
+    masked: bool,
+    /// A masked loss was reported while a reduction was under way that may be undone: that waits until the report is refuted.
+    beside: bool,
+    /// What showed meanwhile that the reduction was a mistake.
+    withheld: bool,
 }
 
 impl Recovery {
@@ -66,6 +72,9 @@ impl Recovery {
             first_timeout: false,
             progressed: false,
             fast: false,
+            masked: false,
+            beside: false,
+            withheld: false,
         }
     }
 
@@ -123,6 +132,15 @@ impl Recovery {
     /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever became of the other
     /// segments: neither a late original nor a duplicate speaks for it.
     pub(crate) fn spurious(&mut self, ack: &AckOutcome, repairs_in_flight: bool) -> Option<UndoCause> {
+        let verdict = self.verdict(ack, repairs_in_flight);
+        if self.beside {
+            self.withheld |= verdict.is_some();
+            return None;
+        }
+        verdict
+    }
+
+    fn verdict(&mut self, ack: &AckOutcome, repairs_in_flight: bool) -> Option<UndoCause> {
         let marker = self.undo_marker?;
         if let Some(dsack) = ack.dsack
             && dsack.of == DsackOf::Retransmit
@@ -294,13 +312,17 @@ impl Recovery {
         self.enter_cwr(ack, nxt)
     }
 
-    /// A mechanism repaired a loss that congestion control must still answer; never undone.
+    /// A mechanism repaired a loss that congestion control must still answer. Only [`Recovery::undo_masked`] takes the reduction
+    /// back, where there was no loss.
     ///
     /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the reduction under way, and a
     /// loss that it reports belongs to the next window.
     pub(crate) fn on_masked_loss(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() && ack.lt(self.recovery_point) {
-            self.forbid_undo();
+            if self.undo_marker.is_none() || self.beside {
+                self.forbid_undo();
+            }
+            self.beside = self.undo_marker.is_some();
             return Episode::Stayed;
         }
         if ack.le(self.cut_high) {
@@ -308,7 +330,25 @@ impl Recovery {
             // make it a mistake.
             self.forbid_undo();
         }
-        self.enter_cwr(ack, nxt)
+        let episode = self.enter_cwr(ack, nxt);
+        self.masked |= episode == Episode::Entered;
+        episode
+    }
+
+    /// True if the last reduction would be undone if a masked loss that was reported had not been one.
+    pub(crate) fn answers_masked_loss(&self) -> bool {
+        self.masked || self.beside
+    }
+
+    /// The originals of everything that was reported as repaired have arrived: nothing was lost. True if the last reduction was for
+    /// that alone, or for something else that was a mistake too; then it has not been.
+    pub(crate) fn undo_masked(&mut self) -> bool {
+        self.beside = false;
+        let undone = self.masked || self.withheld;
+        if undone {
+            self.undo();
+        }
+        undone
     }
 
     /// The reduction that [`Recovery::on_masked_loss`] began is complete already.
@@ -347,6 +387,7 @@ impl Recovery {
             return Episode::None;
         }
         self.state = CongestionState::Cwr;
+        self.cut_before = self.cut_high;
         (self.recovery_point, self.cut_high) = (nxt, nxt);
         self.forbid_undo();
         Episode::Entered
@@ -362,6 +403,7 @@ impl Recovery {
 
     fn set_points(&mut self, nxt: SeqNum) {
         self.cut_before = self.cut_high;
+        (self.masked, self.beside, self.withheld) = (false, false, false);
         (self.recovery_point, self.cut_high, self.recover) = (nxt, nxt, nxt);
     }
 
@@ -376,6 +418,7 @@ impl Recovery {
         self.undo_retrans = 0;
         self.first_retransmit = None;
         self.frto = false;
+        (self.masked, self.beside, self.withheld) = (false, false, false);
     }
 }
 
@@ -487,6 +530,61 @@ mod tests {
         assert_eq!(recovery.state(), CongestionState::Disorder);
         take(&mut recovery, &ack(1000, 9000), false, 9000);
         assert_eq!(recovery.state(), CongestionState::Open);
+    }
+
+    #[test]
+    fn a_masked_reduction_is_undone_unless_it_answers_something_else_too() {
+        let masked = || {
+            let mut recovery = Recovery::new(ISS, true);
+            take(&mut recovery, &ack(0, 1000), false, 9000);
+            assert_eq!(recovery.on_masked_loss(seq(1000), seq(9000)), Episode::Entered);
+            recovery
+        };
+        let mut recovery = masked();
+        assert!(recovery.undo_masked());
+        assert_eq!(recovery.state(), CongestionState::Open);
+        assert!(!recovery.undo_masked(), "once");
+        assert_eq!(
+            recovery.on_masked_loss(seq(1000), seq(9000)),
+            Episode::Entered,
+            "the window counts again"
+        );
+        let mut recovery = masked();
+        take(&mut recovery, &ack(1000, 9000), false, 12_000);
+        assert!(recovery.undo_masked(), "also when it is complete");
+        let others: [fn(&mut Recovery); 5] = [
+            |recovery| assert_eq!(recovery.on_ecn(seq(2000), seq(9000)), Episode::Stayed),
+            |recovery| assert_eq!(recovery.on_masked_loss(seq(2000), seq(9000)), Episode::Stayed),
+            |recovery| assert_eq!(recovery.on_loss(seq(9000)), Episode::Stayed),
+            |recovery| assert!(!recovery.on_timeout(seq(9000))),
+            |recovery| assert_eq!(take(recovery, &ack(1000, 9000), true, 12_000), Episode::Entered),
+        ];
+        for (index, other) in others.into_iter().enumerate() {
+            let mut recovery = masked();
+            other(&mut recovery);
+            assert!(!recovery.answers_masked_loss() && !recovery.undo_masked(), "{index}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_beside_a_masked_loss_is_undone_once_that_is_refuted() {
+        let mut recovery = in_recovery();
+        assert_eq!(recovery.on_masked_loss(seq(2000), seq(9000)), Episode::Stayed);
+        assert!(recovery.answers_masked_loss());
+        assert_eq!(
+            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false),
+            None,
+            "something was lost"
+        );
+        assert!(recovery.undo_masked(), "nothing was");
+        let mut recovery = in_recovery();
+        recovery.on_masked_loss(seq(2000), seq(9000));
+        assert!(!recovery.undo_masked(), "the other loss stands");
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
+        let mut recovery = in_recovery();
+        recovery.on_masked_loss(seq(2000), seq(9000));
+        recovery.on_masked_loss(seq(3000), seq(9000));
+        assert!(!recovery.answers_masked_loss(), "two episodes are not refuted by one");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `ring` | the parity that left last, by which answers are judged |
 //! | `history` | bytes that stay readable after the application took them |
 //! | `repair` | solving the equations of the parities for the lost bytes |
+//! | `overtaken` | repairs whose original may only be late, and when they are reported |
 //! | `decoder` | a parity segment in, the lost bytes or a verdict out |
 
 pub mod code;
@@ -19,6 +20,7 @@ pub mod decoder;
 pub(crate) mod encoder;
 pub mod gf256;
 pub(crate) mod history;
+pub(crate) mod overtaken;
 pub(crate) mod queue;
 mod repair;
 pub(crate) mod ring;

@@ -4,7 +4,10 @@
 //! The filter keeps a ledger of ranges that a **copy** delivered first and whose original is still to
 //! come. An original that comes for an entry is dropped in silence; every other original that brings
 //! nothing new is a retransmission and gets its acknowledgement. An entry whose original does not come in
-//! time is a loss that the copy masked, and is reported.
+//! time is a loss that the copy masked, and is reported. Later originals make the time short, until one came
+//! that they had overtaken (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step 4). The
+//! original of the last loss that was reported and not refuted yet is acknowledged as a duplicate: the DSACK
+//! lets the sender take its reduction back.
 //!
 //! The filter does not know the stream: whether a segment brings new bytes is handed in.
 
@@ -61,6 +64,8 @@ pub(crate) enum Fate {
     DropCopy,
     /// The original of what a copy had brought: likewise.
     DropOriginal,
+    /// The same, after it was reported as lost, as nothing else is: it is processed like any segment, and the DSACK tells the peer.
+    Refute,
 }
 
 /// A range that a copy delivered.
@@ -75,8 +80,12 @@ struct Pending {
 }
 
 impl Pending {
-    fn due(&self) -> Instant {
-        if self.overtaken >= OVERTAKEN_BY { (self.since + OVERTAKEN_AGE).min(self.until) } else { self.until }
+    fn due(&self, reordering_seen: bool) -> Instant {
+        if self.overtaken >= OVERTAKEN_BY && !reordering_seen {
+            (self.since + OVERTAKEN_AGE).min(self.until)
+        } else {
+            self.until
+        }
     }
 }
 
@@ -93,6 +102,10 @@ pub(crate) struct Filter {
     rule: CopyRule,
     report: CopyReport,
     pending: VecDeque<Pending>,
+    /// Ranges of which a loss was reported in this episode.
+    reported: VecDeque<SeqRange>,
+    /// An original came that later ones had overtaken.
+    reordering_seen: bool,
     firsts: VecDeque<First>,
     /// For the paper's rule: how the last packet with a sequence number was marked.
     last_marks: VecDeque<(SeqNum, bool)>,
@@ -107,6 +120,8 @@ impl Filter {
             rule,
             report,
             pending: VecDeque::new(),
+            reported: VecDeque::new(),
+            reordering_seen: false,
             firsts: VecDeque::new(),
             last_marks: VecDeque::new(),
             last_ack: None,
@@ -187,19 +202,32 @@ impl Filter {
 
     /// When an original is given up next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.pending.iter().map(Pending::due).min()
+        self.pending.iter().map(|entry| entry.due(self.reordering_seen)).min()
     }
 
     /// Strikes out the entries whose time has come and returns how many masked losses they are and how
     /// many of them are to be reported.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Masked {
         let before = self.pending.len();
-        self.pending.retain(|entry| entry.due() > now);
+        let Filter { pending, reported, reordering_seen, .. } = self;
+        pending.retain(|entry| {
+            let is_awaited = entry.due(*reordering_seen) > now;
+            if !is_awaited {
+                reported.push_back(entry.range);
+            }
+            is_awaited
+        });
+        reported.drain(..reported.len().saturating_sub(ENTRIES_MAX));
         let losses = (before - self.pending.len()) as u32;
         match self.report {
             CopyReport::Original => Masked { losses, report: losses > 0 },
             CopyReport::None => Masked { losses, report: false },
         }
+    }
+
+    /// The peer has confirmed all reports: what is reported from now on belongs to another episode.
+    pub(crate) fn on_confirmed(&mut self) {
+        self.reported.clear();
     }
 
     /// Entries whose original is awaited.
@@ -221,11 +249,30 @@ impl Filter {
             CopyRule::Ledger => {
                 let found = self.pending.iter().position(|entry| entry.range == instance.range);
                 match found.and_then(|index| self.pending.remove(index)) {
-                    Some(entry) if now < entry.until => Fate::DropOriginal,
-                    Some(_) | None => Fate::Process,
+                    Some(entry) if now < entry.until => {
+                        self.reordering_seen |= entry.overtaken > 0;
+                        Fate::DropOriginal
+                    }
+                    Some(_) => Fate::Process,
+                    None => self.judge_late(instance),
                 }
             }
         }
+    }
+
+    /// The original of a loss that was reported? It has the timestamp of its copy, a retransmission has a younger one.
+    fn judge_late(&mut self, instance: &Instance) -> Fate {
+        let found = self.reported.iter().position(|range| *range == instance.range);
+        let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return Fate::Process };
+        self.reported.remove(index);
+        self.reordering_seen = true;
+        if self.reported.is_empty() { Fate::Refute } else { Fate::DropOriginal }
+    }
+
+    /// True if it left after the first instance of its range, or that is not remembered.
+    fn is_younger(&self, instance: &Instance) -> bool {
+        let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
+        first.is_none_or(|first| older(first.tsval, instance.tsval))
     }
 
     /// A middlebox may set the mark on everything. Copies are identical to what they copy, so a marked
@@ -235,8 +282,7 @@ impl Filter {
         if instance.new || self.rule == CopyRule::Paper {
             return false;
         }
-        let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
-        first.is_none_or(|first| older(first.tsval, instance.tsval))
+        self.is_younger(instance)
     }
 
     fn note_original(&mut self, seq: SeqNum) {
@@ -331,7 +377,7 @@ mod tests {
         assert_eq!(filter.next_timeout(), Some(at(75)), "a quarter of the round-trip time");
         assert_eq!(filter.on_timeout(at(74)), Masked::default());
         assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: true });
-        assert_eq!(filter.judge(&instance(2, false, false), at(76)), Fate::Process, "too late");
+        assert_eq!(filter.judge(&instance(2, false, false), at(76)), Fate::Refute, "too late");
     }
 
     #[test]
@@ -345,6 +391,44 @@ mod tests {
         assert_eq!(filter.next_timeout(), Some(at(51)));
         assert_eq!(filter.on_timeout(at(50)), Masked::default());
         assert_eq!(filter.on_timeout(at(51)), Masked { losses: 1, report: true });
+    }
+
+    /// Two copies arrive, and three later originals.
+    fn overtake(filter: &mut Filter, now: u64) {
+        take(filter, 1, true, at(now));
+        take(filter, 2, true, at(now));
+        (3..=5).for_each(|segment| take(filter, segment, false, at(now)));
+    }
+
+    #[test]
+    fn once_an_original_was_overtaken_later_ones_report_nothing_sooner() {
+        let mut filter = filter();
+        overtake(&mut filter, 50);
+        assert_eq!(filter.judge(&instance(1, false, false), at(50)), Fate::DropOriginal);
+        assert_eq!(filter.next_timeout(), Some(at(75)), "of segment 2");
+    }
+
+    #[test]
+    fn the_original_of_the_last_reported_loss_refutes_the_report() {
+        let mut filter = filter();
+        overtake(&mut filter, 50);
+        assert_eq!(filter.on_timeout(at(51)), Masked { losses: 2, report: true });
+        assert_eq!(filter.judge(&instance(1, false, false), at(52)), Fate::DropOriginal, "2 may be lost");
+        let again = Instance { tsval: 5400, ..instance(2, false, false) };
+        assert_eq!(filter.judge(&again, at(53)), Fate::Process, "a retransmission");
+        assert_eq!(filter.judge(&instance(2, false, false), at(53)), Fate::Refute);
+        take(&mut filter, 6, true, at(100));
+        (7..=9).for_each(|segment| take(&mut filter, segment, false, at(100)));
+        assert_eq!(filter.next_timeout(), Some(at(125)), "reordering was seen");
+    }
+
+    #[test]
+    fn a_confirmed_report_is_not_refuted() {
+        let mut filter = filter();
+        overtake(&mut filter, 50);
+        filter.on_timeout(at(75));
+        filter.on_confirmed();
+        assert_eq!(filter.judge(&instance(1, false, false), at(176)), Fate::Process);
     }
 
     #[test]

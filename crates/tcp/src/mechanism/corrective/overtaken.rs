@@ -1,0 +1,200 @@
+//! Repairs whose original may only have been overtaken: parity can leave right behind the data, and then a packet that is a little late
+//! looks like one that was lost.
+//!
+//! As RACK has it (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen: the first repair is reported at once,
+//! and if its original comes after all, the DSACK lets the sender take its reduction back. From then on a repair is reported only when
+//! its original has not come within the reordering window, which grows by its own length whenever it proves too short.
+
+use alloc::collections::VecDeque;
+
+use crate::receive::older;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros};
+
+/// Repairs that are remembered; the oldest makes room.
+const ENTRIES: usize = 16;
+/// The reordering window while no round-trip time is known.
+const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
+
+/// Something that was rebuilt.
+#[derive(Clone, Copy, Debug)]
+struct Repair {
+    /// What of it has not come as an original too.
+    range: SeqRange,
+    /// TSval of the segment that made the repair possible: an original left no later, a retransmission later.
+    tsval: u32,
+    /// When it is reported; `None` once it is.
+    report_at: Option<Instant>,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overtaken {
+    repairs: VecDeque<Repair>,
+    /// An original came behind its repair.
+    seen: bool,
+    /// Windows that were too short.
+    widened: u32,
+}
+
+impl Overtaken {
+    /// Something was repaired. Returns true if that is to be reported at once.
+    pub(crate) fn on_repair(
+        &mut self,
+        range: SeqRange,
+        tsval: u32,
+        rtt: Option<(Micros, Micros)>,
+        now: Instant,
+    ) -> bool {
+        let report_at = self.seen.then(|| now + self.window(rtt));
+        let full = self.repairs.len() == ENTRIES;
+        let oldest = if full { self.repairs.pop_front() } else { None };
+        self.repairs.push_back(Repair { range, tsval, report_at });
+        report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
+    }
+
+    /// A quarter of the minimum of the round-trip time, widened, and no longer than the smoothed one.
+    fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
+        rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
+            (min_rtt * u64::from(self.widened.saturating_add(1)) / 4).min(srtt)
+        })
+    }
+
+    /// A segment arrived that is no copy. Returns true if with it everything that was reported has turned out not to have been lost.
+    pub(crate) fn on_original(&mut self, segment: SeqRange, tsval: u32) -> bool {
+        let is_original = |repair: &&mut Repair| {
+            repair.range.intersection(&segment).is_some() && !older(repair.tsval, tsval)
+        };
+        let Some(repair) = self.repairs.iter_mut().find(is_original) else { return false };
+        let reported = repair.report_at.is_none();
+        self.widened = self.widened.saturating_add(u32::from(reported && self.seen));
+        self.seen = true;
+        if segment.start.le(repair.range.start) {
+            repair.range.start = repair.range.end.min(segment.end);
+        } else {
+            repair.range.end = segment.start;
+        }
+        self.repairs.retain(|repair| !repair.range.is_empty());
+        reported && self.repairs.iter().all(|repair| repair.report_at.is_some())
+    }
+
+    /// The peer has confirmed all reports: what is reported from now on belongs to another episode.
+    pub(crate) fn on_confirmed(&mut self) {
+        self.repairs.retain(|repair| repair.report_at.is_some());
+    }
+
+    /// When the wait for an original ends next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.repairs.iter().filter_map(|repair| repair.report_at).min()
+    }
+
+    /// Ends the waits that are over by `now`; `None`: all. Returns true if there is something to report.
+    pub(crate) fn on_timeout(&mut self, now: Option<Instant>) -> bool {
+        let is_over =
+            |repair: &&mut Repair| repair.report_at.is_some_and(|at| now.is_none_or(|now| at <= now));
+        self.repairs.iter_mut().filter(is_over).fold(false, |_, repair| {
+            repair.report_at = None;
+            true
+        })
+    }
+
+    /// True if nothing is remembered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.repairs.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brisk_wire::SeqNum;
+
+    const RTT: Option<(Micros, Micros)> = Some((Micros::from_millis(40), Micros::from_millis(50)));
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn segment(index: u32) -> SeqRange {
+        SeqRange::with_len(SeqNum(u32::MAX - 1500) + index * 1000, 1000)
+    }
+
+    /// Repairs a segment at `millis`; true if that is reported at once.
+    fn repair(overtaken: &mut Overtaken, index: u32, millis: u64) -> bool {
+        overtaken.on_repair(segment(index), 5000, RTT, at(millis))
+    }
+
+    /// A ledger that has seen reordering.
+    fn warned() -> Overtaken {
+        let mut overtaken = Overtaken::default();
+        assert!(repair(&mut overtaken, 0, 0));
+        assert!(overtaken.on_original(segment(0), 5000));
+        overtaken
+    }
+
+    #[test]
+    fn the_first_repair_is_reported_at_once_and_later_ones_wait_for_the_original() {
+        let mut overtaken = warned();
+        assert!(!repair(&mut overtaken, 1, 100));
+        assert_eq!(overtaken.next_timeout(), Some(at(110)), "a quarter of 40 ms");
+        assert!(!overtaken.on_original(segment(1), 4999), "nothing of what was reported");
+        assert_eq!((overtaken.next_timeout(), overtaken.is_empty()), (None, true));
+        assert!(!repair(&mut overtaken, 2, 200));
+        assert!(!overtaken.on_timeout(Some(at(209))));
+        assert!(overtaken.on_timeout(Some(at(210))), "it does not come");
+        assert!(!overtaken.on_timeout(Some(at(300))), "once");
+    }
+
+    #[test]
+    fn a_window_that_is_too_short_grows_up_to_a_round_trip() {
+        let mut overtaken = warned();
+        let mut now = 100;
+        for window in [10, 20, 30, 40, 50, 50] {
+            assert!(!repair(&mut overtaken, 1, now));
+            now += window;
+            assert_eq!(overtaken.next_timeout(), Some(at(now)));
+            assert!(overtaken.on_timeout(Some(at(now))));
+            assert!(overtaken.on_original(segment(1), 5000));
+        }
+    }
+
+    #[test]
+    fn a_retransmission_is_no_original() {
+        let mut overtaken = Overtaken::default();
+        assert!(repair(&mut overtaken, 0, 0));
+        assert!(!overtaken.on_original(segment(0), 5001));
+        assert!(repair(&mut overtaken, 1, 50), "nothing was overtaken yet");
+    }
+
+    #[test]
+    fn a_report_is_refuted_when_all_of_it_has_come() {
+        let mut overtaken = Overtaken::default();
+        let both = SeqRange::new(segment(0).start, segment(1).end);
+        assert!(overtaken.on_repair(both, 5000, None, at(0)));
+        assert!(repair(&mut overtaken, 3, 0));
+        assert!(!overtaken.on_original(segment(1), 5000));
+        assert!(!overtaken.on_original(segment(0), 5000), "segment 3 is still missing");
+        assert!(!repair(&mut overtaken, 4, 1));
+        assert!(overtaken.on_original(segment(3), 5000), "segment 4 is not reported yet");
+    }
+
+    #[test]
+    fn what_was_confirmed_is_another_episode() {
+        let mut overtaken = warned();
+        assert!(!repair(&mut overtaken, 1, 100));
+        assert!(overtaken.on_timeout(None));
+        overtaken.on_confirmed();
+        assert!(overtaken.is_empty());
+    }
+
+    #[test]
+    fn without_a_sample_ten_milliseconds_and_no_more_than_sixteen_entries() {
+        let mut overtaken = warned();
+        for index in 0..16 {
+            assert!(!overtaken.on_repair(segment(index), 5000, None, at(0)));
+        }
+        assert_eq!(overtaken.next_timeout(), Some(at(10)));
+        assert!(repair(&mut overtaken, 16, 1), "the oldest made room: it is reported");
+        assert_eq!(overtaken.repairs.len(), ENTRIES);
+    }
+}
