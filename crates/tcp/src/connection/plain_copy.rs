@@ -135,6 +135,16 @@ impl Connection {
         if self.opens_fast() { later } else { Duration::ZERO }
     }
 
+    /// IP bytes of a copy that is to leave, without its data.
+    pub(crate) fn waiting_syn_copy(&self) -> u32 {
+        match self.tx.handshake.copy {
+            PlainCopy::At(_) | PlainCopy::Due if self.is_opening() => SYN_LEN,
+            PlainCopy::At(_) | PlainCopy::Due | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Left(_) => {
+                0
+            }
+        }
+    }
+
     /// True if the copy is there for devices that swallow data on a SYN.
     fn insures_syn_data(&self) -> bool {
         match self.fast_open.as_deref() {

@@ -12,7 +12,7 @@ use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::outcome::Room;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Micros};
+use crate::time::{Duration, Instant, Micros};
 
 /// Segments that the assumed loss of an unknown path weighs as much as.
 const PRIOR_SEGMENTS: u64 = 5;
@@ -37,6 +37,8 @@ pub(crate) struct Planner {
     config: PlannerConfig,
     /// What the books of the destination leave at this moment, bytes.
     allowance: u32,
+    /// What of them is reserved for what is planned here, and since when.
+    reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
 }
@@ -78,7 +80,13 @@ pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
 
 impl Planner {
     pub(crate) fn new(config: PlannerConfig) -> Self {
-        Planner { config, allowance: 0, flight: None, kinds: LossKinds::default() }
+        Planner {
+            config,
+            allowance: 0,
+            reserved: (0, Instant::ZERO),
+            flight: None,
+            kinds: LossKinds::default(),
+        }
     }
 }
 
@@ -94,6 +102,32 @@ impl Connection {
         if let Some(planner) = &mut self.planner {
             planner.allowance = bytes;
         }
+    }
+
+    /// What is planned and may still leave, IP bytes: the copy of a SYN or SYN-ACK, and redundancy of a flight that is not acknowledged.
+    fn planned_redundancy(&self) -> u32 {
+        let una = self.tx.scoreboard.una();
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let under_way = flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end));
+        under_way.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
+    }
+
+    /// What the books of the destination hold reserved for this connection has changed: so many bytes since then are free, and so many
+    /// are reserved from now on. `None` without a planner, and mostly.
+    pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<((u32, Instant), u32)> {
+        self.planner.as_ref()?;
+        let planned = self.planned_redundancy();
+        let planner = self.planner.as_mut()?;
+        let (reserved, since) = planner.reserved;
+        if planned == reserved {
+            return None;
+        }
+        if planned < reserved {
+            planner.reserved.0 = planned;
+            return Some(((reserved - planned, since), 0));
+        }
+        planner.reserved = (planned, now);
+        Some(((reserved, since), planned))
     }
 
     /// A round-trip sample was taken.

@@ -1,5 +1,7 @@
 //! What redundancy may be spent per destination: a share of the bytes sent there in the last ten seconds,
-//! over all connections together, and a small sum for short exchanges that have earned nothing yet.
+//! over all connections together, and a small sum for short exchanges that have earned nothing yet. A plan is
+//! charged when it is made, so that connections which plan in the same instant share what there is; what it
+//! does not use is credited again. A reservation that nobody releases lapses with its second.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -40,6 +42,14 @@ impl Ledger {
         }
     }
 
+    /// Takes back what was noted as spent in `reserved_in`, if that is not forgotten.
+    fn release(&mut self, bytes: u64, reserved_in: u64) {
+        let page = self.pages.get_mut((reserved_in % SECONDS) as usize);
+        if let Some(page) = page.filter(|page| page.second == reserved_in) {
+            page.spent = page.spent.saturating_sub(bytes);
+        }
+    }
+
     /// Bytes sent and spent in the last ten seconds.
     fn sums(&self, second: u64) -> (u64, u64) {
         let recent = self.pages.iter().filter(|page| page.second + SECONDS > second);
@@ -70,6 +80,22 @@ impl Allowances {
             Origin::Duplicate | Origin::Parity => (0, bytes as u64),
             Origin::Ack | Origin::New | Origin::Retransmit | Origin::TailLossProbe => (bytes as u64, 0),
         };
+        self.enter(remote, sent, spent, now);
+    }
+
+    /// Redundancy is planned for `remote`, IP bytes: nobody else can spend them.
+    pub(super) fn reserve(&mut self, remote: IpAddr, bytes: u32, now: Instant) {
+        self.enter(remote, 0, u64::from(bytes), now);
+    }
+
+    /// Of what was reserved at `reserved_at` so many bytes were sent, and noted, or are not needed.
+    pub(super) fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
+        if let Some(ledger) = self.ledgers.get_mut(&remote) {
+            ledger.release(u64::from(bytes), second(reserved_at));
+        }
+    }
+
+    fn enter(&mut self, remote: IpAddr, sent: u64, spent: u64, now: Instant) {
         let second = second(now);
         if self.ledgers.len() >= DESTINATIONS_MAX && !self.ledgers.contains_key(&remote) {
             self.ledgers.retain(|_, ledger| ledger.sums(second) != (0, 0));
@@ -110,6 +136,26 @@ mod tests {
         assert_eq!(available(&allowances, 9_900), 100);
         assert_eq!(available(&allowances, 10_000), 600, "ten seconds later nothing of it counts");
         assert_eq!(allowances.available(peer(2), &PLANNER, Instant::from_millis(800)), 600);
+    }
+
+    #[test]
+    fn what_is_reserved_is_spent_until_it_is_released_or_lapses() {
+        let mut allowances = Allowances::default();
+        let at = Instant::from_millis;
+        let available = |allowances: &Allowances, now| allowances.available(peer(1), &PLANNER, now);
+        allowances.reserve(peer(1), 500, at(900));
+        assert_eq!(available(&allowances, at(900)), 100, "no other plan has it");
+        allowances.note(peer(1), Origin::Parity, 200, at(1_100));
+        allowances.release(peer(1), 200, at(900));
+        assert_eq!(available(&allowances, at(1_100)), 100, "what left is not charged twice");
+        allowances.release(peer(1), 300, at(900));
+        assert_eq!(available(&allowances, at(1_200)), 400, "the rest was not needed");
+        allowances.reserve(peer(1), 400, at(2_000));
+        assert_eq!(available(&allowances, at(12_000)), 600, "of a connection that vanished");
+        allowances.release(peer(1), 400, at(2_000));
+        allowances.note(peer(1), Origin::Parity, 100, at(12_000));
+        allowances.release(peer(1), 400, at(2_000));
+        assert_eq!(available(&allowances, at(12_000)), 500, "its page is another's by now");
     }
 
     #[test]

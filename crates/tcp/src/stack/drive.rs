@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
+use super::allowance::Allowances;
 use super::demux::Target;
 use super::settle::with_env;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
-use crate::connection::MOST_PIECES;
+use crate::connection::{Connection, MOST_PIECES};
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -32,6 +33,16 @@ enum Asked {
     Rests,
     /// Nothing, but something may have happened to it.
     Nothing,
+}
+
+/// Keeps from the other connections to the destination what this one has planned to spend.
+fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instant) {
+    let Some(((free, since), reserved)) = connection.take_reservation(now) else { return };
+    let remote = connection.tuple().remote.ip();
+    allowances.release(remote, free, since);
+    if reserved > 0 {
+        allowances.reserve(remote, reserved, now);
+    }
 }
 
 impl Stack {
@@ -181,6 +192,7 @@ impl Stack {
         };
         let connection = slot.connection.wake();
         if connection.rests(now) {
+            reserve(&mut self.allowances, connection, now);
             return Asked::Rests;
         }
         let planned = connection.planner_config().map(|planner| {
@@ -194,12 +206,16 @@ impl Stack {
             env.payload_in_place = payload_in_place;
             connection.poll_transmit(now, env, out)
         });
-        let Some(built) = built else { return Asked::Nothing };
-        slot.note_sent(now);
+        let Some(built) = built else {
+            reserve(&mut self.allowances, connection, now);
+            return Asked::Nothing;
+        };
         let len = out.len() + built.in_place_len();
         if let Some((remote, _)) = planned {
             self.allowances.note(remote, built.origin, len, now);
+            reserve(&mut self.allowances, connection, now);
         }
+        slot.note_sent(now);
         self.settle_sent(id, now);
         self.stats.packets_out += 1;
         Asked::Sent(Transmit {

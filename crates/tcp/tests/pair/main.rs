@@ -13,6 +13,7 @@ mod memory;
 mod mtu;
 mod parking;
 mod path;
+mod planner;
 mod proactive;
 mod shared;
 mod silence;

@@ -1,0 +1,69 @@
+//! The planner between two stacks: what connections to one destination may spend together.
+
+use std::time::Duration;
+
+use brisk_tcp::ConnId;
+use brisk_tcp::config::{ConnectConfig, ListenConfig, PlannerConfig, TcpConfig};
+
+use crate::harness::{A, B, Pair, pattern};
+
+const CONNECTIONS: u64 = 40;
+const PERCENT: u32 = 10;
+/// Two segments' worth.
+const BURST: u32 = 3_000;
+const SEGMENT: usize = 1_400;
+
+/// Forty connections to one peer over a path that is expected to lose every tenth packet, and their ids at A.
+fn connected() -> (Pair, Vec<ConnId>) {
+    let mut tcp = TcpConfig { handshake_copies: None, ..TcpConfig::planned(PERCENT) };
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: PERCENT, burst: BURST, assumed_loss: 100_000, form: None });
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+    let ids = (0..CONNECTIONS).map(|_| pair.established_at(listener, &connect).0).collect();
+    pair.run(Duration::from_secs(20));
+    pair.seen.clear();
+    (pair, ids)
+}
+
+/// Bytes of IP and TCP headers, with timestamps.
+const HEADERS: u64 = 52;
+
+/// IP bytes that A has sent to B in so many `writes`, and in copies and parity.
+fn sent_and_spent(pair: &Pair, ids: &[ConnId], writes: u64) -> (u64, u64) {
+    let (mut sent, mut spent) = (writes * SEGMENT as u64, 0);
+    for id in ids {
+        let counters = pair.a.conn_stats(*id).expect("there").counters;
+        sent += counters.data_segments_out * HEADERS;
+        spent += counters.redundant_bytes + (counters.copies_sent + counters.parity.sent) * HEADERS;
+    }
+    (sent, spent)
+}
+
+#[test]
+fn flights_that_are_planned_in_one_instant_share_the_allowance() {
+    let (mut pair, ids) = connected();
+    for id in &ids {
+        pair.write(A, *id, &pattern(SEGMENT)).expect("taken");
+    }
+    pair.run(Duration::from_millis(1));
+    let (sent, spent) = sent_and_spent(&pair, &ids, CONNECTIONS);
+    let earned = sent * u64::from(PERCENT) / 100;
+    assert!(spent >= u64::from(BURST) / 2, "{spent} bytes: it is spent, though");
+    assert!(spent <= u64::from(BURST) + earned, "{spent} bytes of {BURST} and {earned}");
+}
+
+/// What is reserved is charged once: flights one after the other spend the whole allowance and no more.
+#[test]
+fn flights_in_turn_spend_the_whole_allowance() {
+    let (mut pair, ids) = connected();
+    for id in ids.iter().chain(&ids) {
+        pair.write(A, *id, &pattern(SEGMENT)).expect("taken");
+        pair.run(Duration::from_millis(120));
+    }
+    let (sent, spent) = sent_and_spent(&pair, &ids, 2 * CONNECTIONS);
+    let allowance = u64::from(BURST) + sent * u64::from(PERCENT) / 100;
+    assert!(spent <= allowance, "{spent} bytes of {allowance}");
+    assert!(spent + 2 * (SEGMENT as u64 + 100) >= allowance, "{spent} bytes of {allowance}");
+}
