@@ -5,15 +5,18 @@ use brisk_wire::{IcmpKind, SeqNum};
 use crate::connection::Connection;
 use crate::connection::state::State;
 use crate::error::CloseReason;
+use crate::time::Instant;
 
 impl Connection {
     /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence
-    /// number that is not outstanding means that the error is forged or stale.
+    /// number that is not outstanding means that the error is forged or stale. A packet that is too big may also be parity, which lies
+    /// left of the window and may be longer than the data that it covers.
     ///
     /// Returns true if the quote was believed.
-    pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum) -> bool {
+    pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
-        if seq.lt(una) || seq.ge(nxt) {
+        let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. }) && self.sent_parity_at(seq, now);
+        if (seq.lt(una) || seq.ge(nxt)) && !is_parity {
             return false;
         }
         match kind {

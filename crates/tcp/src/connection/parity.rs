@@ -310,6 +310,13 @@ impl Connection {
         }
     }
 
+    /// True if parity stood at `seq` that left within the last two round trips.
+    pub(crate) fn sent_parity_at(&self, seq: SeqNum, now: Instant) -> bool {
+        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
+        let left = tx.and_then(|tx| tx.ring.at(seq)).map(|parity| Micros::between(parity.at, now));
+        left.zip(self.tx.rtt.srtt()).is_some_and(|(age, srtt)| age <= srtt * 2)
+    }
+
     fn count_unsent(&mut self, why: Unsent) {
         let counters = &mut self.counters.parity;
         match why {

@@ -21,7 +21,7 @@ impl Stack {
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;
-        let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq));
+        let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq, now));
         if believed != Some(true) {
             return Err(Refusal::IcmpStale);
         }

@@ -63,6 +63,11 @@ impl Ring {
         self.entries.iter().any(|entry| entry.wire == *wire)
     }
 
+    /// The newest entry whose segment stood at `seq`.
+    pub(crate) fn at(&self, seq: SeqNum) -> Option<SentParity> {
+        self.entries.iter().rev().find(|entry| entry.wire.start == seq).copied()
+    }
+
     /// The newest entry that covers `range`.
     pub(crate) fn covering(&self, range: &SeqRange) -> Option<SentParity> {
         self.entries.iter().rev().find(|entry| entry.range.covers(range)).copied()
