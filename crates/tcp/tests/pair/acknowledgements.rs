@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, ConnectConfig, CorrectiveConfig, FecCode, ListenConfig, MechanismConfig, ProactiveConfig,
-    TcpConfig,
+    BufferConfig, ConnectConfig, CorrectiveConfig, EcnMode, FecCode, ListenConfig, MechanismConfig,
+    ProactiveConfig, TcpConfig,
 };
 use brisk_tcp::{ConnId, connection::ConnStats};
 use brisk_wire::gentle::R_SUCC;
@@ -261,7 +261,8 @@ fn settings(chance: &mut ChaCha8Rng) -> (TcpConfig, Channel) {
         _ => MechanismConfig { corrective: Some(corrective), ..MechanismConfig::default() },
     };
     let receive_buffer = BufferConfig { initial: BUFFER, max: BUFFER };
-    let (nodelay, ecn) = (below(2) == 0, below(2) == 0);
+    let nodelay = below(2) == 0;
+    let ecn = if below(2) == 0 { EcnMode::On } else { EcnMode::Off };
     let tcp =
         TcpConfig { delack_max: DELAY, mechanisms, receive_buffer, nodelay, ecn, ..TcpConfig::default() };
     let channel = Channel {
