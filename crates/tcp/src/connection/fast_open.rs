@@ -449,8 +449,8 @@ impl Connection {
         let class = SynAckClass::of(&sent, acked, option.as_ref());
         opening.class = Some(class);
         opening.una = segment.ack;
-        // The SYN and its data are one segment, which the scoreboard keeps as two.
-        let as_one = u64::from(opening.data > 0 && acked >= opening.data);
+        // The SYN and what was taken of its data are one segment, which the scoreboard keeps as two.
+        let as_one = u64::from(opening.data > 0 && acked > 0);
         self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(as_one);
         self.fast_open_outcome = match (class, opening.plan.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
