@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use brisk_lab::arms::{default_arms, parse_arms, parse_max_overhead};
+use brisk_lab::arms::{DEFAULT_MAX_OVERHEAD, default_arms, parse_arms, parse_max_overhead};
 use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
-    /// Most redundancy that the planner may add; matters only to arms that have it
-    #[arg(long, value_name = "RATIO", default_value = "5%", env = "BRISK_MAX_OVERHEAD")]
+    /// Upper limit of the redundancy that the planner adds, in variants that have it
+    #[arg(long, value_name = "RATIO", default_value = DEFAULT_MAX_OVERHEAD, env = "BRISK_MAX_OVERHEAD")]
     max_overhead: String,
     /// Print one JSON object instead of a table
     #[arg(long)]

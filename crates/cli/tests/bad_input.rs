@@ -48,7 +48,7 @@ fn values_that_cannot_be_meant_say_what_can() {
         (&["whatif", "-n", "0"][..], &["1..="][..]),
         (&["whatif", "--seed", "x"], &["'x'", "--seed"]),
         (&["whatif", "--flow", "30kg"], &["'kg'", "kB"]),
-        (&["whatif", "--arms", "tcq"], &["'tcq'", "arms: tcp"]),
+        (&["whatif", "--arms", "tcq"], &["'tcq'", "did you mean tcp?"]),
         (&["whatif", "--request", "1B"], &["16B to 64KiB"]),
         (&["whatif", "--max-overhead", "much"], &["2% or 0.02"]),
         (&["whatif", "--log-format", "yaml"], &["text, json"]),

@@ -59,7 +59,7 @@ fn a_wrong_value_is_usage_and_says_what_to_do() {
     for (arguments, expected) in [
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
-        (["whatif", "--arms", "tcp;nonsense"], "arms: tcp, tcp+tfo"),
+        (["whatif", "--arms", "tcp;nonsense"], "use tcp, tcp+tfo"),
         (["whatif", "--arms", "corrective=f3"], "corrective cannot be 'f3'"),
         (["whatif", "--flow", "30kg"], "not a unit of size"),
         (["demo", "--middlebox", "drop-syn-data"], "use brisk whatif"),

@@ -23,14 +23,16 @@ pub struct Arm {
 }
 
 impl Arm {
-    /// Lets the planner, if the arm has one, add at most so many percent; with 0 it has nothing to plan.
+    /// Lets the planner, if the arm has one, add at most so many percent; 0 switches it and all redundancy off.
     pub fn allow(&mut self, max_overhead: u32) {
-        if self.tcp.mechanisms.planner.is_some() {
-            let with_data = self.tcp.handshake_copies.is_some_and(|copies| copies.with_data);
-            let TcpConfig { mechanisms, handshake_copies, .. } = TcpConfig::planned(max_overhead);
-            self.tcp.mechanisms = mechanisms;
-            self.tcp.handshake_copies =
-                handshake_copies.map(|copies| HandshakeCopies { with_data, ..copies });
+        let TcpConfig { mechanisms, handshake_copies, .. } = &mut self.tcp;
+        match &mut mechanisms.planner {
+            None => {}
+            Some(_) if max_overhead == 0 => {
+                (mechanisms.corrective, mechanisms.proactive, mechanisms.planner) = (None, None, None);
+                *handshake_copies = None;
+            }
+            Some(planner) => planner.max_overhead = max_overhead,
         }
     }
 
@@ -39,6 +41,9 @@ impl Arm {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
     }
 }
+
+/// The planner's allowance unless the user chooses: of `whatif`, of the demonstration and of a gateway pair.
+pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 
 /// One percent in parts per billion.
 const PERCENT: u32 = 10_000_000;
@@ -59,13 +64,10 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ArmError {
     /// There is no text between two semicolons, or none at all.
-    #[error("an arm without a name: write them like \"tcp; all\"; arms: {}", names())]
+    #[error("an empty set of mechanisms; write them like \"tcp; all\"; arms: {}", names())]
     Empty,
     /// The word is neither an arm nor a mechanism.
-    #[error(
-        "arm '{arm}': '{word}' is no arm and no mechanism; arms: {}; mechanisms: fast_open, memory, reactive=, corrective=, proactive=, path, copy_syn, planner, rto_floor=, delack_max=",
-        names()
-    )]
+    #[error("unknown mechanism '{word}'{}; {}", in_arm(word, arm), instead_of(word))]
     Unknown {
         /// The arm.
         arm: String,
@@ -289,6 +291,20 @@ fn names() -> String {
     NAMED.map(|(name, _)| name).join(", ")
 }
 
+/// Where an unknown word was found, unless it is all there is.
+fn in_arm(word: &str, arm: &str) -> String {
+    if word == arm { String::new() } else { format!(" in '{arm}'") }
+}
+
+/// The name that was probably meant instead of `word`, or all that there are.
+fn instead_of(word: &str) -> String {
+    let wanted = word.split('=').next().unwrap_or(word).trim();
+    let names = NAMED.map(|(name, _)| name);
+    let mechanisms = MECHANISMS.iter().map(|(name, _)| *name).filter(|name| !names.contains(name));
+    let known: Vec<&str> = names.into_iter().chain(mechanisms).collect();
+    brisk_link::suggest("", wanted, &known)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,6 +333,23 @@ mod tests {
     fn the_default_arms_are_those_that_exist() {
         let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
         assert_eq!(names, ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"]);
+    }
+
+    #[test]
+    fn an_allowance_of_nothing_switches_redundancy_off_and_leaves_the_rest() {
+        let arm = |max_overhead| {
+            let mut arm = parse_arm("all,reactive=paper").unwrap();
+            arm.allow(max_overhead);
+            arm
+        };
+        let [without, with] = [arm(0), arm(25)];
+        assert_eq!(with.tcp.mechanisms.planner.map(|planner| planner.max_overhead), Some(25));
+        assert!(with.tcp.handshake_copies.is_some_and(|copies| copies.with_data));
+        let mechanisms = &without.tcp.mechanisms;
+        let redundancy = [mechanisms.corrective.is_some(), mechanisms.proactive.is_some()];
+        assert_eq!((redundancy, mechanisms.planner.is_some()), ([false; 2], false));
+        assert!(without.fast_open && without.tcp.handshake_copies.is_none());
+        assert_eq!(mechanisms.reactive, with.tcp.mechanisms.reactive);
     }
 
     #[test]
@@ -384,7 +417,14 @@ mod tests {
     #[test]
     fn a_wrong_word_or_value_says_what_is_allowed() {
         let error = parse_arm("tpc").unwrap_err().to_string();
-        assert!(error.contains("'tpc' is no arm") && error.contains("tcp2012"), "{error}");
+        assert_eq!(error, "unknown mechanism 'tpc'; did you mean tcp?");
+        let error = parse_arm("fast_open,corective=f2").unwrap_err().to_string();
+        let meant = "did you mean corrective?";
+        assert!(
+            error.starts_with("unknown mechanism 'corective=f2' in ") && error.ends_with(meant),
+            "{error}"
+        );
+        assert!(parse_arm("quick").unwrap_err().to_string().contains("use tcp, tcp+tfo, tcp2012"));
         let error = parse_arm("corrective=f3").unwrap_err().to_string();
         assert_eq!(
             error,

@@ -61,7 +61,7 @@ impl fmt::Display for SpecError {
 impl core::error::Error for SpecError {}
 
 /// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`; each word after `prefix`.
-pub(crate) fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
+pub fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("did you mean {prefix}{near}?"),
         None => format!("use {}", listed(prefix, known)),

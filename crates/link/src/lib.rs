@@ -60,7 +60,7 @@ mod way;
 
 pub use counters::Counters;
 pub use direction::{Direction, Offered};
-pub use error::SpecError;
+pub use error::{SpecError, suggest};
 pub use link::Link;
 pub use loss::{LossModel, LossSpec};
 pub use middlebox::MiddleboxSpec;

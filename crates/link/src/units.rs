@@ -160,8 +160,11 @@ pub fn parse_proportion(text: &str) -> Result<Ratio, SpecError> {
         "" => 1_000_000_000,
         "%" => 10_000_000,
         _ => {
-            let problem = format!("'{unit}' is not a way to write a ratio");
-            return Err(SpecError::new(text, problem, "write 2% or 0.02"));
+            let (problem, remedy) = match unit.trim_start() {
+                "%" => (String::from("a ratio has no space in it"), format!("write {number}% (no space)")),
+                _ => (format!("a ratio has no unit '{unit}'"), String::from("write 2% or 0.02")),
+            };
+            return Err(SpecError::new(text, problem, remedy));
         }
     };
     let ppb = decimal(text, number, scale, "a ratio", "2%")?;
