@@ -1,13 +1,13 @@
 //! `brisk backend`: the gateway's side near the origin.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{BackendSettings, listen_address, name_and_port};
 use brisk_gateway::{
-    Allow, Backend, BackendConfig, BackendControl, Facts, Metrics, ProxyVersion, ServiceConfig, Settings,
+    Allow, Backend, BackendConfig, BackendControl, Facts, Hop, Metrics, ProxyVersion, ServiceConfig, Settings,
 };
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
@@ -16,9 +16,9 @@ use crate::Common;
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
-use crate::frontend::{hop_name, started};
+use crate::frontend::{hop_name, lock, started};
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{self, Operation, Side};
+use crate::operation::{self, Operation, Reloaded, Side};
 use crate::service::{self, Stop};
 
 const EXAMPLES: &str = "\
@@ -105,13 +105,15 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             origin: config.origin.clone(),
             hop: hop_name(&attached),
             security: hop_args::security(&config.hop),
-            mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
+        metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let origin = config.origin.unwrap_or_else(|| "as asked".to_owned());
-        started(&facts, ("origin", origin), &confined, &log);
+        started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
+        hop_args::tell_nobody(&config.hop, &log);
         let side = Reloadable {
             args,
             started: settings.clone(),
+            last: Mutex::new((settings.clone(), config.hop.clone())),
             attached,
             control: backend.control(),
             log: log.clone(),
@@ -160,6 +162,8 @@ struct Reloadable {
     args: Args,
     /// The settings that it began with.
     started: Settings,
+    /// The settings and keys that were read last.
+    last: Mutex<(Settings, Hop)>,
     attached: Attached,
     control: BackendControl,
     log: Log,
@@ -167,15 +171,18 @@ struct Reloadable {
 }
 
 impl Side for Reloadable {
-    async fn reload(&self) -> Result<Vec<String>, Failure> {
+    async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
         let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
-        let mut settings = hop_args::as_opened(read, &self.started);
+        let mut settings = hop_args::as_opened(read.clone(), &self.started);
         settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
+        hop_args::tell_nobody(&config.hop, &self.log);
+        let read = (read, config.hop.clone());
         self.control.reload(config);
-        Ok(waiting)
+        let last = std::mem::replace(&mut *lock(&self.last), read.clone());
+        Ok(Reloaded::between(&last, &read, waiting))
     }
 }
 

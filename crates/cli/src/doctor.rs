@@ -46,7 +46,7 @@ pub(crate) struct Args {
 /// Examines the path; status 1 if the backend cannot be used.
 pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     let settings = args.shared.over_file(Settings::default())?;
-    let hop = hop_args::protection(&settings.hop)?;
+    let hop = hop_args::protection_towards_backend(&settings.hop)?;
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let quiet = common.quiet;
     if let Some(Ok(DeviceSpec::Xdp { interface })) = settings.hop.device.as_deref().map(str::parse) {
@@ -93,15 +93,14 @@ const RESPONSE: u64 = 30_000;
 const TRANSACTIONS: u64 = 2000;
 const SEED: u64 = 1;
 
-/// How long a response takes over such a path, with our TCP by itself and with what would be on. A question is lost if one of
-/// two packets is.
+/// How long a response takes over such a path, with our TCP alone and with the mechanisms in use.
 fn expected(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
-    let Measured { rtt, lost } = *measured;
-    let loss = 100.0 * (1.0 - (1.0 - lost).sqrt());
-    let link = format!("--rtt {}us --loss {loss:.2}%", rtt.as_micros().max(1));
+    let Measured { rtt, loss } = *measured;
+    let link = format!("--rtt {}us --loss {:.2}%", rtt.as_micros().max(1), 100.0 * loss);
     let with = hop_args::arm(hop)?;
-    let budget = hop.max_overhead.iter().map(|most| format!(" --max-overhead {most}")).collect::<String>();
-    let command = format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\"{budget}", with.name);
+    let allowance = hop_args::max_overhead(hop);
+    let command =
+        format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\" --max-overhead {allowance}", with.name);
     let tcp = parse_arm("tcp").map_err(Failure::usage)?;
     let comparison = Comparison {
         link: LinkSpec::parse(&link).map_err(Failure::usage)?,

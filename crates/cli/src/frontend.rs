@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_gateway::access::Role;
@@ -11,8 +11,8 @@ use brisk_gateway::settings::{
     Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
 };
 use brisk_gateway::{
-    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Metrics,
-    Network, ProxyVersion, ServiceConfig, Settings,
+    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop,
+    MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
@@ -23,7 +23,7 @@ use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{self, Operation, Side};
+use crate::operation::{self, Operation, Reloaded, Side};
 use crate::service::{self, Stop};
 use crate::systemd;
 
@@ -47,13 +47,13 @@ pub(crate) struct Args {
     /// A backend: HOST:PORT; repeatable, the first one that is up is asked
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
-    /// Go straight to this origin, over the kernel's TCP, while no backend is up
+    /// Go straight to this origin, over the kernel's TCP, while no backend is up; bypasses the encryption of the hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
     /// The PROXY header that the origin of --direct expects: v1 or v2
     #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
     send_proxy: Option<ProxyVersion>,
-    /// Believe the PROXY header of these proxies, and expect one: 10.0.0.0/8; repeatable
+    /// Require and trust a PROXY header from these networks: 10.0.0.0/8; repeatable
     #[arg(long, value_name = "NETWORK", env = "BRISK_PROXY_FROM", value_delimiter = ',')]
     proxy_from: Vec<Network>,
     /// Take SOCKS5 clients, who name the origin themselves; the backend must --allow it
@@ -65,11 +65,11 @@ pub(crate) struct Args {
     /// Take clients that a firewall rule sent here (see brisk rules), likewise
     #[arg(long, env = "BRISK_TRANSPARENT")]
     transparent: bool,
-    /// How long a client's first bytes are waited for, to ride along with the opening of the hop, while nobody knows whether
-    /// clients or the server speak first [default: 5ms]
+    /// Time to wait for a client's first bytes, which then travel with the opening of the hop, until it is known which side
+    /// sends first [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
     first_bytes_wait: Option<Duration>,
-    /// How long at most where clients have been seen to speak first: a round trip and more; 0: never learn [default: 2s]
+    /// Upper limit of that wait once clients are known to send first, a round trip and more; 0: never learn [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
     first_bytes_limit: Option<Duration>,
     #[command(flatten)]
@@ -140,13 +140,20 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             origin: None,
             hop: hop_name(&attached.usual),
             security: hop_args::security(&config.hop),
-            mechanisms: hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()),
         };
+        metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
-        started(&facts, ("peer", peers.join(",")), &confined, &log);
+        started(&facts, ("peer", peers.join(",")), &metrics.mechanisms(), &confined, &log);
+        if let Some(direct) = &config.direct {
+            let reason = "used while no backend is up; bypasses the encryption of the hop";
+            let fields =
+                [("origin", Value::Text(direct.origin.clone())), ("reason", Value::Text(reason.into()))];
+            log.line(Level::Warning, "direct", &fields);
+        }
         let side = Arc::new(Reloadable {
             args,
             started: settings.clone(),
+            last: Mutex::new((settings.clone(), config.hop.clone())),
             now: tokio::sync::Mutex::new((settings.clone(), addresses)),
             attached,
             control: frontend.control(),
@@ -166,7 +173,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 }
 
 /// The line that a side begins with, one per mechanism, and one about what it has given up.
-pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confined: &Confined, log: &Log) {
+pub(crate) fn started(
+    facts: &Facts,
+    (key, other): (&'static str, String),
+    mechanisms: &[MechanismState],
+    confined: &Confined,
+    log: &Log,
+) {
     let fields = [
         ("role", Value::Text(facts.role.name().into())),
         ("listen", Value::Text(facts.listen.clone())),
@@ -175,11 +188,11 @@ pub(crate) fn started(facts: &Facts, (key, other): (&'static str, String), confi
         ("security", Value::Text(facts.security.into())),
     ];
     log.line(Level::Info, "started", &fields);
-    for mechanism in &facts.mechanisms {
+    for mechanism in mechanisms {
         let fields = [
             ("name", Value::Text(mechanism.name.into())),
             ("state", Value::Text(mechanism.state.into())),
-            ("reason", Value::Text(mechanism.reason.into())),
+            ("reason", Value::Text(mechanism.reason.clone())),
         ];
         log.line(Level::Info, "mechanism", &fields);
     }
@@ -191,6 +204,8 @@ struct Reloadable {
     args: Args,
     /// The settings that it began with.
     started: Settings,
+    /// The settings and keys that were read last.
+    last: Mutex<(Settings, Hop)>,
     /// The settings of now, with the addresses of their backends.
     now: tokio::sync::Mutex<(Settings, Addresses)>,
     attached: Ways,
@@ -260,19 +275,28 @@ impl Reloadable {
 }
 
 impl Side for Arc<Reloadable> {
-    async fn reload(&self) -> Result<Vec<String>, Failure> {
+    async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
         let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
-        let settings = hop_args::as_opened(read, &self.started);
+        let settings = hop_args::as_opened(read.clone(), &self.started);
         let mut now = self.now.lock().await;
         let addresses = look_up(&settings, &now.1, &self.log).await?;
         let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
+        let states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
+        let read = (read, config.hop.clone());
         self.control.reload(config);
+        self.metrics.set_mechanisms(states);
         *now = (settings, addresses);
-        Ok(waiting)
+        let last = std::mem::replace(&mut *lock(&self.last), read.clone());
+        Ok(Reloaded::between(&last, &read, waiting))
     }
+}
+
+/// The value is whole even if somebody panicked: it is only replaced.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How addresses belong together on the devices of a frontend.
@@ -336,6 +360,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     }
     direct(frontend)?;
     hop_args::check(settings)?;
+    hop_args::protection_towards_backend(hop)?;
     hop_args::packet(hop, None)?;
     hop_args::check_device(&hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?)
 }
@@ -379,7 +404,7 @@ pub(crate) fn configured(
     metrics: &Arc<Metrics>,
 ) -> Result<FrontendConfig, Failure> {
     let frontend = &settings.frontend;
-    let hop = hop_args::protection(&settings.hop)?;
+    let hop = hop_args::protection_towards_backend(&settings.hop)?;
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let over_udp = matches!(attached.usual, Attached::Udp { .. });
     let mut backends = Vec::new();

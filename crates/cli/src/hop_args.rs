@@ -10,7 +10,7 @@ use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings
 use brisk_gateway::{
     Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
 };
-use brisk_lab::arms::{Arm, parse_arm, parse_max_overhead};
+use brisk_lab::arms::{Arm, DEFAULT_MAX_OVERHEAD, parse_arm, parse_max_overhead};
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
@@ -21,10 +21,8 @@ use crate::failure::Failure;
 
 /// The variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
-/// What the hop uses unless somebody chooses.
-const USUAL_MECHANISMS: &str = "fast_open";
-/// What there is a budget for, if nobody says.
-const ALL_MECHANISMS: &str = "all";
+/// The mechanisms of the hop unless the operator chooses others.
+const DEFAULT_MECHANISMS: &str = "all";
 
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,11 +39,12 @@ pub(crate) struct SharedArgs {
     device: Option<String>,
     #[command(flatten)]
     addresses: AddressArgs,
-    /// Mechanisms of the hop, as an arm of whatif: fast_open,reactive=rack_tlp [default: fast_open]
+    /// Mechanisms of the hop, separated by commas: fast_open, corrective, proactive, planner, ...; all for everything
+    /// [default: all]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
     mechanisms: Option<String>,
-    /// Most redundancy that the planner may add, as a share of what is sent: 5%; given without --mechanisms it switches all
-    /// of them on under the planner
+    /// Upper limit of the redundancy that the planner adds, as a share of what is sent; 0% switches redundancy off
+    /// [default: 25%]
     #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
     max_overhead: Option<String>,
     /// Where the path carries no TCP inside UDP, go over our TCP by itself through this interface; needs CAP_NET_RAW
@@ -197,7 +196,7 @@ impl SharedArgs {
     pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.settings().over(own).changed(&Settings::default());
-        match by_flags.iter().any(|given| given == key) {
+        match by_flags.iter().any(|given| given.key == key) {
             true => failure,
             false => failure.in_file(path),
         }
@@ -245,13 +244,31 @@ pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -
         let is = |other: &&str| key == other;
         key.starts_with("limits.") || key.starts_with("admin.") || opened.iter().chain(own).any(is)
     };
-    read.changed(started).into_iter().filter(fixed).collect()
+    read.changed(started).into_iter().map(|change| change.key).filter(fixed).collect()
 }
 
 /// The settings that were `read`, with the devices that the side has `started` with.
 pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
     let HopSettings { device, addr, gateway, mtu, packet, .. } = started.hop.clone();
     Settings { hop: HopSettings { device, addr, gateway, mtu, packet, ..read.hop }, ..read }
+}
+
+/// Says loudly that an empty list of public keys admits no frontend.
+pub(crate) fn tell_nobody(hop: &Hop, log: &Log) {
+    if hop.admits_nobody() {
+        let reason = "peer_keys has no key: no frontend may connect";
+        log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);
+    }
+}
+
+/// The protection of the hop for a side that connects to a backend, whose key it needs.
+pub(crate) fn protection_towards_backend(hop: &HopSettings) -> Result<Hop, Failure> {
+    let protection = protection(hop)?;
+    match protection.admits_nobody() {
+        true => Err(Failure::failed("peer_keys has no key: the public key of the backend goes there")
+            .about("hop.peer_keys")),
+        false => Ok(protection),
+    }
 }
 
 /// Logs the settings that have no effect.
@@ -370,45 +387,51 @@ pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure
     Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))
 }
 
-/// What the mechanisms of the hop are called: those that were asked for, or all of them where there is a budget for them.
-fn chosen(hop: &HopSettings) -> Option<&str> {
-    hop.mechanisms.as_deref().or_else(|| hop.max_overhead.as_ref().map(|_| ALL_MECHANISMS))
-}
-
 /// The mechanisms of the hop as an arm.
 pub(crate) fn arm(hop: &HopSettings) -> Result<Arm, Failure> {
-    let mut arm = parse_arm(chosen(hop).unwrap_or(USUAL_MECHANISMS))
+    let mut arm = parse_arm(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
-    if let Some(text) = &hop.max_overhead {
-        let most = parse_max_overhead(text)
-            .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
-        arm.allow(most);
-    }
+    let percent = parse_max_overhead(max_overhead(hop))
+        .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
+    arm.allow(percent);
     Ok(arm)
 }
 
-/// What is told of each mechanism at the start, and why.
+/// The planner's allowance, as it is written.
+pub(crate) fn max_overhead(hop: &HopSettings) -> &str {
+    hop.max_overhead.as_deref().unwrap_or(DEFAULT_MAX_OVERHEAD)
+}
+
+/// The state of each mechanism, with the reason, for the start, the status and the metrics.
 pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
-    let chosen = chosen(hop);
-    let reason = |on: bool| match (chosen, on) {
-        (Some(_), _) => "by configuration",
-        (None, true) => "default between two gateways",
-        (None, false) => "default; switch it on with --mechanisms",
-    };
-    let state = |name, state| MechanismState { name, state, reason: reason(state != "off") };
-    let switch = |on: bool| if on { "on" } else { "off" };
-    let words = || chosen.unwrap_or(USUAL_MECHANISMS).split(',').map(str::trim);
+    let mechanisms = &tcp.mechanisms;
+    let [corrective, proactive, planner] =
+        [mechanisms.corrective.is_some(), mechanisms.proactive.is_some(), mechanisms.planner.is_some()];
+    let chosen = hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS);
+    let words = || chosen.split(',').map(str::trim);
     let reactive = words().find_map(|word| match word {
         "reactive=off" | "tcp2012" => Some("off"),
         "reactive=paper" | "reactive" => Some("paper"),
         _ => None,
     });
+    let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
+    let allowance = format!("max_overhead {}", max_overhead(hop));
+    let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
+    // An allowance of 0 % has switched the planner and its means off.
+    let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
+    let planned = |on: bool| match on == planner && (planner || without_allowance) {
+        true => allowance.as_str(),
+        false => source,
+    };
+    let state = |name, state, reason: &str| MechanismState { name, state, reason: reason.to_owned() };
+    let switch = |on: bool| if on { "on" } else { "off" };
     vec![
-        state("fast_open", switch(fast_open)),
-        state("reactive", reactive.unwrap_or("rack_tlp")),
-        state("corrective", switch(tcp.mechanisms.corrective.is_some())),
-        state("proactive", switch(tcp.mechanisms.proactive.is_some())),
-        state("planner", switch(tcp.mechanisms.planner.is_some())),
+        state("fast_open", switch(fast_open), source),
+        state("path", "on", "always: the memory of the path is local"),
+        state("reactive", reactive.unwrap_or("rack_tlp"), source),
+        state("corrective", switch(corrective), planned(corrective)),
+        state("proactive", switch(proactive), planned(proactive)),
+        state("planner", switch(planner), planned(planner)),
     ]
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use brisk_gateway::admin::Admin;
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_gateway::settings::AdminSettings;
-use brisk_gateway::{Facts, FrontendControl, Metrics, Shown, Status};
+use brisk_gateway::settings::{AdminSettings, Change};
+use brisk_gateway::{Facts, FrontendControl, Hop, Metrics, Settings, Shown, Status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -14,8 +14,49 @@ use crate::systemd;
 
 /// A side that can read its configuration again.
 pub(crate) trait Side: Send + Sync + 'static {
-    /// Reads, checks and takes it; answers the changed keys that need a restart. On an error the old one stays.
-    fn reload(&self) -> impl Future<Output = Result<Vec<String>, Failure>> + Send;
+    /// Reads, checks and takes it. On an error the old one stays.
+    fn reload(&self) -> impl Future<Output = Result<Reloaded, Failure>> + Send;
+}
+
+/// The differences of a configuration that was read again.
+pub(crate) struct Reloaded {
+    /// Keys whose values have changed since it was read last.
+    changes: Vec<Change>,
+    /// Keys whose values need a restart.
+    waiting: Vec<String>,
+}
+
+impl Reloaded {
+    /// The differences between what was read last and what is read `now`, settings and keys of the hop.
+    pub(crate) fn between(last: &(Settings, Hop), now: &(Settings, Hop), waiting: Vec<String>) -> Reloaded {
+        let mut changes = now.0.changed(&last.0);
+        if !now.1.has_keys_of(&last.1) {
+            let (before, after) = (last.1.summary(), now.1.summary());
+            changes.push(Change { key: "keys".to_owned(), before, after });
+        }
+        Reloaded { changes, waiting }
+    }
+
+    fn tell(self, log: &Log) {
+        let Reloaded { changes, waiting } = self;
+        for Change { key, before, after } in &changes {
+            let mut fields = vec![
+                ("key", Value::Text(key.clone())),
+                ("before", Value::Text(before.clone())),
+                ("after", Value::Text(after.clone())),
+            ];
+            if waiting.contains(key) {
+                fields.push(("effect", Value::Text("after a restart".to_owned())));
+            }
+            log.line(Level::Info, "changed", &fields);
+        }
+        let mut fields = vec![("changes", Value::Count(changes.len() as u64))];
+        let level = if waiting.is_empty() { Level::Info } else { Level::Warning };
+        if !waiting.is_empty() {
+            fields.push(("needs_restart", Value::Text(waiting.join(","))));
+        }
+        log.line(level, "reloaded", &fields);
+    }
 }
 
 /// All that, until it is dropped.
@@ -39,7 +80,6 @@ impl Operation {
         side: impl Side,
         log: &Log,
     ) -> Result<Operation, Failure> {
-        metrics.set_mechanisms(&facts.mechanisms);
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
         // First of all: who reads that it listens may send a signal.
@@ -68,11 +108,7 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
         while hangup.recv().await.is_some() {
             systemd::reloading();
             match side.reload().await {
-                Ok(waiting) if waiting.is_empty() => log.line(Level::Info, "reloaded", &[]),
-                Ok(waiting) => {
-                    let fields = [("needs_restart", Value::Text(waiting.join(",")))];
-                    log.line(Level::Warning, "reloaded", &fields);
-                }
+                Ok(reloaded) => reloaded.tell(&log),
                 Err(failure) => {
                     let fields = [("reason", Value::Text(failure.message))];
                     log.line(Level::Error, "not-reloaded", &fields);

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
         return inside::run(outside, &args.command);
     }
     let settings = settings(args)?;
-    hop_args::protection(&settings.hop)?;
+    hop_args::protection_towards_backend(&settings.hop)?;
     let meeting = Meeting::make()?;
     let mut child = Command::new("/proc/self/exe")
         .arg("run")

@@ -1,11 +1,14 @@
-//! `brisk top`: a gateway at work, in the terminal. It reads what `/status` of the admin listener shows.
+//! `brisk top`: a gateway at work, in the terminal. It shows the `/status` of the admin listener.
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::stdio::stdin;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -44,7 +47,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("it has no address; write HOST:PORT, such as {USUAL}"))
 }
 
-/// Shows it every second until it is interrupted.
+/// Shows it every second until `q` is pressed or it is interrupted.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let read = |file: &PathBuf| {
         let unreadable = |error| Failure::failed(format!("--token-file {}: {error}", file.display()));
@@ -56,6 +59,7 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
         return output::print(&page(&status(args.admin, token)?));
     }
     let stop = interrupt::stop_flag()?;
+    let keys = Keys::read_singly();
     while !stop.load(Ordering::Relaxed) {
         let page = match status(args.admin, token) {
             Ok(status) => page(&status),
@@ -64,12 +68,58 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
         // Home, each line erased to its end, then what is below.
         output::print(&format!("\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n")))?;
         for _ in 0..10 {
-            if !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(100));
+            if !stop.load(Ordering::Relaxed) && keys.quit_within(Duration::from_millis(100)) {
+                return Ok(());
             }
         }
     }
     Ok(())
+}
+
+/// The keyboard, if there is one: keys come one by one and are not shown, until this is dropped.
+struct Keys(Option<Termios>);
+
+impl Keys {
+    fn read_singly() -> Keys {
+        let Ok(before) = tcgetattr(stdin()) else { return Keys(None) };
+        let mut singly = before.clone();
+        // Ctrl-C stays a signal.
+        singly.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        Keys(tcsetattr(stdin(), OptionalActions::Now, &singly).ok().map(|()| before))
+    }
+
+    /// Waits so long; true as soon as `q` is pressed.
+    fn quit_within(&self, wait: Duration) -> bool {
+        let began = Instant::now();
+        while let Some(left) = wait.checked_sub(began.elapsed()) {
+            if self.0.is_none() {
+                std::thread::sleep(left);
+                return false;
+            }
+            let (input, left) = (stdin(), Timespec::try_from(left).ok());
+            let mut ready = [PollFd::new(&input, PollFlags::IN)];
+            if !matches!(poll(&mut ready, left.as_ref()), Ok(1..)) {
+                return false;
+            }
+            let mut key = [0];
+            match rustix::io::read(input, &mut key) {
+                Ok(1..) if key == *b"q" => return true,
+                Ok(1..) => {}
+                // The terminal has gone; it will not say more.
+                Ok(0) | Err(_) => std::thread::sleep(wait.saturating_sub(began.elapsed())),
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            // A terminal that is gone needs no settings.
+            let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+        }
+    }
 }
 
 /// Asks the admin listener.
@@ -163,7 +213,7 @@ fn page(status: &Value) -> String {
         size(count("/bytes/wire_in")),
     );
     page += &format!(
-        "losses       sent again {}   redundant {}   timeouts {}\nrepaired     by probe {}   by parity {}   by copy {}\n",
+        "losses       sent again by this side {}   redundant {}   timeouts {}\nrepaired     by probe {}   by parity {}   by copy {}\n",
         size(count("/bytes/retransmitted")),
         size(count("/bytes/redundant")),
         count("/timeouts"),
@@ -194,19 +244,25 @@ fn backends(list: &[Value]) -> String {
     if list.is_empty() {
         return String::new();
     }
-    let mut page =
-        format!("\n{:<28} {:<10} {:<11} {:>9} {:>12}\n", "backend", "health", "over", "rtt", "connections");
+    let mut page = format!(
+        "\n{:<22} {:<8} {:<10} {:>8} {:>10} {:<10} {:>6}\n",
+        "backend", "health", "over", "rtt", "loss", "redundancy", "conns"
+    );
     for backend in list {
         let rtt = backend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
+        let percent =
+            |path: &str| backend[path].as_f64().map_or("-".to_owned(), |loss| format!("{:.1}", 100.0 * loss));
         page += &format!(
-            "{:<28} {:<10} {:<11} {rtt:>9} {:>12}\n",
+            "{:<22} {:<8} {:<10} {rtt:>8} {:>10} {:<10} {:>6}\n",
             word(backend, "/name"),
             word(backend, "/health"),
             word(backend, "/carrier"),
+            format!("{}/{} %", percent("loss_out"), percent("loss_in")),
+            word(backend, "/redundancy"),
             number(backend, "/connections"),
         );
     }
-    page
+    page + "loss: segments lost on the way to the backend / from it\n"
 }
 
 #[cfg(test)]
@@ -219,7 +275,8 @@ mod tests {
             "role": "frontend", "version": "1", "uptime_s": 100, "listen": "[::]:80", "hop": "tcp-in-udp",
             "security": "sealed", "draining": false,
             "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
-            "backends": [{"name": "a:7443", "health": "up", "carrier": "brisk", "rtt_ms": 100.4, "connections": 7}],
+            "backends": [{"name": "a:7443", "health": "up", "carrier": "brisk", "rtt_ms": 100.4,
+                "loss_out": 0.021, "loss_in": null, "redundancy": "agreed", "connections": 7}],
             "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
             "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},
             "repaired": {"probe": 1, "parity": 2, "copy": 3}, "timeouts": 5,
@@ -227,9 +284,16 @@ mod tests {
             "history": [{"at": 95, "connections": 20}, {"at": 50, "connections": 900}],
         });
         let page = page(&status);
-        for words in
-            ["open 3   per second 2.0", "p50 101 ms", "down 2.0 MB", "used by 90 %", "a:7443", "100.4 ms"]
-        {
+        for words in [
+            "open 3   per second 2.0",
+            "p50 101 ms",
+            "down 2.0 MB",
+            "used by 90 %",
+            "a:7443",
+            "100.4 ms",
+            "2.1/- %",
+            "agreed",
+        ] {
             assert!(page.contains(words), "{words} is not in\n{page}");
         }
         let widest = page.lines().map(str::len).max();

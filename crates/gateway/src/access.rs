@@ -9,6 +9,7 @@ use brisk_runtime::ConnStats;
 use crate::first_bytes::Speaker;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
+use crate::peer::Redundancy;
 use crate::relay::End;
 
 /// Which side of the hop wrote the record.
@@ -123,6 +124,7 @@ impl Access {
             fields.push(("retransmits", Value::Count(retransmits)));
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
             fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
+            fields.push(("redundancy", Value::Text(Redundancy::of(hop.gentle).name().into())));
         }
         if let Some(first_byte) = self.first_byte {
             fields.push(("first_byte_ms", Value::Millis(millis(first_byte))));

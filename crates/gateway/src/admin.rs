@@ -228,7 +228,6 @@ mod tests {
             origin: Some("127.0.0.1:80".into()),
             hop: "tcp-in-udp",
             security: "sealed",
-            mechanisms: Vec::new(),
         };
         Shown { facts, metrics: Arc::default(), frontend: None }
     }

@@ -25,6 +25,7 @@ use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::log::{Level, Log, RateLimit, Value};
 use crate::outgoing;
+use crate::peer;
 use crate::proxy::{ProxyVersion, header};
 use crate::relay::{Carry, End, Stop, carry, reset, within};
 use crate::service::{
@@ -148,7 +149,8 @@ impl Backend {
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
-        let shared = Arc::new(Shared { current: Mutex::new(Arc::new(config)), run, rejections });
+        let current = Mutex::new(Arc::new(config));
+        let shared = Arc::new(Shared { current, endpoint: endpoint.clone(), run, rejections });
         Ok(Backend { shared, listeners, local, kernel })
     }
 
@@ -288,6 +290,8 @@ impl BackendControl {
 #[derive(Debug)]
 struct Shared {
     current: Mutex<Arc<BackendConfig>>,
+    /// The stack of the hop.
+    endpoint: Endpoint,
     run: Run,
     rejections: RateLimit,
 }
@@ -336,6 +340,12 @@ async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked
 impl Shared {
     fn config(&self) -> Arc<BackendConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lost segments of a million on the path to a frontend, on whichever of the stacks it is.
+    fn loss(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
+        let packet = self.config().packet.clone();
+        peer::loss(&self.endpoint, local, remote).or_else(|| peer::loss(&packet?, local, remote))
     }
 
     /// Says why a connection is not served: once a second at most, since anybody can cause it.
@@ -436,20 +446,18 @@ async fn carry_on(
 /// Answers a frontend that asks whether this side lives, for as long as it asks.
 async fn answer_watch(shared: &Shared, asked: Asked, signal: &mut watch::Receiver<Phase>) -> io::Result<()> {
     let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
-    let (mut read, mut write) = hop.split();
-    write.flush().await?;
+    let ends = hop.line().ends();
+    hop.split().1.flush().await?;
     loop {
+        let (mut read, mut write) = hop.split();
         let question = tokio::select! {
             biased;
-            () = reached(Phase::Draining, signal) => {
-                write.write_all(&[1]).await?;
-                return write.shutdown().await;
-            }
-            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question,
+            () = reached(Phase::Draining, signal) => return peer::say_draining(&mut write).await,
+            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question??,
         };
-        question??;
-        write.write_all(&[0]).await?;
-        write.flush().await?;
+        let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
+        let segment = if question == peer::FULL { hop.line().segment() } else { 0 };
+        peer::answer(&mut hop.split().1, question, loss, segment).await?;
     }
 }
 

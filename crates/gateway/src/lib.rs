@@ -24,6 +24,7 @@
 //! | [`metrics`], [`history`] | what is counted |
 //! | [`admin`], [`status`] | where it can be looked at |
 //! | [`access`] | the record of one connection |
+//! | [`peer`] | reports about a peer and the path to it |
 //! | [`doctor`] | what the path to a backend is like |
 //! | [`log`] | log lines |
 //!
@@ -45,6 +46,7 @@ pub mod log;
 pub mod metrics;
 pub mod network;
 mod outgoing;
+pub mod peer;
 pub mod proxy;
 pub mod relay;
 pub mod service;
@@ -66,6 +68,7 @@ pub use hop::{Hop, HopKey, KeyRing};
 pub use log::{Log, LogFormat};
 pub use metrics::{MechanismState, Metrics};
 pub use network::Network;
+pub use peer::{PathReport, Redundancy};
 pub use proxy::ProxyVersion;
 pub use relay::End;
 pub use service::{ServiceConfig, Summary};

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
+use brisk_tcp::connection::Counters;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,9 +19,10 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::access::Access;
 use crate::first_bytes::Speaker;
 use crate::history::History;
+use crate::peer::{PathReport, Redundancy};
 use crate::relay::End;
 use crate::timeouts::Timeout;
-use crate::upstream::{Health, Upstreams};
+use crate::upstream::{Health, Upstream, Upstreams};
 
 type Labels = Vec<(&'static str, String)>;
 type Fraction = Gauge<f64, AtomicU64>;
@@ -57,7 +59,7 @@ pub struct MechanismState {
     /// `on`, `off`, or its form.
     pub state: &'static str,
     /// In a few words.
-    pub reason: &'static str,
+    pub reason: String,
 }
 
 /// The counters of a side.
@@ -68,6 +70,8 @@ pub struct Metrics {
     open: Gauge,
     connections: Series,
     fast_open: Series,
+    /// Connections of the hop by whether both sides agreed on redundancy.
+    redundancy: Series,
     wire: Series,
     payload: Series,
     /// Connections by who spoke first.
@@ -88,6 +92,7 @@ pub struct Metrics {
     backend_up: Family<Labels, Gauge>,
     backend_transport: Family<Labels, Gauge>,
     mechanisms: Family<Labels, Gauge>,
+    states: Mutex<Vec<MechanismState>>,
     recent: Mutex<Recent>,
 }
 
@@ -119,8 +124,10 @@ pub struct Sums {
     pub retransmitted: u64,
     /// Payload bytes of parity and copies.
     pub redundant: u64,
-    /// Payload bytes that the other side has acknowledged.
-    pub acknowledged: u64,
+    /// Segments with data that this side sent on the hop.
+    pub segments: u64,
+    /// Of these, lost ones, repaired ones included.
+    pub lost: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// Losses repaired by a tail loss probe.
@@ -204,6 +211,7 @@ impl Metrics {
             open: Gauge::default(),
             connections: Series::of("result", &End::NAMES),
             fast_open: Series::of("result", &FAST_OPEN),
+            redundancy: Series::of("result", &Redundancy::ALL.map(Redundancy::name)),
             wire: Series::wire(),
             payload: Series::of("dir", &["up", "down"]),
             spoke_first: Series::of("who", &SPOKE_FIRST),
@@ -222,6 +230,7 @@ impl Metrics {
             backend_up: Family::default(),
             backend_transport: Family::default(),
             mechanisms: Family::default(),
+            states: Mutex::default(),
             recent: Mutex::default(),
         };
         metrics.register();
@@ -235,6 +244,11 @@ impl Metrics {
         };
         counter("connections", "Connections that have ended, by how", &self.connections);
         counter("tfo_attempts", "Connections of the hop, by what became of Fast Open", &self.fast_open);
+        counter(
+            "redundancy_connections",
+            "Connections of the hop, by whether both sides agreed on parity and copies",
+            &self.redundancy,
+        );
         counter(
             "wire_bytes",
             "Bytes on the hop, IP headers included; by kind where this side sent them",
@@ -292,7 +306,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "path_rtt",
-            "Round-trip time to a backend",
+            "Round-trip time to a backend: smoothed, and the least of the last five minutes",
             Unit::Seconds,
             self.round_trip.clone(),
         );
@@ -302,7 +316,7 @@ impl Metrics {
         let mut registry = lock(&self.registry);
         registry.register(
             "path_loss_ratio",
-            "Bytes that this side had to send again on the hop, of all it sent",
+            "Share of the segments on the path that were lost, repaired ones included: out, sent by this side; in, sent by the peer, as it counts them",
             self.loss.clone(),
         );
         registry.register(
@@ -362,13 +376,14 @@ impl Metrics {
         self.began.elapsed()
     }
 
-    /// What is told of the mechanisms.
-    pub fn set_mechanisms(&self, states: &[MechanismState]) {
-        self.mechanisms.clear();
-        for MechanismState { name, state, reason } in states {
-            let labels = vec![label("mechanism", *name), label("state", *state), label("reason", *reason)];
-            self.mechanisms.get_or_create(&labels).set(1);
-        }
+    /// Replaces the states of the mechanisms, for all reports.
+    pub fn set_mechanisms(&self, states: Vec<MechanismState>) {
+        *lock(&self.states) = states;
+    }
+
+    /// The states of the mechanisms.
+    pub fn mechanisms(&self) -> Vec<MechanismState> {
+        lock(&self.states).clone()
     }
 
     /// Counts a connection that has ended.
@@ -409,6 +424,7 @@ impl Metrics {
     fn observe_hop(&self, hop: &ConnStats) {
         let counters = &hop.counters;
         self.fast_open.add(hop.fast_open.name(), 1);
+        self.redundancy.add(Redundancy::of(hop.gentle).name(), 1);
         self.timeouts.inc_by(counters.timeouts);
         let again = counters.retransmitted_bytes;
         let first = counters.wire_bytes_out.saturating_sub(again + counters.redundant_bytes);
@@ -466,6 +482,11 @@ impl Metrics {
         self.connections.counts()
     }
 
+    /// Connections by redundancy so far.
+    pub(crate) fn redundancy_outcomes(&self) -> Vec<(&'static str, u64)> {
+        self.redundancy.counts().into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Outcomes of Fast Open so far, those that came up.
     pub(crate) fn fast_open_outcomes(&self) -> Vec<(&'static str, u64)> {
         lock(&self.recent).outcomes.clone()
@@ -473,28 +494,58 @@ impl Metrics {
 
     /// The text of `/metrics`.
     pub fn text(&self, upstreams: Option<&Upstreams>) -> String {
-        for upstream in upstreams.into_iter().flat_map(Upstreams::iter) {
-            let peer = vec![label("peer", upstream.spec.name.clone())];
-            let up = matches!(upstream.health(), Health::Up | Health::Unknown);
-            self.backend_up.get_or_create(&peer).set(i64::from(up));
-            for way in upstream.there() {
-                let transport = label("transport", way.name());
-                let labels = [peer.clone(), vec![transport]].concat();
-                self.backend_transport.get_or_create(&labels).set(i64::from(way == upstream.way()));
-            }
-            if let Some(round_trip) = upstream.round_trip() {
-                self.round_trip.get_or_create(&peer).set(round_trip.as_secs_f64());
-            }
+        // Backends and states that are gone leave no series behind.
+        self.round_trip.clear();
+        self.loss.clear();
+        self.backend_up.clear();
+        self.backend_transport.clear();
+        self.mechanisms.clear();
+        for MechanismState { name, state, reason } in lock(&self.states).iter() {
+            let labels = vec![label("mechanism", *name), label("state", *state), label("reason", reason)];
+            self.mechanisms.get_or_create(&labels).set(1);
         }
-        let sums = lock(&self.recent).sums;
-        if sums.acknowledged > 0 {
-            let loss = sums.retransmitted as f64 / (sums.acknowledged + sums.retransmitted) as f64;
-            self.loss.get_or_create(&vec![label("peer", "all")]).set(loss);
+        for upstream in upstreams.into_iter().flat_map(Upstreams::iter) {
+            self.set_peer(upstream);
+        }
+        if upstreams.is_none()
+            && let Some(loss) = lock(&self.recent).sums.loss()
+        {
+            self.loss.get_or_create(&vec![label("peer", "all"), label("dir", "out")]).set(loss);
         }
         let mut text = String::new();
         // Writing into a string does not fail.
         let _ = encode(&mut text, &lock(&self.registry));
         text
+    }
+}
+
+impl Metrics {
+    /// Sets the gauges of a backend.
+    fn set_peer(&self, upstream: &Upstream) {
+        let peer = label("peer", upstream.spec.name.clone());
+        let up = matches!(upstream.health(), Health::Up | Health::Unknown);
+        self.backend_up.get_or_create(&vec![peer.clone()]).set(i64::from(up));
+        for way in upstream.there() {
+            let labels = vec![peer.clone(), label("transport", way.name())];
+            self.backend_transport.get_or_create(&labels).set(i64::from(way == upstream.way()));
+        }
+        let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
+        for (kind, rtt) in [("smoothed", smoothed_rtt), ("min", min_rtt)] {
+            if let Some(rtt) = rtt {
+                let labels = vec![peer.clone(), label("kind", kind)];
+                self.round_trip.get_or_create(&labels).set(rtt.as_secs_f64());
+            }
+        }
+        for (dir, loss) in [("out", loss_out), ("in", loss_in)] {
+            if let Some(loss) = loss {
+                self.loss.get_or_create(&vec![peer.clone(), label("dir", dir)]).set(loss);
+            }
+        }
+        let redundancy = upstream.redundancy();
+        let mechanism = label("mechanism", "redundancy");
+        let labels =
+            vec![peer, mechanism, label("state", redundancy.name()), label("reason", redundancy.reason())];
+        self.mechanisms.get_or_create(&labels).set(1);
     }
 }
 
@@ -512,7 +563,21 @@ impl Drop for Open {
     }
 }
 
+/// Segments that this side lost on a connection, in whichever way they were repaired.
+fn lost(counters: &Counters) -> u64 {
+    counters.segments_lost
+        + counters.repaired_by_probe
+        + counters.repaired_by_parity
+        + counters.repaired_by_copy
+        + counters.handshake_timeouts
+}
+
 impl Sums {
+    /// Share of the segments that were lost.
+    fn loss(&self) -> Option<f64> {
+        (self.segments > 0).then(|| (self.lost as f64 / self.segments as f64).min(1.0))
+    }
+
     fn add(&mut self, access: &Access) {
         self.connections += 1;
         self.failed += u64::from(access.end.is_failure());
@@ -525,7 +590,8 @@ impl Sums {
             (&mut self.wire_in, counters.wire_bytes_in),
             (&mut self.retransmitted, counters.retransmitted_bytes),
             (&mut self.redundant, counters.redundant_bytes),
-            (&mut self.acknowledged, counters.payload_bytes_acked),
+            (&mut self.segments, counters.data_segments_out),
+            (&mut self.lost, lost(counters)),
             (&mut self.timeouts, counters.timeouts),
             (&mut self.by_probe, counters.repaired_by_probe),
             (&mut self.by_parity, counters.repaired_by_parity),
@@ -551,7 +617,11 @@ mod tests {
     fn every_name_of_the_contract_is_there() {
         let metrics = Metrics::new();
         metrics.observe(&access(End::Closed, 120));
-        metrics.set_mechanisms(&[MechanismState { name: "fast_open", state: "on", reason: "asked for" }]);
+        metrics.set_mechanisms(vec![MechanismState {
+            name: "fast_open",
+            state: "on",
+            reason: "asked for".into(),
+        }]);
         let text = metrics.text(Some(&Upstreams::new(vec![crate::upstream::BackendSpec::new(
             "192.0.2.1:7443".parse().unwrap(),
         )])));
@@ -572,6 +642,8 @@ mod tests {
             "brisk_backend_up{peer=\"192.0.2.1:7443\"} 1",
             "brisk_backend_transport{peer=\"192.0.2.1:7443\",transport=\"brisk\"} 1",
             "brisk_mechanism_state{mechanism=\"fast_open\",state=\"on\",reason=\"asked for\"} 1",
+            "brisk_mechanism_state{peer=\"192.0.2.1:7443\",mechanism=\"redundancy\",state=\"unknown\"",
+            "brisk_redundancy_connections_total{result=\"agreed\"} 0",
             "brisk_build_info{version=",
         ] {
             assert!(text.contains(name), "{name} is not in\n{text}");

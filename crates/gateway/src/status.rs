@@ -1,11 +1,14 @@
 //! What a side is and does, as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::access::Role;
 use crate::frontend::FrontendControl;
 use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
+use crate::peer::PathReport;
 
 /// What does not change while a side runs.
 #[derive(Clone, Debug)]
@@ -20,8 +23,6 @@ pub struct Facts {
     pub hop: &'static str,
     /// `sealed` or `plain`.
     pub security: &'static str,
-    /// The mechanisms.
-    pub mechanisms: Vec<MechanismState>,
 }
 
 /// The object.
@@ -50,7 +51,7 @@ pub struct Status {
 struct Mechanism {
     name: &'static str,
     state: &'static str,
-    reason: &'static str,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,6 +60,10 @@ struct BackendStatus {
     health: &'static str,
     carrier: &'static str,
     rtt_ms: Option<f64>,
+    min_rtt_ms: Option<f64>,
+    loss_out: Option<f64>,
+    loss_in: Option<f64>,
+    redundancy: &'static str,
     connections: u64,
     priority: u8,
     weight: u16,
@@ -71,6 +76,7 @@ struct Connections {
     failed: u64,
     results: serde_json::Map<String, serde_json::Value>,
     fast_open: serde_json::Map<String, serde_json::Value>,
+    redundancy: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +121,7 @@ impl Status {
             hop: facts.hop,
             security: facts.security,
             draining: metrics.draining(),
-            mechanisms: facts.mechanisms.iter().map(Mechanism::of).collect(),
+            mechanisms: metrics.mechanisms().into_iter().map(Mechanism::of).collect(),
             backends: frontend.map(backends).unwrap_or_default(),
             connections: Connections {
                 open: metrics.open(),
@@ -123,6 +129,7 @@ impl Status {
                 failed: sums.failed,
                 results: counts(metrics.results()),
                 fast_open: counts(metrics.fast_open_outcomes()),
+                redundancy: counts(metrics.redundancy_outcomes()),
             },
             bytes: Bytes {
                 up: sums.up,
@@ -147,21 +154,29 @@ impl Status {
 }
 
 impl Mechanism {
-    fn of(state: &MechanismState) -> Mechanism {
-        let MechanismState { name, state, reason } = *state;
+    fn of(state: MechanismState) -> Mechanism {
+        let MechanismState { name, state, reason } = state;
         Mechanism { name, state, reason }
     }
 }
 
 fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
-    let of = |upstream: &std::sync::Arc<crate::upstream::Upstream>| BackendStatus {
-        name: upstream.spec.name.clone(),
-        health: upstream.health().name(),
-        carrier: upstream.way().name(),
-        rtt_ms: upstream.round_trip().map(|rtt| (rtt.as_secs_f64() * 1e4).round() / 10.0),
-        connections: upstream.asked(),
-        priority: upstream.spec.priority,
-        weight: upstream.spec.weight,
+    let millis = |rtt: Duration| (rtt.as_secs_f64() * 1e4).round() / 10.0;
+    let of = |upstream: &std::sync::Arc<crate::upstream::Upstream>| {
+        let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
+        BackendStatus {
+            name: upstream.spec.name.clone(),
+            health: upstream.health().name(),
+            carrier: upstream.way().name(),
+            rtt_ms: smoothed_rtt.map(millis),
+            min_rtt_ms: min_rtt.map(millis),
+            loss_out,
+            loss_in,
+            redundancy: upstream.redundancy().name(),
+            connections: upstream.asked(),
+            priority: upstream.spec.priority,
+            weight: upstream.spec.weight,
+        }
     };
     frontend.upstreams().iter().map(of).collect()
 }

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig, TcpStream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, watch};
 
 use crate::carrier::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
@@ -25,6 +24,7 @@ use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
+use crate::peer::{self, Answer, PathReport, Peer, Redundancy};
 use crate::warm::Warm;
 
 /// How often a watched backend is asked.
@@ -121,6 +121,7 @@ pub struct Upstream {
     reported: Mutex<Way>,
     warm: Warm,
     fates: Fates,
+    peer: Peer,
     changed: Notify,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
     round_trip: AtomicU64,
@@ -143,6 +144,7 @@ impl Upstream {
             reported: Mutex::new(Way::Usual),
             warm: Warm::default(),
             fates: Fates::default(),
+            peer: Peer::default(),
             changed: Notify::new(),
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -176,6 +178,17 @@ impl Upstream {
     /// Round trip of the watch; `None` before the first.
     pub fn round_trip(&self) -> Option<Duration> {
         Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
+    }
+
+    /// The path to it, as the watch has measured it; without a watch, the round trip of the connections that opened.
+    pub fn path(&self) -> PathReport {
+        let path = self.peer.path();
+        PathReport { smoothed_rtt: path.smoothed_rtt.or_else(|| self.round_trip()), ..path }
+    }
+
+    /// Whether connections to it carry redundancy.
+    pub fn redundancy(&self) -> Redundancy {
+        self.peer.redundancy()
     }
 
     /// Round trip of the path if bytes that are there when a connection is opened ride on its opening.
@@ -237,6 +250,7 @@ impl Upstream {
     /// A connection that it was asked for came to something or did not. Without a watch, three failures in a row make it
     /// down and the next success up.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
+        self.peer.tell(&self.spec.name, log);
         if good {
             *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             self.failures.store(0, Ordering::Relaxed);
@@ -361,6 +375,7 @@ impl Upstream {
         }
         if let (Way::Usual, Some(stats)) = (way, stream.stats()) {
             self.warm.learn(stats.fast_open);
+            self.peer.learn(stats.gentle);
         }
         let answered = ask(Line::Brisk(stream), &message[sent..], sent).await?;
         abandoned.kept();
@@ -502,21 +517,25 @@ impl Upstream {
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
-        let (mut read, mut write) = hop.split();
         loop {
             let asked = Instant::now();
-            let exchange = async {
-                write.write_all(&[0]).await?;
-                write.flush().await?;
-                read.read_u8().await
-            };
-            match self.unless_silent(self.patience(), exchange).await {
-                Some(Ok(0)) => self.set(Health::Up, "it answers", log),
-                Some(Ok(_)) => self.set(Health::Draining, "it says so", log),
+            let (mut read, mut write) = hop.split();
+            let answer = self.unless_silent(self.patience(), peer::ask(&mut read, &mut write)).await;
+            let loss = match answer {
+                Some(Ok(Answer::Up(loss))) => {
+                    self.set(Health::Up, "it answers", log);
+                    loss
+                }
+                Some(Ok(Answer::Draining)) => {
+                    self.set(Health::Draining, "backend announced that it is draining", log);
+                    None
+                }
                 Some(Err(error)) => return (true, Some(error.to_string())),
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
-            }
+            };
             self.learn(asked.elapsed());
+            self.peer.measured(self.measure(hop.line(), way, dialling, loss));
+            self.peer.tell(&self.spec.name, log);
             if way != self.way() {
                 return (true, None);
             }
@@ -532,6 +551,19 @@ impl Upstream {
     /// The same of the first one, which may need the handshake and the confirmation.
     fn first_answer(&self) -> Duration {
         4 * self.patience()
+    }
+
+    /// The path as a connection of the watch sees it.
+    fn measure(&self, line: &Line, way: Way, dialling: &Dialling, loss_in: Option<f64>) -> PathReport {
+        let endpoint = match way {
+            Way::Packet => dialling.packet.as_ref(),
+            Way::Usual | Way::Kernel => Some(&dialling.endpoint),
+        };
+        match (line.stats(), line.ends(), endpoint) {
+            (Some(stats), Some(ends), Some(endpoint)) => PathReport::of(&stats, endpoint, ends, loss_in),
+            // The kernel's TCP tells only how long the answers take.
+            _ => PathReport { smoothed_rtt: self.round_trip(), loss_in, ..PathReport::default() },
+        }
     }
 
     /// What `asked` comes to; `None` if the backend is silent for `patience` to this connection and to every other one. One

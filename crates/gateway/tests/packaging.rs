@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use brisk_gateway::{Metrics, Settings};
+use brisk_gateway::{MechanismState, Metrics, Settings};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -32,6 +32,16 @@ fn the_examples_are_good_with_and_without_their_comments() {
             }
         }
         assert!(uncommented(&text).contains("\nmechanisms = "), "comments are taken for keys");
+    }
+}
+
+#[test]
+fn nothing_that_is_packaged_bypasses_the_encryption_unasked() {
+    for file in ["packaging/examples/frontend.toml", "packaging/kubernetes/frontend.yaml"] {
+        let text = read(file);
+        let on = text.lines().find(|line| line.contains("\"direct\"") && !line.trim_start().starts_with('#'));
+        assert_eq!(on, None, "{file}");
+        assert!(text.to_lowercase().contains("bypasses the"), "{file} does not say what direct does");
     }
 }
 
@@ -70,6 +80,8 @@ fn every_key_says_what_to_write_behind_it() {
 #[test]
 fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
     let metrics = Metrics::new();
+    let state = MechanismState { name: "planner", state: "on", reason: "default".into() };
+    metrics.set_mechanisms(vec![state]);
     let known = metrics.text(None);
     for file in ["packaging/grafana/brisk.json", "packaging/prometheus/alerts.yaml"] {
         let text = read(file);

@@ -2,11 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::gateway::{echo, key, through};
-use crate::program::{Running, Scratch, run, text};
+use crate::program::{BRISK, Running, Scratch, run, text};
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -170,20 +170,20 @@ fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
     write(format!("{other}[limits]\nidle_timeout = '1m'\n"));
     frontend.signal("HUP");
     let said = frontend.until("loaded");
-    let waiting = "event=reloaded needs_restart=frontend.listen,limits.idle_timeout,admin.listen\n";
+    let waiting = "event=reloaded changes=3 needs_restart=frontend.listen,limits.idle_timeout,admin.listen\n";
     assert!(said.ends_with(waiting), "{said}");
     assert_eq!(through(&address, b"still".to_vec()), b"still");
     write(good.replace("'direct'", "'none'"));
     frontend.signal("HUP");
     let said = frontend.until("loaded");
-    assert!(said.ends_with("event=reloaded\n"), "{said}");
+    assert!(said.ends_with("event=reloaded changes=4\n"), "{said}");
 
     let b = std::fs::read_to_string(files.path("b.toml")).expect("the file");
     std::fs::write(files.path("b.toml"), format!("{b}as_client = true\nsend_proxy = 'v2'\n"))
         .expect("a file");
     backend.signal("HUP");
     let said = backend.until("loaded");
-    assert!(said.ends_with("event=reloaded needs_restart=backend.as_client\n"), "{said}");
+    assert!(said.ends_with("event=reloaded changes=2 needs_restart=backend.as_client\n"), "{said}");
     assert!(through(&address, b"as before".to_vec()).ends_with(b"as before"));
     assert_eq!(frontend.stop().0, Some(0));
     assert_eq!(backend.stop().0, Some(0));
@@ -223,21 +223,175 @@ fn the_doctor_says_what_works_and_what_does_not() {
     let said = text(&out.stdout);
     assert!(out.status.success(), "{said}{}", text(&out.stderr));
     let found = ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel tcp"];
-    let told =
-        ["    fast_open        on", "    planner          off", "brisk whatif --rtt", "tcp; fast_open"];
+    let told = [
+        "ok  redundancy       agreed: both sides agreed",
+        "bytes of payload, tested in both directions",
+        "    fast_open        on (default)",
+        "    planner          on (default max_overhead 25%)",
+        "brisk whatif --rtt",
+        "\"tcp; all\" --max-overhead 25%",
+    ];
     for words in found.into_iter().chain(told) {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }
-    let out =
-        run(&["doctor", peer, "--key-file", &right, "--probes", "2", "--max-overhead", "5%", "--quiet"]);
+    let off = ["--max-overhead", "0%", "--quiet"];
+    let out = run(&[&["doctor", peer, "--key-file", &right, "--probes", "2"][..], &off].concat());
     let said = text(&out.stdout);
-    assert!(said.contains("    planner          on") && said.contains("tcp; all"), "{said}");
+    for words in
+        ["ok  redundancy       off: ", "    planner          off (max_overhead 0%)", "fast_open        on"]
+    {
+        assert!(said.contains(words), "{words} is not in\n{said}");
+    }
     let out = run(&["doctor", peer, "--key-file", &wrong, "--connect-timeout", "2s", "-q"]);
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1));
     assert!(said.contains("!!  hop") && said.contains("is the key the same on both sides?"), "{said}");
     assert!(!said.contains("expected"), "{said}");
     let _ = (backend.stop(), frontend.stop());
+}
+
+#[test]
+fn everything_is_on_by_default_and_a_peer_without_redundancy_is_reported() {
+    let files = Scratch::with_files();
+    let key = key(&files, "key");
+    let origin = echo().to_string();
+    let admin = format!("127.0.0.1:{}", free_port());
+    let report = |overhead: &[&str]| {
+        let backend = ["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &key];
+        let mut backend = Running::start(&[&backend[..], overhead].concat());
+        let peer = backend.announced("listen");
+        let words = ["--peer", &peer, "--key-file", &key, "--admin", &admin];
+        let mut frontend = Running::start(&[&["frontend", "--listen", "127.0.0.1:0"][..], &words].concat());
+        for state in ["fast_open state=on", "path state=on", "corrective state=on", "proactive state=on"] {
+            frontend.until(&format!("event=mechanism name={state}"));
+        }
+        let planner = frontend.until("name=planner");
+        assert!(planner.ends_with("state=on reason=\"default max_overhead 25%\"\n"), "{planner}");
+        let said = frontend.until("event=redundancy");
+        let doctor = text(&run(&["doctor", &peer, "--key-file", &key, "--probes", "2", "-q"]).stdout);
+        let (status, metrics) = (get(&admin, "/status.json", ""), get(&admin, "/metrics", ""));
+        let top = text(&run(&["top", &admin, "--once"]).stdout);
+        assert_eq!((frontend.stop().0, backend.stop().0), (Some(0), Some(0)));
+        [said, doctor, status, metrics, top]
+    };
+    let holds = |reports: [String; 5], words: [&str; 5]| {
+        for (report, words) in reports.iter().zip(words) {
+            assert!(report.contains(words), "{words} is not in\n{report}");
+        }
+    };
+    holds(
+        report(&[]),
+        [
+            "level=info event=redundancy",
+            "ok  redundancy       agreed",
+            "\"redundancy\":\"agreed\"",
+            "mechanism=\"redundancy\",state=\"agreed\"",
+            "agreed",
+        ],
+    );
+    holds(
+        report(&["--max-overhead", "0%"]),
+        [
+            "level=warning event=redundancy",
+            "!!  redundancy       unanswered",
+            "\"redundancy\":\"unanswered\"",
+            "mechanism=\"redundancy\",state=\"unanswered\"",
+            "unanswered",
+        ],
+    );
+}
+
+#[test]
+fn q_leaves_top() {
+    let Configured { backend, frontend, admin, files: _files, .. } = Configured::start();
+    // `script` gives the program a terminal.
+    let words = format!("{BRISK} top {admin}");
+    let mut top = match Command::new("script")
+        .args(["-qec", &words, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+    {
+        Ok(top) => top,
+        Err(error) => return println!("SKIPPED q_leaves_top: script: {error}"),
+    };
+    let mut shown = top.stdout.take().expect("its stdout is piped");
+    let mut page = Vec::new();
+    while !text(&page).contains("brisk frontend") {
+        let mut some = [0; 4096];
+        let count = shown.read(&mut some).expect("a page");
+        assert!(count > 0, "top has ended: {}", text(&page));
+        page.extend_from_slice(&some[..count]);
+    }
+    top.stdin.take().expect("its stdin is piped").write_all(b"q").expect("a key");
+    let until = Instant::now() + Duration::from_secs(10);
+    let left = std::thread::spawn(move || std::io::copy(&mut shown, &mut std::io::sink()));
+    while top.try_wait().expect("its status").is_none() {
+        if Instant::now() > until {
+            top.kill().expect("it is killed");
+            panic!("q does not leave");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(top.wait().expect("its status").success() && left.join().is_ok());
+    assert_eq!((frontend.stop().0, backend.stop().0), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_reload_says_what_changed_and_every_report_follows() {
+    let Configured { files, backend, mut frontend, admin, .. } = Configured::start();
+    let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
+    let changed = good.replace("[hop]\n", "[hop]\nmax_overhead = '10%'\n");
+    std::fs::write(files.path("f.toml"), changed).expect("a file");
+    frontend.signal("HUP");
+    let said = frontend.until("event=changed");
+    assert!(said.ends_with("key=hop.max_overhead before=default after=10%\n"), "{said}");
+    frontend.until("event=reloaded changes=1");
+    let metrics = get(&admin, "/metrics", "");
+    let states: Vec<&str> = metrics.lines().filter(|line| line.contains("mechanism=\"planner\"")).collect();
+    assert!(states.len() == 1 && states[0].contains("reason=\"max_overhead 10%\""), "{states:?}");
+    let top = text(&run(&["top", &admin, "--once"]).stdout);
+    assert!(
+        top.contains("max_overhead 10%") && get(&admin, "/status.json", "").contains("max_overhead 10%"),
+        "{top}"
+    );
+    assert_eq!((frontend.stop().0, backend.stop().0), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_last_peer_key_is_revoked_by_a_reload() {
+    let files = Scratch::with_files();
+    let pair = |name: &str| {
+        let (key, public) = (files.path(name), files.path(&format!("{name}.public")));
+        let private = text(&run(&["keygen", "--static"]).stdout);
+        std::fs::write(&key, private).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).expect("its mode");
+        std::fs::write(&public, text(&run(&["keygen", "--public", &key]).stdout)).expect("a file");
+        (key, public)
+    };
+    let ((key, public), (others, known)) = (pair("backend"), pair("frontend"));
+    let origin = echo().to_string();
+    let listen = ["--listen", "127.0.0.1:0"];
+    let words = ["--to", &origin, "--key-file", &key, "--peer-keys", &known];
+    let mut backend = Running::start(&[&["backend"], &listen[..], &words].concat());
+    let peer = backend.announced("listen");
+    let doctor =
+        || run(&["doctor", &peer, "--key-file", &others, "--peer-keys", &public, "--probes", "2", "-q"]);
+    assert!(doctor().status.success());
+    std::fs::write(&known, "# nobody\n").expect("a file");
+    backend.signal("HUP");
+    assert!(backend.until("event=nobody").contains("level=warn"));
+    let said = backend.until("event=changed");
+    assert!(
+        said.ends_with("key=keys before=\"1 pair, 1 peer key\" after=\"1 pair, 0 peer keys\"\n"),
+        "{said}"
+    );
+    assert_eq!(doctor().status.code(), Some(1), "the frontend is shut out");
+    std::fs::write(&public, "# nobody\n").expect("a file");
+    let said = text(&doctor().stderr);
+    assert!(said.contains("the public key of the backend goes there"), "{said}");
+    assert_eq!(backend.stop().0, Some(0));
 }
 
 #[test]

@@ -135,8 +135,8 @@ impl Initiator {
         keys: &StaticKeys,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        let to_peer =
-            |builder: Builder<'_>| builder.remote_public_key(keys.first_peer().bytes())?.build_initiator();
+        let peer = keys.first_peer().ok_or(HandshakeError::NotOurs)?;
+        let to_peer = |builder: Builder<'_>| builder.remote_public_key(peer.bytes())?.build_initiator();
         Initiator::say(pair_builder(keys.newest()).and_then(to_peer), payload)
     }
 

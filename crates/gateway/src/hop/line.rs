@@ -1,6 +1,7 @@
 //! What carries a connection of the hop: our TCP, or the kernel's where a path carries nothing else.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,6 +29,14 @@ impl Line {
     pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Line::Brisk(stream) => stream.stats(),
+            Line::Kernel(_) => None,
+        }
+    }
+
+    /// The addresses of both ends; `None` over the kernel's TCP.
+    pub(crate) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        match self {
+            Line::Brisk(stream) => Some((stream.local_addr().ip(), stream.peer_addr().ip())),
             Line::Kernel(_) => None,
         }
     }

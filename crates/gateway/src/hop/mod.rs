@@ -90,6 +90,41 @@ impl Hop {
             (false, None) => KeyRing::parse(text, place).map(Hop::Sealed),
         }
     }
+
+    /// True if no frontend may connect, because the list of their public keys is empty.
+    pub fn admits_nobody(&self) -> bool {
+        matches!(self, Hop::Pairs(keys) if keys.first_peer().is_none())
+    }
+
+    /// The number of keys, for the log.
+    pub fn summary(&self) -> String {
+        let count = |count: usize, name: &str| match count {
+            1 => format!("1 {name}"),
+            count => format!("{count} {name}s"),
+        };
+        match self {
+            Hop::Plain => "none".to_owned(),
+            Hop::Sealed(keys) => count(keys.iter().count(), "key"),
+            Hop::Pairs(keys) => {
+                format!("{}, {}", count(keys.own().count(), "pair"), count(keys.peers().len(), "peer key"))
+            }
+        }
+    }
+
+    /// True if both have the same keys.
+    pub fn has_keys_of(&self, other: &Hop) -> bool {
+        match (self, other) {
+            (Hop::Plain, Hop::Plain) => true,
+            (Hop::Sealed(own), Hop::Sealed(others)) => {
+                own.iter().map(HopKey::bytes).eq(others.iter().map(HopKey::bytes))
+            }
+            (Hop::Pairs(own), Hop::Pairs(others)) => {
+                let pairs = own.own().map(PrivateKey::bytes).eq(others.own().map(PrivateKey::bytes));
+                pairs && own.peers() == others.peers()
+            }
+            (Hop::Plain | Hop::Sealed(_) | Hop::Pairs(_), _) => false,
+        }
+    }
 }
 
 /// Longest first or second message, bytes: what is said about the connection, the client's first bytes and the seals. The

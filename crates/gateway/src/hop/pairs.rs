@@ -30,7 +30,8 @@ pub struct PrivateKey(HopKey);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
-/// The own pairs, the newest first, and the public keys of the other side. Neither is empty.
+/// The own pairs, the newest first, which are never empty, and the public keys of the other side: without one nobody is
+/// admitted.
 #[derive(Clone, Debug)]
 pub struct StaticKeys {
     own: Arc<[PrivateKey]>,
@@ -125,9 +126,14 @@ impl StaticKeys {
         self.own.iter()
     }
 
-    /// Who a frontend speaks to.
-    pub(super) fn first_peer(&self) -> &PublicKey {
-        &self.peers[0]
+    /// The backend's key for a frontend; `None` if the list is empty.
+    pub(super) fn first_peer(&self) -> Option<&PublicKey> {
+        self.peers.first()
+    }
+
+    /// The public keys of the other side.
+    pub(super) fn peers(&self) -> &[PublicKey] {
+        &self.peers
     }
 
     /// Whether this is a public key of the other side. It is no secret which ones are.
@@ -157,7 +163,7 @@ pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError
     }
 }
 
-/// The public keys in a text.
+/// The public keys in a text. There may be none: so the last frontend is shut out.
 fn public_keys(text: &str, place: &str) -> Result<Vec<PublicKey>, KeyError> {
     let refused = |place: String, problem: &str| KeyError::NoPeers { place, problem: problem.to_owned() };
     let mut keys = Vec::new();
@@ -170,8 +176,7 @@ fn public_keys(text: &str, place: &str) -> Result<Vec<PublicKey>, KeyError> {
         keys.push(PublicKey(*digits(rest).map_err(|problem| refused(place, problem))?));
     }
     match keys.len() {
-        0 => Err(refused(place.to_owned(), "there is no public key in it")),
-        1..=MOST_PEERS => Ok(keys),
+        0..=MOST_PEERS => Ok(keys),
         _ => Err(refused(place.to_owned(), "these are more than 4096 keys")),
     }
 }
@@ -213,8 +218,11 @@ mod tests {
         assert!(error(&own, Some(&peers)).contains("chmod 644"));
         write(&peers, "private:ab", 0o644);
         assert!(error(&own, Some(&peers)).contains("does not begin with public:"));
-        write(&peers, "", 0o644);
-        assert!(error(&own, Some(&peers)).contains("no public key"));
+        write(&peers, "# nobody\n", 0o644);
+        let nobody = Hop::load(&own, Some(&peers)).unwrap();
+        assert!(nobody.admits_nobody() && !Hop::Pairs(keys.clone()).admits_nobody());
+        assert_eq!(nobody.summary(), "1 pair, 0 peer keys");
+        assert!(!nobody.has_keys_of(&Hop::Pairs(keys.clone())) && nobody.has_keys_of(&nobody));
         write(&own, &key.reveal(), 0o640);
         assert!(error(&own, Some(&peers)).contains("chmod 600"));
         write(&own, &"ab".repeat(32), 0o600);

@@ -44,8 +44,8 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
         "key_file" | "peer_keys" | "token_file" => "a path in quotes, for instance \"/etc/brisk/key\"",
         "device" => "\"packet:IFACE\", \"xdp:IFACE\", \"tun:NAME\" or \"udp:ADDR:PORT\"",
         "packet" => "the name of an interface in quotes, for instance \"eth0\"",
-        "max_overhead" => "a share in quotes, for instance \"5%\"",
-        "mechanisms" => "an arm of brisk whatif in quotes, for instance \"fast_open\"",
+        "max_overhead" => "a share in quotes, for instance \"25%\"",
+        "mechanisms" => "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
         "backends" => "[[backends]] above each one, and its keys below",
         _ => "[frontend], [[backends]], [backend], [hop], [limits] or [admin], and their keys below",
     }

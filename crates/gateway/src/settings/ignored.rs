@@ -16,6 +16,8 @@ impl Settings {
     pub fn ignored(&self) -> Vec<Ignored> {
         let Settings { frontend, peers: _, backend: _, hop, limits: _, admin } = self;
         let direct = frontend.fallback == Some(Fallback::Direct);
+        let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
+        let without_planner = hop.mechanisms.as_deref().is_some_and(|list| !list.split(',').any(planner));
         let over_tun = hop.device.as_deref().is_some_and(|device| device.starts_with("tun:"));
         let checks = [
             (
@@ -30,9 +32,14 @@ impl Settings {
                  over the hop the backend sends it (backend.send_proxy)",
             ),
             (
+                hop.max_overhead.is_some() && without_planner,
+                "hop.max_overhead",
+                "max_overhead has no effect: it is the limit of the planner, which mechanisms does not name",
+            ),
+            (
                 hop.kernel_tcp == Some(true) && over_tun,
                 "hop.kernel_tcp",
-                "kernel_tcp has no effect: there is no such way beside tun:",
+                "kernel_tcp has no effect: a tun: device has no fallback over the kernel's TCP",
             ),
             (
                 hop.ephemeral_lifetime.is_some() && hop.plain == Some(true),
@@ -64,6 +71,9 @@ mod tests {
         let direct = "[frontend]\norigin = 'a:1'\nsend_proxy = 'v1'\nfallback = ";
         assert_eq!(ignored(&format!("{direct}'none'")), ["frontend.origin", "frontend.send_proxy"]);
         assert!(ignored(&format!("{direct}'direct'")).is_empty());
+        assert_eq!(ignored("[hop]\nmechanisms = 'fast_open'\nmax_overhead = '5%'"), ["hop.max_overhead"]);
+        assert!(ignored("[hop]\nmax_overhead = '5%'").is_empty());
+        assert!(ignored("[hop]\nmechanisms = 'fast_open, planner'\nmax_overhead = '5%'").is_empty());
         assert_eq!(ignored("[admin]\ntoken_file = 'token'"), ["admin.token_file"]);
         assert!(ignored("[admin]\ntoken_file = 'token'\nlisten = ':1'").is_empty());
         assert_eq!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = true"), ["hop.kernel_tcp"]);

@@ -11,6 +11,7 @@
 //! | `ignored` | what another setting switches off |
 //! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
+//! | `written` | values as texts, for the log |
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,11 +28,13 @@ mod file;
 mod ignored;
 mod places;
 mod values;
+mod written;
 
 pub use file::SettingsError;
 pub use ignored::Ignored;
 pub use places::Places;
 pub use values::{listen_address, name_and_port};
+use written::Written;
 
 /// All that can be configured.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
@@ -155,10 +158,9 @@ pub struct HopSettings {
     pub gateway: Option<IpAddr>,
     /// Largest IP packet, bytes; 576 to 65535.
     pub mtu: Option<u16>,
-    /// The mechanisms, as the arms of `whatif` are written; default `fast_open`.
+    /// The mechanisms, a list separated by commas; default `all`.
     pub mechanisms: Option<String>,
-    /// Most redundancy that the planner may add, as `5%`, 0 to 200 %; given without `mechanisms` all of them are on under the
-    /// planner.
+    /// Upper limit of the redundancy that the planner adds, as `25%`, 0 (none) to 200 %; default 25 %.
     pub max_overhead: Option<String>,
     /// The interface for our TCP by itself, where the path carries no UDP; default none.
     pub packet: Option<String>,
@@ -216,10 +218,14 @@ macro_rules! lay {
                 $type { $($field: $field.or(under.$field)),* }
             }
 
-            /// The keys in which they differ.
-            fn changed(&self, other: &$type) -> impl Iterator<Item = &'static str> {
-                let differs = [$((self.$field != other.$field, stringify!($field))),*];
-                differs.into_iter().filter(|(differs, _)| *differs).map(|(_, key)| key)
+            /// The keys in which they differ, with both values.
+            fn changed(&self, before: &$type, section: &str) -> Vec<Change> {
+                let mut changes = Vec::new();
+                $(if self.$field != before.$field {
+                    let key = format!("{section}.{}", stringify!($field));
+                    changes.push(Change::of(key, &before.$field, &self.$field));
+                })*
+                changes
             }
         }
     };
@@ -280,16 +286,35 @@ impl Settings {
         }
     }
 
-    /// The keys in which these differ from `other`, as `SECTION.KEY`; `backends` for all of the backends.
-    pub fn changed(&self, other: &Settings) -> Vec<String> {
+    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends.
+    pub fn changed(&self, before: &Settings) -> Vec<Change> {
         let Settings { frontend, peers, backend, hop, limits, admin } = self;
-        let within = |section: &'static str| move |key: &'static str| format!("{section}.{key}");
-        let backends = (*peers != other.peers).then(|| "backends".to_owned());
-        let keys = frontend.changed(&other.frontend).map(within("frontend")).chain(backends);
-        let keys = keys.chain(backend.changed(&other.backend).map(within("backend")));
-        let keys = keys.chain(hop.changed(&other.hop).map(within("hop")));
-        let keys = keys.chain(limits.changed(&other.limits).map(within("limits")));
-        keys.chain(admin.changed(&other.admin).map(within("admin"))).collect()
+        let mut changes = frontend.changed(&before.frontend, "frontend");
+        if *peers != before.peers {
+            changes.push(Change::of("backends".to_owned(), &before.peers, peers));
+        }
+        changes.extend(backend.changed(&before.backend, "backend"));
+        changes.extend(hop.changed(&before.hop, "hop"));
+        changes.extend(limits.changed(&before.limits, "limits"));
+        changes.extend(admin.changed(&before.admin, "admin"));
+        changes
+    }
+}
+
+/// A key whose value has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// `SECTION.KEY`.
+    pub key: String,
+    /// The value before.
+    pub before: String,
+    /// The value now.
+    pub after: String,
+}
+
+impl Change {
+    fn of(key: String, before: &impl Written, after: &impl Written) -> Change {
+        Change { key, before: before.written(), after: after.written() }
     }
 }
 
@@ -312,7 +337,15 @@ mod tests {
         let before = read("[frontend]\nlisten = ':1'\n[hop]\nplain = true\n[[backends]]\npeer = 'a:1'\n");
         let after =
             read("[frontend]\nlisten = ':2'\n[hop]\nplain = true\nmtu = 1400\n[admin]\nlisten = ':3'\n");
-        assert_eq!(after.changed(&before), ["frontend.listen", "backends", "hop.mtu", "admin.listen"]);
-        assert_eq!(after.changed(&after), Vec::<String>::new());
+        let changes = after.changed(&before);
+        let told = |change: &Change| format!("{}: {} -> {}", change.key, change.before, change.after);
+        let expected = [
+            "frontend.listen: [::]:1 -> [::]:2",
+            "backends: a:1 (priority 0, weight 1) -> ",
+            "hop.mtu: default -> 1400",
+            "admin.listen: default -> [::]:3",
+        ];
+        assert_eq!(changes.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(after.changed(&after), []);
     }
 }

@@ -1,0 +1,77 @@
+//! Values of settings as an operator writes them, for the log.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Fallback, PeerSettings};
+use crate::allow::Allow;
+use crate::network::Network;
+use crate::proxy::ProxyVersion;
+
+/// A value that can be written into a log line.
+pub(super) trait Written {
+    /// As it stands in a configuration, without quotes.
+    fn written(&self) -> String;
+}
+
+macro_rules! as_displayed {
+    ($($type:ty),*) => {
+        $(impl Written for $type {
+            fn written(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+
+as_displayed!(bool, u8, u16, u32, String, IpAddr, SocketAddr, Network, Allow);
+
+impl Written for PathBuf {
+    fn written(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Written for Duration {
+    fn written(&self) -> String {
+        humantime::format_duration(*self).to_string()
+    }
+}
+
+impl Written for Fallback {
+    fn written(&self) -> String {
+        match self {
+            Fallback::None => "none".to_owned(),
+            Fallback::Direct => "direct".to_owned(),
+        }
+    }
+}
+
+impl Written for ProxyVersion {
+    fn written(&self) -> String {
+        match self {
+            ProxyVersion::V1 => "v1".to_owned(),
+            ProxyVersion::V2 => "v2".to_owned(),
+        }
+    }
+}
+
+impl Written for PeerSettings {
+    fn written(&self) -> String {
+        let PeerSettings { peer, priority, weight } = self;
+        format!("{peer} (priority {priority}, weight {weight})")
+    }
+}
+
+impl<T: Written> Written for Vec<T> {
+    fn written(&self) -> String {
+        self.iter().map(Written::written).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl<T: Written> Written for Option<T> {
+    fn written(&self) -> String {
+        self.as_ref().map_or_else(|| "default".to_owned(), Written::written)
+    }
+}
