@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brisk_lab::arms::{default_arms, parse_arms};
+use brisk_lab::arms::{DEFAULT_MAX_OVERHEAD, default_arms, parse_arms, parse_max_overhead};
 use brisk_lab::demo::{Demo, DemoReport, Snapshot};
 use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
@@ -29,6 +29,8 @@ Examples:
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The seed when none is given.
 const USUAL_SEED: u64 = 1;
+/// How long the paths are learnt before the count begins.
+const WARM_UP: Duration = Duration::from_secs(3);
 /// Transactions that the simulation draws its expectation from.
 const SIMULATED: u64 = 4000;
 
@@ -38,7 +40,7 @@ const SIMULATED: u64 = 4000;
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
-    /// How long to send requests; answers are waited for up to 5 seconds longer
+    /// Seconds to send requests that count; a warm-up of 3 seconds goes before, and answers may take 5 longer
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600), env = "BRISK_SECONDS")]
     seconds: u64,
     /// Bytes of each response
@@ -102,10 +104,12 @@ impl Args {
         }
         let flow = parse_size(&self.flow)
             .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
-        let arms = match &self.arms {
+        let mut arms = match &self.arms {
             Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
             None => default_arms(),
         };
+        let max_overhead = parse_max_overhead(DEFAULT_MAX_OVERHEAD).map_err(Failure::failed)?;
+        arms.iter_mut().for_each(|arm| arm.allow(max_overhead));
         Ok(Demo {
             seed: link.seed.unwrap_or(USUAL_SEED),
             link,
@@ -114,6 +118,7 @@ impl Args {
             flow_text: self.flow.clone(),
             per_second: f64::from(self.per_second),
             simulated: SIMULATED,
+            warm_up: WARM_UP,
             duration: Duration::from_secs(self.seconds),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use brisk_lab::arms::DEFAULT_MAX_OVERHEAD;
 use brisk_lab::demo::{Demo, DemoArm, DemoReport, Snapshot};
 
 /// Widest bar of progress.
@@ -15,22 +16,27 @@ pub(super) fn introduction(demo: &Demo) -> String {
         "clients --> frontend ======== hop ========> backend --> origin\n{}{}\n",
         fill(&format!("hop:  {link}")),
         fill(&format!(
-            "load: {:.0} requests of {} per second, each on a fresh connection",
-            demo.per_second, demo.flow_text
+            "load: {:.0} requests of {} per second, each on a fresh connection; the first {} s teach each row its path and are \
+             not counted",
+            demo.per_second,
+            demo.flow_text,
+            demo.warm_up.as_secs(),
         )),
     )
 }
 
 /// How it goes.
 pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
-    let share = (snapshot.elapsed.as_secs_f64() / demo.duration.as_secs_f64()).min(1.0);
+    let whole = if snapshot.warming_up { demo.warm_up } else { demo.duration };
+    let share = (snapshot.elapsed.as_secs_f64() / whole.as_secs_f64()).min(1.0);
     let done = (share * BAR as f64) as usize;
     let mut text = format!(
-        "[{:=<done$}{:width$}] {:.0} of {} s{}\n\n",
+        "[{:=<done$}{:width$}] {:.0} of {} s{}{}\n\n",
         "",
         "",
-        snapshot.elapsed.as_secs_f64().min(demo.duration.as_secs_f64()),
-        demo.duration.as_secs(),
+        snapshot.elapsed.as_secs_f64().min(whole.as_secs_f64()),
+        whole.as_secs(),
+        if snapshot.warming_up { " of warm-up, not counted" } else { "" },
         if share < 1.0 { "" } else { ", waiting for the last answers" },
         width = BAR - done,
     );
@@ -76,6 +82,14 @@ pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
         );
     }
     text.push('\n');
+    if report.arms.iter().any(|arm| arm.measured.name == "all") {
+        let _ = writeln!(
+            text,
+            "'all' is a gateway pair as installed (max_overhead {DEFAULT_MAX_OVERHEAD}), on a path that it knows: {} s of warm-up\n\
+             were not counted.",
+            demo.warm_up.as_secs(),
+        );
+    }
     text.push_str(&warnings(report));
     text.push_str(&sentence(demo, report));
     let _ = writeln!(text, "\nTry next:  brisk whatif {} --flow {}", demo.link, demo.flow_text);

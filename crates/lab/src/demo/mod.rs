@@ -5,12 +5,13 @@
 //! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin
 //! ```
 //!
-//! Beside what is measured stands what the simulation expects over the same link.
+//! The requests of a warm-up come first and are not counted: a gateway pair in use knows its path. The report also has the
+//! figures that the simulation expects over the same link.
 
 use std::future::Future;
 use std::io;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use brisk_link::LinkSpec;
@@ -48,7 +49,9 @@ pub struct Demo {
     pub per_second: f64,
     /// Transactions that the simulation draws its expectation from.
     pub simulated: u64,
-    /// How long requests are sent. Answers are waited for a little longer.
+    /// How long requests are sent before the count begins, so that each variant knows its path as a gateway pair in use does.
+    pub warm_up: Duration,
+    /// How long requests are sent and counted. Answers are waited for a little longer.
     pub duration: Duration,
     /// Seed of all chance.
     pub seed: u64,
@@ -57,7 +60,9 @@ pub struct Demo {
 /// How it goes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Since the first request.
+    /// The requests of now only teach the paths.
+    pub warming_up: bool,
+    /// Since the first request that counts, or of the warm-up.
     pub elapsed: Duration,
     /// The arms.
     pub arms: Vec<ArmSnapshot>,
@@ -169,8 +174,20 @@ impl Demo {
         for arm in &self.arms {
             stages.push(Stage::start(arm.clone(), &self.link, self.seed, origin_at).await?);
         }
+        let mut stop = pin!(stop);
+        let mut look_at_warm_up =
+            |snapshot: &Snapshot| look(&Snapshot { warming_up: true, ..snapshot.clone() });
+        let stopped = self.load(&stages, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
+        if !self.warm_up.is_zero() {
+            linger(&stages, Instant::now(), &mut look_at_warm_up).await;
+            // The link tells its counters once a second.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stages.iter_mut().for_each(Stage::begin_to_count);
+        }
         let began = Instant::now();
-        self.load(&stages, began, stop, look).await;
+        if !stopped {
+            self.load(&stages, self.duration, "load", stop.as_mut(), look).await;
+        }
         linger(&stages, began, look).await;
         origin.abort();
         let elapsed = began.elapsed();
@@ -212,22 +229,23 @@ impl Demo {
         Ok(report.arms.into_iter().map(expected).collect())
     }
 
-    /// Sends requests to every arm at the same random times.
+    /// Sends requests to every arm at the same random times, for so long. True if it was told to `stop`.
     async fn load(
         &self,
         stages: &[Stage],
-        began: Instant,
-        stop: impl Future<Output = ()>,
+        duration: Duration,
+        seed: &str,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
         look: &mut dyn FnMut(&Snapshot),
-    ) {
-        let mut stop = pin!(stop);
-        let mut rng = brisk_link::seeds::rng(self.seed, "load");
+    ) -> bool {
+        let began = Instant::now();
+        let mut rng = brisk_link::seeds::rng(self.seed, seed);
         let mut tick = tokio::time::interval(TICK);
         let mut next = began;
-        let end = began + self.duration;
+        let end = began + duration;
         while next < end {
             tokio::select! {
-                () = &mut stop => return,
+                () = &mut stop => return true,
                 _ = tick.tick() => look(&snapshot(stages, began)),
                 () = tokio::time::sleep_until(next.into()) => {
                     for stage in stages {
@@ -237,17 +255,19 @@ impl Demo {
                 }
             }
         }
+        false
     }
 
     fn report(&self, stage: Stage, simulated_ms: Expected) -> Result<DemoArm, DemoError> {
         let (name, hop, tally) = (stage.arm.name.clone(), stage.hop.clone(), lock(&stage.tally).clone());
+        let before = stage.before();
         let outcome = stage.stop()?;
         let times = Sample::new(tally.times);
         let Outcome { up, down, late, validity, .. } = outcome;
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let totals = Totals {
             n: tally.begun,
-            wire_bytes: up.offered_bytes + down.offered_bytes,
+            wire_bytes: up.offered_bytes + down.offered_bytes - before.wire_bytes,
             payload_bytes: tally.payload,
             timeouts: read(&hop.timeouts),
             retransmits: read(&hop.retransmits),
@@ -264,7 +284,7 @@ impl Demo {
             valid: validity.is_valid(),
             verdict: validity.to_string(),
             lateness_p99_us: late.p99,
-            lost: up.dropped() + down.dropped(),
+            lost: up.dropped() + down.dropped() - before.lost,
             last_failure: tally.last_failure.map(|seen| match hop.gave_up() {
                 Some(why) => format!("{seen} ({why})"),
                 None => seen,
@@ -297,9 +317,9 @@ fn snapshot(stages: &[Stage], began: Instant) -> Snapshot {
             answered: tally.times.len() as u64,
             outstanding: tally.outstanding(),
             failed: tally.failed,
-            lost: up.dropped() + down.dropped(),
+            lost: (up.dropped() + down.dropped()).saturating_sub(stage.before().lost),
             times: Sample::new(tally.times.clone()),
         }
     });
-    Snapshot { elapsed: began.elapsed(), arms: arms.collect() }
+    Snapshot { warming_up: false, elapsed: began.elapsed(), arms: arms.collect() }
 }

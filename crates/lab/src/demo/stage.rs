@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use brisk_gateway::service::hop_tcp;
 use brisk_gateway::{
     Access, Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Role, ServiceConfig,
 };
@@ -31,6 +32,7 @@ pub(super) struct Stage {
     pub(super) hop: Arc<HopTotals>,
     /// Counters of the link, up and down, as of the last second.
     pub(super) link: Arc<Mutex<(Counters, Counters)>>,
+    before: Before,
     relay: JoinHandle<io::Result<Outcome>>,
     stop_relay: Arc<AtomicBool>,
     stop_gateway: watch::Sender<bool>,
@@ -66,6 +68,19 @@ impl HopTotals {
         }
     }
 
+    /// Counts from zero.
+    fn forget(&self) {
+        for total in [
+            &self.timeouts,
+            &self.retransmits,
+            &self.repaired_by_probe,
+            &self.repaired_by_parity,
+            &self.repaired_by_copy,
+        ] {
+            total.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Why the frontend last gave up a client.
     pub(super) fn gave_up(&self) -> Option<String> {
         self.lock_gave_up().clone()
@@ -77,6 +92,13 @@ impl HopTotals {
     }
 }
 
+/// What the link carried before the count began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Before {
+    pub(super) wire_bytes: u64,
+    pub(super) lost: u64,
+}
+
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Stage {
@@ -84,8 +106,7 @@ impl Stage {
     pub(super) async fn start(arm: Arm, link: &LinkSpec, seed: u64, origin: SocketAddr) -> io::Result<Stage> {
         let hop = Arc::new(HopTotals::default());
         let (stop_gateway, stopped) = watch::channel(false);
-        // Nagle's algorithm is off on a gateway's hop.
-        let tcp = TcpConfig { nodelay: true, ..arm.tcp.clone() };
+        let tcp = as_installed(&arm);
         // Sealed, as a hop is.
         let key = Hop::Sealed(KeyRing::of(HopKey::generate()?));
 
@@ -127,10 +148,27 @@ impl Stage {
             tally: SharedTally::default(),
             hop,
             link: counters,
+            before: Before::default(),
             relay,
             stop_relay,
             stop_gateway,
         })
+    }
+
+    /// Forgets the warm-up.
+    pub(super) fn begin_to_count(&mut self) {
+        // A request of the warm-up that is still under way keeps the old one.
+        self.tally = SharedTally::default();
+        self.hop.forget();
+        let (up, down) = *self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let before =
+            Before { wire_bytes: up.offered_bytes + down.offered_bytes, lost: up.dropped() + down.dropped() };
+        self.before = before;
+    }
+
+    /// What the link carried before the count began.
+    pub(super) fn before(&self) -> Before {
+        self.before
     }
 
     /// Ends everything; answers what the link did.
@@ -138,6 +176,17 @@ impl Stage {
         self.stop_gateway.send_replace(true);
         self.stop_relay.store(true, Ordering::Relaxed);
         self.relay.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the link panicked")))
+    }
+}
+
+/// The TCP of a gateway's hop with the mechanisms of `arm`. An arm that starts from the memory of the path does so as an
+/// installed gateway does.
+fn as_installed(arm: &Arm) -> TcpConfig {
+    let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
+    let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };
+    match arm.starts_from_path() {
+        true => TcpConfig { path_start, handshake_timers, ..hop },
+        false => hop,
     }
 }
 
