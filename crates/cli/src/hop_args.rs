@@ -27,7 +27,7 @@ const DEFAULT_MECHANISMS: &str = "all";
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SharedArgs {
-    /// Configuration in TOML; flags and the environment go before it
+    /// Configuration in TOML; precedence: flags, then environment variables, then this file
     #[arg(short, long, value_name = "FILE", env = "BRISK_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -47,10 +47,10 @@ pub(crate) struct SharedArgs {
     /// [default: 25%]
     #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
     max_overhead: Option<String>,
-    /// Where the path carries no TCP inside UDP, go over our TCP by itself through this interface; needs CAP_NET_RAW
+    /// Fall back to our TCP without UDP through this interface where the path carries no UDP; needs CAP_NET_RAW
     #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
     packet: Option<String>,
-    /// Do not go over the kernel's TCP where the path carries no TCP inside UDP
+    /// Do not fall back to the kernel's TCP if nothing else works
     #[arg(long, env = "BRISK_NO_KERNEL_TCP")]
     no_kernel_tcp: bool,
     #[command(flatten)]
@@ -78,8 +78,8 @@ pub(crate) struct HopKeyArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct EphemeralArgs {
-    /// How long an ephemeral key pair serves, and how far back a recording can be read by who takes over a gateway and its
-    /// key; 0s: a new pair for each connection, which costs 1.6 times the processor time a request; to 1m [default: 10s]
+    /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic at most this far
+    /// back; 0s: a new pair for each connection, at 1.6 times the processor time a request; to 1m [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
     ephemeral_lifetime: Option<Duration>,
 }

@@ -58,14 +58,22 @@ struct Cli {
 /// What every subcommand takes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Common {
-    /// Say more; twice for even more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Increase verbosity (repeat for debug output)
+    #[arg(short, long, global = true, display_order = 1000, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Say only what went wrong
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Log errors only
+    #[arg(short, long, global = true, display_order = 1001, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// How log lines on stderr are written
-    #[arg(long, global = true, value_enum, default_value_t, env = "BRISK_LOG_FORMAT", value_name = "FORMAT")]
+    /// Format of the log lines on stderr
+    #[arg(
+        long,
+        global = true,
+        display_order = 1002,
+        value_enum,
+        default_value_t,
+        env = "BRISK_LOG_FORMAT",
+        value_name = "FORMAT"
+    )]
     pub(crate) log_format: LogFormat,
 }
 
@@ -101,9 +109,9 @@ enum Command {
     Run(run::Args),
     /// Say what is wrong with a configuration of the gateway
     Check(check::Args),
-    /// What the path to a backend is like, what would be on, and what to expect of it
+    /// Probe the path to a backend; report usable mechanisms and the expected gain
     Doctor(doctor::Args),
-    /// A gateway at work, in the terminal
+    /// Show a running gateway in the terminal; q leaves
     Top(top::Args),
     /// Print the firewall rules that send clients to a transparent frontend
     Rules(rules::Args),

@@ -59,6 +59,10 @@ fn values_that_cannot_be_meant_say_what_can() {
         (&["frontend", "--listen", ":0", "--peer", "127.0.0.1"], &["'127.0.0.1'", "HOST:PORT"]),
         (&["backend", "--listen", "127.0.0.1:0", "--to", "origin"], &["'origin'", "HOST:PORT"]),
         (
+            &["backend", "--listen", "127.0.0.1:0", "--to", "http://127.0.0.1:80"],
+            &["--to", "takes no URL", "HOST:PORT: 127.0.0.1:80"],
+        ),
+        (
             &["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--drain-timeout", "soon"],
             &["'soon'", "for instance 500ms"],
         ),

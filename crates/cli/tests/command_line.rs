@@ -55,6 +55,18 @@ fn the_table_fits_a_terminal_of_eighty_columns() {
 }
 
 #[test]
+fn common_flags_come_behind_those_of_a_command() {
+    for (command, own) in [("frontend", "--transparent"), ("backend", "--allow")] {
+        let output = brisk(&[command, "--help"]);
+        let help = stdout(&output);
+        let at = |flag: &str| help.find(flag).unwrap_or_else(|| panic!("{command} has no {flag}"));
+        for common in ["  -v, --verbose", "  -q, --quiet", "  --log-format"] {
+            assert!(at(own) < at(common), "{common} is not behind {own} of {command}:\n{help}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_value_is_usage_and_says_what_to_do() {
     for (arguments, expected) in [
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),

@@ -2,8 +2,9 @@
 //!
 //! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT or
 //! another request to a proxy (`http`).
-//! SOCKS5 and CONNECT are answered with success at once, so that the client's own first bytes can ride along with the opening
-//! of the hop; an origin that then cannot be reached shows as a reset.
+//! SOCKS5 and CONNECT are answered when the backend has taken the connection, with the protocol's own refusal if it has not.
+//! For an origin that a backend has taken before success is answered at once, so that the client's own first bytes travel with
+//! the opening of the hop; if that origin cannot be reached any more the client sees a reset.
 
 mod http;
 
@@ -41,6 +42,45 @@ pub(crate) struct Admitted {
     pub(crate) origin: Option<String>,
     /// The client's first bytes; those that have been read.
     pub(crate) first: Vec<u8>,
+    /// The protocol whose answer the client still waits for.
+    pub(crate) awaits: Option<Reply>,
+}
+
+/// How a client is told whether it has the connection that it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    Socks5,
+    Connect,
+}
+
+impl Reply {
+    /// Tells the client that the connection is there.
+    pub(crate) async fn grant(self, client: &mut TcpStream) -> io::Result<()> {
+        match self {
+            Reply::Socks5 => client.write_all(&socks5_reply(0)).await,
+            Reply::Connect => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await,
+        }
+    }
+
+    /// Tells the client that there is none, and whether that is by rule.
+    pub(crate) async fn refuse(self, client: &mut TcpStream, forbidden: bool) -> io::Result<()> {
+        match (self, forbidden) {
+            (Reply::Socks5, true) => client.write_all(&socks5_reply(NOT_ALLOWED)).await?,
+            (Reply::Socks5, false) => client.write_all(&socks5_reply(HOST_UNREACHABLE)).await?,
+            (Reply::Connect, true) => client.write_all(&http::refusal("403 Forbidden")).await?,
+            (Reply::Connect, false) => client.write_all(&http::refusal("502 Bad Gateway")).await?,
+        }
+        client.shutdown().await
+    }
+}
+
+/// RFC 1928, section 6: the connection is not allowed by rule.
+const NOT_ALLOWED: u8 = 2;
+/// The host cannot be reached.
+const HOST_UNREACHABLE: u8 = 4;
+
+fn socks5_reply(code: u8) -> [u8; 10] {
+    [5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
 impl Entrance {
@@ -65,16 +105,16 @@ impl Entrance {
         if self.trusts(peer.ip()) {
             addresses = proxied(client, &mut first).await?.unwrap_or(addresses);
         }
-        let mut origin = None;
+        let (mut origin, mut awaits) = (None, None);
         if self.socks5 || self.connect {
-            origin = self.asked(client, &mut first).await?;
+            (origin, awaits) = self.asked(client, &mut first).await?.unzip();
         }
         if self.transparent && origin.is_none() {
             let destination = intended(client, local);
             addresses.destination = destination;
             origin = Some(destination.to_string());
         }
-        Ok(Admitted { addresses, origin, first })
+        Ok(Admitted { addresses, origin, first, awaits: awaits.flatten() })
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -130,18 +170,24 @@ async fn proxied(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Opt
 }
 
 impl Entrance {
-    /// Reads a SOCKS5 greeting or a request to a proxy, and answers it.
-    async fn asked(&self, client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
+    /// Reads a SOCKS5 greeting or a request to a proxy; returns the origin, and the answer that the client waits for.
+    async fn asked(
+        &self,
+        client: &mut TcpStream,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Option<(String, Option<Reply>)>> {
         let begin = until(client, buffer, 1, |bytes| Ok(bytes.first().copied())).await?;
         match begin {
-            5 if self.socks5 => socks5(client, buffer).await.map(Some),
+            5 if self.socks5 => {
+                socks5(client, buffer).await.map(|origin| Some((origin, Some(Reply::Socks5))))
+            }
             b'A'..=b'Z' if self.connect => http::asked(client, buffer).await,
             _ => Ok(None),
         }
     }
 }
 
-/// RFC 1928: greeting, choice of "no authentication", request, reply.
+/// RFC 1928: greeting, choice of "no authentication", request.
 async fn socks5(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<String> {
     let (length, open) = until(client, buffer, 512, |bytes| match bytes {
         [_, count, methods @ ..] => {
@@ -161,12 +207,11 @@ async fn socks5(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Stri
     let (origin, length) = match request {
         Ok(asked) => asked,
         Err(code) => {
-            client.write_all(&[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+            client.write_all(&socks5_reply(code)).await?;
             return Err(bad("the SOCKS5 client asks for something else than to connect"));
         }
     };
     buffer.drain(..length);
-    client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
     Ok(origin)
 }
 
@@ -254,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn socks5_and_connect_name_the_origin_and_are_answered_at_once() {
+    async fn socks5_and_connect_name_the_origin_and_wait_for_an_answer() {
         let socks = b"\x05\x01\x00\x05\x01\x00\x03\x0eorigin.example\x01\xbbhello";
         let (client, answer) = admitted(open(), socks).await;
         let client = client.unwrap();
@@ -262,7 +307,7 @@ mod tests {
             (client.origin.as_deref(), &client.first[..]),
             (Some("origin.example:443"), &b"hello"[..])
         );
-        assert_eq!(answer, [&[5, 0][..], &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat());
+        assert_eq!((&answer[..], client.awaits), (&[5, 0][..], Some(Reply::Socks5)));
         let (client, _) = admitted(open(), b"\x05\x02\x02\x00\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x50").await;
         assert_eq!(client.unwrap().origin.as_deref(), Some("192.0.2.1:80"));
 
@@ -273,7 +318,7 @@ mod tests {
             (client.origin.as_deref(), &client.first[..]),
             (Some("origin.example:443"), &b"hello"[..])
         );
-        assert!(answer.starts_with(b"HTTP/1.1 200"));
+        assert!(answer.is_empty() && client.awaits == Some(Reply::Connect));
     }
 
     #[tokio::test]
@@ -287,7 +332,7 @@ mod tests {
             b"PUT /x HTTP/1.1\r\nHost: origin.example\r\nX-Old: \xe9\r\nContent-Length: 4\r\n\
               Via: 1.1 brisk\r\nConnection: close\r\n\r\nbody"
         );
-        assert!(answer.is_empty(), "the origin answers");
+        assert!(answer.is_empty() && client.awaits.is_none(), "the origin answers");
     }
 
     #[tokio::test]

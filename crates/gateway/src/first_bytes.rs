@@ -76,10 +76,12 @@ struct Habit {
     enough: u8,
     /// How often the wait is doubled.
     reach: u8,
+    /// A backend has taken a connection to this origin, and has refused none since.
+    granted: bool,
 }
 
 impl Habit {
-    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: ENOUGH, reach: 0 };
+    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: ENOUGH, reach: 0, granted: false };
 
     fn of_port(port: u16) -> Habit {
         let assigned = ASSIGNED.iter().find(|(assigned, _)| *assigned == port);
@@ -191,6 +193,20 @@ impl Habits {
             let mut habit = self.habit(&table, key, guess.port);
             habit.heard(who, guess);
             table.put(key, habit);
+        }
+    }
+
+    /// True if a backend has taken the last connection to the origin that `guess` was made for.
+    pub(crate) fn grants(&self, guess: Guess) -> bool {
+        self.lock().get(guess.origin).is_some_and(|habit| habit.granted)
+    }
+
+    /// A backend has taken a connection to the origin that `guess` was made for, or has refused it.
+    pub(crate) fn answered(&self, granted: bool, guess: Guess) {
+        let mut table = self.lock();
+        let habit = self.habit(&table, guess.origin, guess.port);
+        if habit.granted != granted {
+            table.put(guess.origin, Habit { granted, ..habit });
         }
     }
 

@@ -21,7 +21,7 @@ use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
-use crate::hop::{Ephemerals, Hop, Opening, Purpose};
+use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
 use crate::log::Log;
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
@@ -342,8 +342,19 @@ async fn serve(
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     // What is needed to open the hop is not held while the connection lives.
     let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;
-    let first = admitted.first.len();
+    let (first, awaits) = (admitted.first.len(), admitted.awaits);
+    let asked = admitted.origin.is_some();
     drop(admitted);
+    let routed = match (routed, awaits) {
+        (Ok(routed), Some(reply)) => match reply.grant(&mut client).await {
+            Ok(()) => Ok(routed),
+            Err(error) => Err(Unrouted::of(End::ClientFailed(error.to_string()))),
+        },
+        (routed, _) => routed,
+    };
+    if asked {
+        shared.habits.answered(routed.is_ok(), guess);
+    }
     access.end = match routed {
         Ok((hop, fate)) => {
             access.bytes_up = first as u64;
@@ -370,8 +381,14 @@ async fn serve(
             };
             carry(client, hop, with, &mut access).await
         }
-        Err(end) => {
-            reset(&client);
+        Err(Unrouted { end, forbidden }) => {
+            let told = match awaits {
+                Some(reply) => reply.refuse(&mut client, forbidden).await.is_ok(),
+                None => false,
+            };
+            if !told {
+                reset(&client);
+            }
             end
         }
     };
@@ -394,7 +411,12 @@ impl Current {
         let saved = self.upstreams.saved_by_first_bytes(&self.dialling);
         let origin = admitted.origin.as_deref();
         let guess = self.habits.guess(origin, *first_bytes_wait, *first_bytes_limit, saved);
-        if admitted.first.is_empty() {
+        // An origin that a backend has taken before is promised, so that the client's first bytes come.
+        if let Some(reply) = admitted.awaits.filter(|_| self.habits.grants(guess)) {
+            reply.grant(client).await.map_err(|error| End::ClientFailed(error.to_string()))?;
+            admitted.awaits = None;
+        }
+        if admitted.first.is_empty() && admitted.awaits.is_none() {
             let waiting = Instant::now();
             admitted.first = tokio::select! {
                 biased;
@@ -422,37 +444,55 @@ impl Current {
         client: &TcpStream,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
-    ) -> Result<(HopStream, Option<(Fate, Way)>), End> {
-        let mut end = End::HopUnreachable("there is no backend".to_owned());
+    ) -> Result<(HopStream, Option<(Fate, Way)>), Unrouted> {
+        let mut cause: Option<Cause> = None;
         let mut undelivered = true;
         if self.config.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
+                // One that is down would only delay what a living one has said.
+                if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_told) {
+                    continue;
+                }
                 access.route = Some(upstream.spec.name.clone());
                 let fate = upstream.fate();
                 let attempt = self.attempt(upstream, admitted);
                 let opened = tokio::select! {
                     biased;
                     opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
-                    error = failed(client) => return Err(End::ClientFailed(error.to_string())),
+                    error = failed(client) => {
+                        return Err(Unrouted::of(End::ClientFailed(error.to_string())));
+                    }
                 };
                 let refused = match opened {
                     Ok(Ok((hop, way))) => return Ok((hop, Some((fate, way)))),
                     Ok(Err(refused)) => refused,
-                    Err(Stop::Drained) => return Err(End::Drained),
+                    Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
                     Err(Stop::Late(why)) => Attempt::lost(why),
                 };
-                end = End::HopUnreachable(refused.why);
                 undelivered = refused.undelivered;
+                let next = Cause {
+                    backend: upstream.spec.name.clone(),
+                    is_down: upstream.health() == Health::Down,
+                    attempt: refused,
+                };
+                if cause.as_ref().is_none_or(|cause| next.tells_more_than(cause)) {
+                    cause = Some(next);
+                }
                 if !undelivered {
                     break;
                 }
             }
         }
-        match &self.config.direct {
-            Some(direct) if undelivered => {
-                self.straight(direct, admitted, signal, access).await.map(|stream| (stream, None))
+        match (&self.config.direct, cause) {
+            (Some(direct), _) if undelivered => {
+                let straight = self.straight(direct, admitted, signal, access).await;
+                straight.map(|stream| (stream, None)).map_err(Unrouted::of)
             }
-            _ => Err(end),
+            (_, Some(cause)) => {
+                access.route = Some(cause.backend.clone());
+                Err(cause.into())
+            }
+            (_, None) => Err(Unrouted::of(End::HopUnreachable("there is no backend".to_owned()))),
         }
     }
 
@@ -476,8 +516,14 @@ impl Current {
         let log = &self.config.service.log;
         let good = matches!(opened, Ok(_) | Err(Refused::Told(_)));
         upstream.outcome(good, self.config.watch, log);
-        opened
-            .map_err(|refused| Attempt { undelivered: refused.delivered_nothing(), why: refused.to_string() })
+        opened.map_err(|refused| Attempt {
+            undelivered: refused.delivered_nothing(),
+            why: refused.to_string(),
+            verdict: match refused {
+                Refused::Told(verdict) => Some(verdict),
+                Refused::Handshake(_) | Refused::Line(_) => None,
+            },
+        })
     }
 
     /// The kernel's TCP to the origin.
@@ -514,11 +560,57 @@ struct Attempt {
     why: String,
     /// No origin can have got anything.
     undelivered: bool,
+    /// The backend's answer, if it gave one.
+    verdict: Option<Verdict>,
+}
+
+/// The attempt that explains best why a client was not served.
+struct Cause {
+    backend: String,
+    is_down: bool,
+    attempt: Attempt,
+}
+
+impl Cause {
+    /// True if the backend has answered.
+    fn was_told(&self) -> bool {
+        self.attempt.verdict.is_some()
+    }
+
+    /// An answer explains more than a failure, and the failure of a backend that lives more than that of a dead one.
+    fn tells_more_than(&self, other: &Cause) -> bool {
+        (self.was_told(), !self.is_down) > (other.was_told(), !other.is_down)
+    }
+}
+
+impl From<Cause> for Unrouted {
+    fn from(cause: Cause) -> Unrouted {
+        let Cause { backend, is_down, attempt: Attempt { why, verdict, .. } } = cause;
+        let end = match (verdict, is_down) {
+            (Some(_), _) => End::OriginUnreachable(why),
+            (None, true) => End::HopUnreachable(format!("no backend is up ({backend}: {why})")),
+            (None, false) => End::HopUnreachable(why),
+        };
+        Unrouted { end, forbidden: verdict == Some(Verdict::Forbidden) }
+    }
+}
+
+/// Why a client has no connection.
+struct Unrouted {
+    end: End,
+    /// By a rule of the backend.
+    forbidden: bool,
+}
+
+impl Unrouted {
+    fn of(end: End) -> Unrouted {
+        Unrouted { end, forbidden: false }
+    }
 }
 
 impl Attempt {
     /// Nobody knows how far it came.
     fn lost(why: String) -> Attempt {
-        Attempt { why, undelivered: false }
+        Attempt { why, undelivered: false, verdict: None }
     }
 }

@@ -299,11 +299,70 @@ async fn a_backend_connects_only_to_what_it_may() {
     let answer = ask(entry, &connect(other.to_string())).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("other|"), "{answer}");
     for forbidden in ["127.0.0.1:1".to_owned(), format!("localhost:{}", other.port()), own.to_string()] {
-        assert!(ask(entry, &connect(forbidden)).await.is_err());
+        let answer = ask(entry, &connect(forbidden)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     }
     let records = records.lock().unwrap();
     let refused = records.iter().filter(|access| access.role == Role::Backend);
     assert_eq!(refused.filter(|access| access.end.to_string().contains("not among the origins")).count(), 3);
+}
+
+#[tokio::test]
+async fn a_proxy_client_is_told_whether_the_backend_takes_it() {
+    const REFUSED_BY_RULE: u8 = 2;
+    let (a, b) = network("--rtt 4ms");
+    let (records, other) = (Records::default(), origin("other").await);
+    let allow = vec![format!("127.0.0.1:{}", other.port()).parse().unwrap()];
+    backend(&b, BackendConfig { allow, ..BackendConfig::new(at(1), None, key(1)) }, &records);
+    let entrance = Entrance { socks5: true, connect: true, ..Entrance::default() };
+    let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    let socks = |port: u16| {
+        let [high, low] = port.to_be_bytes();
+        [5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, high, low]
+    };
+    // The second time the origin is known, and the client is answered before the hop is opened.
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(entry).await.unwrap();
+        client.write_all(&socks(other.port())).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer[..4], [5, 0, 5, 0]);
+        client.write_all(REQUEST).await.unwrap();
+        let mut page = String::new();
+        client.read_to_string(&mut page).await.unwrap();
+        assert!(page.starts_with("other|"), "{page}");
+    }
+    let mut client = TcpStream::connect(entry).await.unwrap();
+    client.write_all(&socks(1)).await.unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer[..4], [5, 0, 5, REFUSED_BY_RULE]);
+}
+
+#[tokio::test]
+async fn the_reason_is_the_cause_and_not_the_last_attempt() {
+    let (a, b) = network("--rtt 4ms");
+    let records = Records::default();
+    let refusing = TcpListener::bind(loopback()).await.unwrap();
+    let nobody = refusing.local_addr().unwrap().to_string();
+    drop(refusing);
+    backend(&b, BackendConfig::new(at(1), nobody, key(1)), &records);
+    let backends = [1, 2].map(|n| BackendSpec { priority: n as u8, ..BackendSpec::new(at(n)) }).to_vec();
+    let config = FrontendConfig::between(loopback(), backends, key(1));
+    let entry = frontend(a, config, &records).await;
+    assert!(ask(entry, REQUEST).await.is_err());
+    let of_frontend = |access: &&Access| access.role == Role::Frontend;
+    let told = || {
+        let records = records.lock().unwrap();
+        records.iter().find(of_frontend).map(|access| (access.end.to_string(), access.route.clone()))
+    };
+    let until = Instant::now() + Duration::from_secs(5);
+    while told().is_none() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let reason = "origin unreachable: the backend cannot reach its origin".to_owned();
+    assert_eq!(told(), Some((reason, Some(at(1).to_string()))));
 }
 
 #[tokio::test]

@@ -113,7 +113,7 @@ fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
     let (status, log) = frontend.stop();
-    assert!(status == Some(0) && log.contains("is the key the same on both sides?"), "{log}");
+    assert!(status == Some(0) && log.contains("check that both sides use the same key"), "{log}");
     let (_, log) = backend.stop();
     assert!(log.contains("does not hold the key"), "{log}");
     assert!(log.matches("event=rejected").count() < 5, "not a line for each: {log}");

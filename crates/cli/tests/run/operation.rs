@@ -119,6 +119,10 @@ fn what_cannot_start_is_not_good() {
         ("[hop]\nplain = true\ndevice = 'tun:x'\n", "checked.toml:7: tun:x needs an address"),
         ("[hop]\nplain = true\nmechanisms = 'quick'\n", "checked.toml:7: mechanisms: "),
         ("[hop]\nplain = true\ndevice = 'eth0'\n", "checked.toml:7: hop device: "),
+        (
+            "[backend]\nto = 'http://127.0.0.1:80'\n",
+            "checked.toml:8: 'http://127.0.0.1:80': a gateway carries TCP",
+        ),
         ("[hop]\nplain = false\n", "checked.toml:5: the hop has no key"),
         ("[hop]\nplain = true\n[backend]\nto = 'a:1'\n", "checked.toml:7: a backend needs to know where"),
     ] {
@@ -245,7 +249,7 @@ fn the_doctor_says_what_works_and_what_does_not() {
     let out = run(&["doctor", peer, "--key-file", &wrong, "--connect-timeout", "2s", "-q"]);
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1));
-    assert!(said.contains("!!  hop") && said.contains("is the key the same on both sides?"), "{said}");
+    assert!(said.contains("!!  hop") && said.contains("check that both sides use the same key"), "{said}");
     assert!(!said.contains("expected"), "{said}");
     let _ = (backend.stop(), frontend.stop());
 }

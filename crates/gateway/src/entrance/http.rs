@@ -9,7 +9,7 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{bad, until, usable};
+use super::{Reply, bad, until, usable};
 
 /// Longest request line and headers.
 const LONGEST_HEAD: usize = 32 << 10;
@@ -22,7 +22,10 @@ const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
 /// The origin that is asked for; `None` if this is no request to a proxy. What `buffer` holds afterwards is for the origin.
-pub(super) async fn asked(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<String>> {
+pub(super) async fn asked(
+    client: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<(String, Option<Reply>)>> {
     let head = until(client, buffer, LONGEST_HEAD, |bytes| {
         if !may_be_for_a_proxy(bytes) {
             return Ok(Some(0));
@@ -36,14 +39,17 @@ pub(super) async fn asked(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::R
     // Fields may hold any byte (RFC 9110, section 5.5): each is a character here, and a byte again afterwards.
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
-        client.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+        client.write_all(&refusal("400 Bad Request")).await?;
         return Err(bad("the request to the proxy is malformed"));
     };
     buffer.splice(..head, for_origin.chars().filter_map(|byte| u8::try_from(byte).ok()));
-    if for_origin.is_empty() {
-        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-    }
-    Ok(Some(origin))
+    let awaits = for_origin.is_empty().then_some(Reply::Connect);
+    Ok(Some((origin, awaits)))
+}
+
+/// A response without a body, behind which the connection ends.
+pub(super) fn refusal(status: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
 /// Whether the bytes so far are the beginning of `CONNECT ` or of `METHOD http://`.

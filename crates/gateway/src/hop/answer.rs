@@ -26,7 +26,7 @@ pub(crate) enum Rejected {
     #[error("first message: {0}")]
     Opening(#[from] OpeningError),
     /// It was here before.
-    #[error("first message: it was here before")]
+    #[error("replayed first message")]
     Repeated,
     /// The line failed, or what came was no message.
     #[error("first message: {0}")]
@@ -35,7 +35,7 @@ pub(crate) enum Rejected {
     #[error("it said nothing")]
     Silent,
     /// Nothing complete came in time.
-    #[error("first message: it did not come in time")]
+    #[error("first message: timed out")]
     Late,
 }
 

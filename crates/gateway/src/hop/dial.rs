@@ -29,9 +29,13 @@ pub(crate) enum Refused {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The connection ended before the answer: the backend resets who does not hold its key.
-    #[error("{} before the backend had answered{}", .0, match .0.kind() {
+    #[error("{}{}", .0, match .0.kind() {
         io::ErrorKind::ConnectionRefused => ": nobody listens there",
-        _ => ", whose log says why; is the key the same on both sides?",
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            ": the backend closed the connection during the handshake; check that both sides use the same key (its log has the \
+             reason)"
+        }
+        _ => ": the connection failed during the handshake",
     })]
     Line(#[from] io::Error),
 }

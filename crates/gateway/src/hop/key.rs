@@ -35,7 +35,7 @@ pub enum KeyError {
         error: io::Error,
     },
     /// Others may read or change the file.
-    #[error("{path}: others than its owner may use this file (mode {mode:03o}); run: chmod 600 {path}")]
+    #[error("permissions {mode:04o} are too open: {path} (run: chmod 600 {path})")]
     Open {
         /// The file.
         path: String,
@@ -43,7 +43,7 @@ pub enum KeyError {
         mode: u32,
     },
     /// Others may change the file.
-    #[error("{path}: others than its owner may change this file (mode {mode:03o}); run: chmod 644 {path}")]
+    #[error("permissions {mode:04o} are too open: {path} (run: chmod 644 {path})")]
     Writable {
         /// The file.
         path: String,
@@ -77,7 +77,7 @@ pub enum KeyError {
         place: String,
     },
     /// What is there is no key.
-    #[error("{place}: {problem}; a key is 64 hexadecimal digits on a line, as brisk keygen prints it")]
+    #[error("{place}: {problem}, one key on a line, as brisk keygen prints it")]
     Malformed {
         /// File and line, or the variable.
         place: String,
@@ -145,7 +145,7 @@ pub(super) fn hexadecimal(bytes: &[u8; 32]) -> Zeroizing<String> {
 pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
-        return Err("this line has not 64 digits");
+        return Err("expected 64 hexadecimal digits");
     }
     let mut bytes = Zeroizing::new([0; 32]);
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
@@ -265,7 +265,9 @@ mod tests {
         let good = "ab".repeat(32);
         let error = |text: &str| KeyRing::parse(text, "key").unwrap_err().to_string();
         assert!(error("").starts_with("key: there is no key"));
-        assert!(error(&format!("{good}\nsecret\n")).starts_with("key: line 2: this line has not 64 digits"));
+        assert!(
+            error(&format!("{good}\nsecret\n")).starts_with("key: line 2: expected 64 hexadecimal digits")
+        );
         assert!(error(&"xy".repeat(32)).contains("other characters"));
         assert!(error(&"00".repeat(32)).contains("zeros"));
         assert!(error(&format!("{good}\n").repeat(5)).contains("more than 4"));

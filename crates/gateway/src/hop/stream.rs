@@ -118,7 +118,10 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
             let length = u16::from_be_bytes(*length);
             let (is_lasting, length) = (length & LASTING != 0, usize::from(length & !LASTING));
             if length > LONGEST_MESSAGE {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not the hop of a brisk"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "not a brisk handshake; did an ordinary client connect to the hop port?",
+                ));
             }
             if rest.len() >= length {
                 let bytes = rest[..length].to_vec();

@@ -26,12 +26,29 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// # Errors
 /// What to write.
 pub fn name_and_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    match port {
-        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
-        Some(_) | None => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let port = if scheme == "https" { 443 } else { 80 };
+        let (authority, _) = rest.split_at(end);
+        let instead = if has_port(authority) { authority.to_owned() } else { format!("{authority}:{port}") };
+        return Err(format!("a gateway carries TCP and takes no URL; write HOST:PORT: {instead}"));
     }
+    match has_port(text) {
+        true => Ok(text.to_owned()),
+        false => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
+    }
+}
+
+/// True if the text is a name or an address and a port.
+fn has_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match bare {
+        // An interface may follow the address.
+        Some(v6) => v6.split('%').next().is_some_and(|v6| v6.parse::<Ipv6Addr>().is_ok()),
+        None => !host.is_empty() && host.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_')),
+    };
+    is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 fn text<'de, D: Deserializer<'de>, T>(
@@ -119,11 +136,25 @@ mod tests {
     }
 
     #[test]
+    fn a_url_is_refused_with_what_to_write_instead() {
+        for (url, instead) in [
+            ("http://127.0.0.1:80", "127.0.0.1:80"),
+            ("https://origin.example/path", "origin.example:443"),
+            ("http://[::1]:8080/", "[::1]:8080"),
+        ] {
+            let why = name_and_port(url).unwrap_err();
+            assert!(why.ends_with(&format!("write HOST:PORT: {instead}")), "{why}");
+        }
+    }
+
+    #[test]
     fn an_origin_and_a_peer_have_a_host_and_a_port() {
         for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
             assert_eq!(name_and_port(good).as_deref(), Ok(good));
         }
-        for bad in ["", "80", ":80", "host:", "host:0", "host:99999", "host:http"] {
+        for bad in
+            ["", "80", ":80", "host:", "host:0", "host:99999", "host:http", "host/x:80", "a b:80", "::1:80"]
+        {
             assert!(name_and_port(bad).is_err(), "{bad}");
         }
     }
