@@ -2,10 +2,18 @@
 //!
 //! Integers, the names that the runner offers, `+ - * / // % & |`, comparisons (chained as in Python),
 //! `not`, `and`, `or`, parentheses. A division by zero, an unknown name and everything else of Python is
-//! an error that says so. `print` lines are passed over.
+//! an error that says so. `print(name, name)` writes values into the trace; any other `print` is passed over.
 
 use crate::error::ScriptError;
 use crate::parse::Cursor;
+
+/// One line of code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Statement {
+    Assert(Assertion),
+    /// `print(name, name)`: the values of these names go into the trace.
+    Print(Vec<String>),
+}
 
 /// One `assert`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,12 +41,16 @@ const PRODUCTS: &[&str] = &["//", "*", "/", "%"];
 const COMPARISONS: &[&str] = &["==", "!=", "<=", ">=", "<", ">"];
 
 /// Reads a block of code that starts at `line`.
-pub(crate) fn parse(outer: &Cursor<'_>, line: u32, code: &str) -> Result<Vec<Assertion>, ScriptError> {
-    let mut assertions = Vec::new();
+pub(crate) fn parse(outer: &Cursor<'_>, line: u32, code: &str) -> Result<Vec<Statement>, ScriptError> {
+    let mut parsed = Vec::new();
     let statements = code.lines().enumerate().flat_map(|(n, text)| text.split(';').map(move |one| (n, one)));
     for (n, statement) in statements {
         let (line, text) = (line + n as u32, statement.trim());
-        if text.is_empty() || text.starts_with('#') || text.starts_with("print") {
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        if let Some(printed) = text.strip_prefix("print") {
+            parsed.extend(names_in_parentheses(printed).map(Statement::Print));
             continue;
         }
         let refuse = |why: String| outer.complaint(line, why);
@@ -46,13 +58,23 @@ pub(crate) fn parse(outer: &Cursor<'_>, line: u32, code: &str) -> Result<Vec<Ass
             .strip_prefix("assert")
             .ok_or_else(|| refuse(format!("`{text}`: only assert and print are understood in code")))?;
         let mut cursor = Cursor::over_code(condition);
-        let parsed = expression(&mut cursor, 0).map_err(|error| refuse(error.message))?;
+        let condition = expression(&mut cursor, 0).map_err(|error| refuse(error.message))?;
         if !cursor.is_at_end() && !cursor.sees(",") {
             return Err(refuse(cursor.error("an operator or the end of the line").message));
         }
-        assertions.push(Assertion { line, text: text.to_owned(), condition: parsed });
+        parsed.push(Statement::Assert(Assertion { line, text: text.to_owned(), condition }));
     }
-    Ok(assertions)
+    Ok(parsed)
+}
+
+/// The names of `(name, name)`; `None` if there is anything else.
+fn names_in_parentheses(text: &str) -> Option<Vec<String>> {
+    let inner = text.trim().strip_prefix('(')?.strip_suffix(')')?;
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    inner.split(',').map(str::trim).map(|name| is_name(name).then(|| name.to_owned())).collect()
 }
 
 fn expression(cursor: &mut Cursor<'_>, level: usize) -> Result<Expression, ScriptError> {
@@ -203,7 +225,8 @@ mod tests {
     fn check(code: &str) -> Result<bool, String> {
         let assertions = parse(&Cursor::new("t", ""), 1, code).map_err(|error| error.message)?;
         let name = |name: &str| (name == "cwnd").then_some(10);
-        assertions[0].check(&name).map(|(holds, _)| holds)
+        let Statement::Assert(assertion) = &assertions[0] else { return Err("no assert".to_owned()) };
+        assertion.check(&name).map(|(holds, _)| holds)
     }
 
     #[test]
@@ -235,8 +258,13 @@ mod tests {
 
     #[test]
     fn several_statements_and_prints_share_a_block() {
-        let code = "\nassert 1 == 1; assert 2 == 2\nprint(cwnd)\n";
-        let assertions = parse(&Cursor::new("t", ""), 5, code).unwrap();
-        assert_eq!(assertions.iter().map(|one| one.line).collect::<Vec<_>>(), [6, 6]);
+        let code = "\nassert 1 == 1; assert 2 == 2\nprint(cwnd, rtt)\nprint('text', cwnd)\n";
+        let statements = parse(&Cursor::new("t", ""), 5, code).unwrap();
+        let [Statement::Assert(first), Statement::Assert(second), Statement::Print(names)] = &statements[..]
+        else {
+            panic!("{statements:?}")
+        };
+        assert_eq!((first.line, second.line), (6, 6));
+        assert_eq!(names, &["cwnd", "rtt"]);
     }
 }

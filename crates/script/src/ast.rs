@@ -2,7 +2,7 @@
 
 use brisk_wire::{Flags, IcmpKind};
 
-use crate::assertion::Assertion;
+use crate::assertion::Statement;
 use crate::tcp_option::TcpOption;
 
 /// A whole script.
@@ -64,7 +64,7 @@ pub(crate) enum Action {
     /// A system call and its result.
     Call(Call),
     /// `%{ … }%`.
-    Assert(Vec<Assertion>),
+    Code(Vec<Statement>),
     /// A command in back-ticks.
     Command(String),
 }

@@ -23,7 +23,9 @@
 //! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the
 //! payload; sequence numbers may count back from the initial one (`-999:1(1000)`); `GA hex`,
 //! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
-//! stack ([`keys`]). Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
+//! stack ([`keys`]). `TS val 7 ecr @1001/2` echoes the time stamp of the second segment of the stack that began at 1001,
+//! `ecr @` that of its last segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call with the
+//! result `?`. Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
 //! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
 //!
 //! Calls are made on the sockets of [`brisk_sockets`], or of the kernel ([`run_on_kernel`]), by a thread of their own, so

@@ -24,7 +24,7 @@ pub(crate) enum TcpOption {
     /// `sackOK`
     SackPermitted,
     /// `TS val n ecr n`
-    Timestamps { value: u32, echo: u32 },
+    Timestamps { value: u32, echo: Echo },
     /// `sack a:b c:d`
     Sack(Vec<(u32, u32)>),
     /// `FO`, `FO hex`, `FO $name`; `FOEXP …` is the experimental form.
@@ -33,6 +33,17 @@ pub(crate) enum TcpOption {
     Gentle(Vec<u8>),
     /// `kind n hex`
     Other { kind: u8, content: Vec<u8> },
+}
+
+/// The echo of a time stamp as written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Echo {
+    /// `ecr n`
+    Value(u32),
+    /// `ecr @`: the time stamp of the last segment that the stack sent.
+    Newest,
+    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; as `@` if there is none.
+    Segment { seq: u32, transmission: u32 },
 }
 
 /// A Fast Open cookie as written.
@@ -45,7 +56,7 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. A named cookie must have been resolved; it counts as a request.
+    /// Appends the bytes of the option. A named cookie or echo must have been resolved; it counts as a request, or 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -59,6 +70,7 @@ impl TcpOption {
             TcpOption::WindowScale(shift) => tlv(kind::WINDOW_SCALE, &[&[*shift]]),
             TcpOption::SackPermitted => tlv(kind::SACK_PERMITTED, &[]),
             TcpOption::Timestamps { value, echo } => {
+                let echo = if let Echo::Value(echo) = echo { *echo } else { 0 };
                 tlv(kind::TIMESTAMPS, &[&value.to_be_bytes(), &echo.to_be_bytes()]);
             }
             TcpOption::Sack(blocks) => {
@@ -111,7 +123,7 @@ impl TcpOption {
             (kind::SACK_PERMITTED, []) => TcpOption::SackPermitted,
             (kind::TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => TcpOption::Timestamps {
                 value: u32::from_be_bytes([a, b, c, d]),
-                echo: u32::from_be_bytes([e, f, g, h]),
+                echo: Echo::Value(u32::from_be_bytes([e, f, g, h])),
             },
             (kind::SACK, blocks) if !blocks.is_empty() && blocks.len() % 8 == 0 => {
                 let (blocks, _) = blocks.as_chunks::<8>();
@@ -144,7 +156,13 @@ impl fmt::Display for TcpOption {
             TcpOption::Mss(mss) => write!(f, "mss {mss}"),
             TcpOption::WindowScale(shift) => write!(f, "wscale {shift}"),
             TcpOption::SackPermitted => f.write_str("sackOK"),
-            TcpOption::Timestamps { value, echo } => write!(f, "TS val {value} ecr {echo}"),
+            TcpOption::Timestamps { value, echo } => match echo {
+                Echo::Value(echo) => write!(f, "TS val {value} ecr {echo}"),
+                Echo::Newest => write!(f, "TS val {value} ecr @"),
+                Echo::Segment { seq, transmission } => {
+                    write!(f, "TS val {value} ecr @{}/{transmission}", near(*seq))
+                }
+            },
             TcpOption::Sack(blocks) => {
                 f.write_str("sack")?;
                 blocks.iter().try_for_each(|(start, end)| write!(f, " {}:{}", near(*start), near(*end)))
@@ -178,7 +196,7 @@ mod tests {
         let options = [
             TcpOption::Mss(1460),
             TcpOption::SackPermitted,
-            TcpOption::Timestamps { value: 1, echo: 2 },
+            TcpOption::Timestamps { value: 1, echo: Echo::Value(2) },
             TcpOption::Nop,
             TcpOption::WindowScale(8),
             TcpOption::FastOpen { cookie: Cookie::Bytes(vec![0, 0xab, 0xaa, 0xab]), experimental: true },

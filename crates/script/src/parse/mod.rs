@@ -85,7 +85,7 @@ fn event(cursor: &mut Cursor<'_>) -> Result<Event, ScriptError> {
     } else if cursor.eat("%{") {
         let start = cursor.line();
         let code = cursor.through("}%")?;
-        Action::Assert(assertion::parse(cursor, start, code)?)
+        Action::Code(assertion::parse(cursor, start, code)?)
     } else {
         Action::Call(call::call(cursor)?)
     };

@@ -5,7 +5,7 @@ use brisk_wire::{Ecn, Flags, IcmpKind};
 use super::Cursor;
 use crate::ast::{Action, EcnBits, IcmpPacket, Prefix, TcpPacket};
 use crate::error::ScriptError;
-use crate::tcp_option::{Cookie, TcpOption};
+use crate::tcp_option::{Cookie, Echo, TcpOption};
 
 /// What follows `<`.
 pub(super) fn arriving(cursor: &mut Cursor<'_>) -> Result<Action, ScriptError> {
@@ -159,7 +159,7 @@ fn option(cursor: &mut Cursor<'_>) -> Result<TcpOption, ScriptError> {
             ahead.eat_word("val");
             let value = ahead.number_as()?;
             ahead.eat_word("ecr");
-            TcpOption::Timestamps { value, echo: ahead.number_as()? }
+            TcpOption::Timestamps { value, echo: echo(&mut ahead)? }
         }
         Some("sack") => TcpOption::Sack(blocks(&mut ahead)?),
         Some("FO") => TcpOption::FastOpen { cookie: cookie(&mut ahead)?, experimental: false },
@@ -172,6 +172,19 @@ fn option(cursor: &mut Cursor<'_>) -> Result<TcpOption, ScriptError> {
     };
     *cursor = ahead;
     Ok(option)
+}
+
+/// `n`, `@` or `@seq/n`.
+fn echo(cursor: &mut Cursor<'_>) -> Result<Echo, ScriptError> {
+    if !cursor.eat("@") {
+        return cursor.number_as().map(Echo::Value);
+    }
+    if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
+        return Ok(Echo::Newest);
+    }
+    let seq = number_in_stream(cursor)?;
+    cursor.expect("/")?;
+    Ok(Echo::Segment { seq, transmission: cursor.number_as()? })
 }
 
 fn blocks(cursor: &mut Cursor<'_>) -> Result<Vec<(u32, u32)>, ScriptError> {
@@ -273,7 +286,7 @@ mod tests {
         let expected = [
             TcpOption::Nop,
             TcpOption::Nop,
-            TcpOption::Timestamps { value: 100, echo: 0 },
+            TcpOption::Timestamps { value: 100, echo: Echo::Value(0) },
             TcpOption::Sack(vec![(1, 2), (5, 9)]),
         ];
         assert_eq!(packet.options.as_deref(), Some(&expected[..]));

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::ast::Prefix;
 use crate::settings::Settings;
+use crate::tcp_option::Echo;
 
 /// First port of the remote hosts.
 const FIRST_PORT: u16 = 33_000;
@@ -28,6 +29,9 @@ pub(crate) struct Flow {
     renewed: bool,
     /// Time stamps of the stack: script value and live value.
     stamps: Vec<(u32, u32)>,
+    /// Time stamps of the stack's segments in the order in which they left, with the live sequence number of those
+    /// that occupy any.
+    sent_stamps: Vec<(Option<u32>, u32)>,
 }
 
 impl Flow {
@@ -45,6 +49,7 @@ impl Flow {
             self.local_offset = Some(live.wrapping_sub(script));
             self.renewed = false;
             self.stamps.clear();
+            self.sent_stamps.retain(|(seq, _)| *seq == Some(live));
         }
     }
 
@@ -70,8 +75,27 @@ impl Flow {
         self.stamps.push((script, live));
     }
 
+    /// Records the time stamp of a segment that the stack sent; `seq` if it has data, SYN or FIN.
+    pub(crate) fn on_stamp_sent(&mut self, seq: Option<u32>, stamp: u32) {
+        self.sent_stamps.push((seq, stamp));
+    }
+
     /// The live time stamp that the script's peer echoes.
-    pub(crate) fn stamp_to_live(&self, script: u32) -> u32 {
+    pub(crate) fn echo_to_live(&self, echo: Echo) -> u32 {
+        let newest = || self.sent_stamps.last().map_or(0, |(_, stamp)| *stamp);
+        match echo {
+            Echo::Value(script) => self.stamp_to_live(script),
+            Echo::Newest => newest(),
+            Echo::Segment { seq, transmission } => {
+                let live = self.local_to_live(seq);
+                let mut sent = self.sent_stamps.iter().filter(|(sent, _)| *sent == Some(live));
+                let nth = sent.nth(transmission.saturating_sub(1) as usize);
+                nth.map_or_else(newest, |(_, stamp)| *stamp)
+            }
+        }
+    }
+
+    fn stamp_to_live(&self, script: u32) -> u32 {
         let known = self.stamps.iter().rev().find(|(known, _)| *known == script);
         known.map_or_else(|| script.wrapping_add(self.stamp_offset()), |(_, live)| *live)
     }
@@ -158,6 +182,7 @@ impl Flows {
             last_syn: None,
             renewed: false,
             stamps: Vec::new(),
+            sent_stamps: Vec::new(),
         });
         self.flows.len() - 1
     }

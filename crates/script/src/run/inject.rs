@@ -10,7 +10,7 @@ use brisk_wire::{
 use super::flow::Flow;
 use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, IcmpPacket, TcpPacket};
-use crate::tcp_option::{Cookie, TcpOption};
+use crate::tcp_option::{Cookie, Echo, TcpOption};
 
 /// Bytes of options that fit a TCP header.
 const OPTION_SPACE: usize = 40;
@@ -113,7 +113,7 @@ fn to_live(
 ) -> Result<TcpOption, String> {
     Ok(match option {
         TcpOption::Timestamps { value, echo } => {
-            TcpOption::Timestamps { value: *value, echo: flow.stamp_to_live(*echo) }
+            TcpOption::Timestamps { value: *value, echo: Echo::Value(flow.echo_to_live(*echo)) }
         }
         TcpOption::Sack(blocks) => {
             let live = |(start, end): &(u32, u32)| (flow.local_to_live(*start), flow.local_to_live(*end));

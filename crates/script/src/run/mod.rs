@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use brisk_wire::Flags;
 
 use crate::Options;
-use crate::assertion::Assertion;
+use crate::assertion::{Assertion, Statement};
 use crate::ast::{Action, Call, Event, Expected, IcmpPacket, Moment, Script, TcpPacket, Time};
 use crate::error::ScriptError;
 use crate::settings::{Settings, sysctls};
@@ -158,7 +158,13 @@ impl Runner<'_> {
             Action::Arrives(packet) => self.arrive(event.line, packet),
             Action::IcmpArrives(packet) => self.icmp_arrives(event.line, packet),
             Action::Call(call) => self.begin_call(event, call, due),
-            Action::Assert(assertions) => assertions.iter().try_for_each(|assertion| self.check(assertion)),
+            Action::Code(statements) => statements.iter().try_for_each(|statement| match statement {
+                Statement::Assert(assertion) => self.check(assertion),
+                Statement::Print(names) => {
+                    self.print(names);
+                    Ok(())
+                }
+            }),
             Action::Command(command) => self.command(event.line, command),
         }
     }
@@ -249,6 +255,11 @@ impl Runner<'_> {
         for sent in self.backend.sent().iter().skip(before) {
             let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
                 Some(flow) => {
+                    let counts =
+                        !sent.payload.is_empty() || sent.tcp.flags.intersects(Flags::SYN | Flags::FIN);
+                    if let Some(stamps) = sent.tcp.options.timestamps {
+                        flow.on_stamp_sent(counts.then_some(sent.tcp.seq.0), stamps.value);
+                    }
                     // The script has not said yet what it calls this number: zero is usual.
                     let mut flow = flow.clone();
                     if sent.tcp.flags.contains(Flags::SYN) {
@@ -317,11 +328,14 @@ impl Runner<'_> {
     }
 
     /// Compares what a call returned with what it should.
-    fn judge(&self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
+    fn judge(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),
             Return::Errno(number) => format!("-1 {}", names::errno(number)),
         };
+        if call.result == Expected::Anything {
+            (self.note)(format!("{} {} = {actual}", seconds(self.backend.now()), call.name));
+        }
         let (right, expected) = match &call.result {
             Expected::Anything => (true, "?".to_owned()),
             Expected::Value(value) => (returned == Return::Value(*value), value.to_string()),
@@ -348,6 +362,16 @@ impl Runner<'_> {
                 self.fail(assertion.line, format!("{} does not hold: {}", assertion.text, values.join(", ")))
             }
         }
+    }
+
+    /// Writes the values of names into the trace.
+    fn print(&mut self, names: &[String]) {
+        let values = names.iter().map(|name| match self.backend.value(name, self.calls.watched()) {
+            Some(value) => format!("{name}={value}"),
+            None => format!("{name}=none"),
+        });
+        let values: Vec<String> = values.collect();
+        (self.note)(format!("{} print {}", seconds(self.backend.now()), values.join(" ")));
     }
 
     /// Waits for a packet and compares it.
