@@ -37,6 +37,7 @@ pub mod capture;
 pub mod configs;
 pub mod connection;
 pub mod decisions;
+pub mod differential;
 pub mod flow;
 pub mod forge;
 pub mod handshake;

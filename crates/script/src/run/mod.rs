@@ -257,6 +257,9 @@ impl Runner<'_> {
                 Some(flow) => {
                     let counts =
                         !sent.payload.is_empty() || sent.tcp.flags.intersects(Flags::SYN | Flags::FIN);
+                    if !self.settings.silence && sent.tcp.flags.contains(Flags::SYN) {
+                        flow.on_syn_sent(0, sent.tcp.seq.0);
+                    }
                     if let Some(stamps) = sent.tcp.options.timestamps {
                         flow.on_stamp_sent(counts.then_some(sent.tcp.seq.0), stamps.value);
                     }

@@ -1,0 +1,222 @@
+//! Plays random scripts to the stack and to the kernel and reports every difference that no entry of the list explains.
+//!
+//! ```text
+//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --kind sender --seed 1 --count 500
+//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --kind sender --seed 17 --show
+//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --minimise --kind sender --seed 17
+//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- FILE
+//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --list
+//! ```
+//!
+//! It needs root, for network namespaces. Exit status: 0 if every difference is explained, 1 if not, 2 if the kernel
+//! cannot be asked or the arguments are wrong.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use brisk_fuzz::differential::{
+    Deed, EXPLANATIONS, Kind, Record, Verdict, generate, judge, minimise, play_kernel, play_ours,
+};
+
+struct Arguments {
+    kind: Kind,
+    seed: u64,
+    count: u64,
+    jobs: u64,
+    show: bool,
+    minimise: bool,
+    list: bool,
+    file: Option<String>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut parsed = Arguments {
+        kind: Kind::Sender,
+        seed: 1,
+        count: 1,
+        jobs: 12,
+        show: false,
+        minimise: false,
+        list: false,
+        file: None,
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        let mut number = || {
+            let value = given.next().unwrap_or_default();
+            value.parse().map_err(|_| format!("{argument} {value}: it takes a number"))
+        };
+        match argument.as_str() {
+            "--seed" => parsed.seed = number()?,
+            "--count" => parsed.count = number()?,
+            "--jobs" => parsed.jobs = number()?,
+            "--show" => parsed.show = true,
+            "--minimise" => parsed.minimise = true,
+            "--list" => parsed.list = true,
+            "--kind" => {
+                parsed.kind = match given.next().as_deref() {
+                    Some("sender") => Kind::Sender,
+                    Some("receiver") => Kind::Receiver,
+                    _ => return Err("--kind: it takes sender or receiver".to_owned()),
+                }
+            }
+            _ if argument.starts_with("--") => return Err(format!("{argument} is not known")),
+            _ => parsed.file = Some(argument),
+        }
+    }
+    Ok(parsed)
+}
+
+fn main() {
+    let arguments = arguments().unwrap_or_else(|error| {
+        eprintln!("differential: {error}");
+        std::process::exit(2);
+    });
+    if arguments.list {
+        for entry in EXPLANATIONS {
+            println!("{}: {}", entry.name, entry.reason);
+        }
+        return;
+    }
+    if let Some(file) = &arguments.file {
+        let text = std::fs::read_to_string(file).unwrap_or_else(|error| {
+            eprintln!("differential: {file}: {error}");
+            std::process::exit(2);
+        });
+        return show(&text);
+    }
+    if arguments.show {
+        return show(&generate(arguments.kind, arguments.seed).text());
+    }
+    std::process::exit(run(&arguments));
+}
+
+/// Prints a script, what both did, and the verdict.
+fn show(text: &str) {
+    println!("{text}");
+    match (play_ours(text), play_kernel(text)) {
+        (Ok(ours), Ok(kernel)) => print!("{}", side_by_side(&ours, &kernel, usize::MAX)),
+        (ours, kernel) => println!("ours: {:?}\nkernel: {:?}", ours.err(), kernel.err()),
+    }
+    match judge(text) {
+        Verdict::Differs(found) => {
+            println!("{}: ours {}, kernel {}", found.0.class(), found.0.ours, found.0.kernel)
+        }
+        verdict => println!("{verdict:?}"),
+    }
+}
+
+/// What both did up to a step, event by event.
+fn side_by_side(ours: &Record, kernel: &Record, last: usize) -> String {
+    let mut text = String::new();
+    for (n, (ours, kernel)) in ours.steps.iter().zip(&kernel.steps).enumerate() {
+        if n > last {
+            break;
+        }
+        if ours.event != "mark" {
+            text += &format!("        {:.6} {}\n", ours.at as f64 / 1e6, ours.event);
+        }
+        for (name, step) in [("ours", ours), ("kernel", kernel)] {
+            for deed in &step.deeds {
+                match deed {
+                    Deed::Sent(packet) => text += &format!("{name:>7} {}\n", packet.line),
+                    Deed::Returned(value) => text += &format!("{name:>7} = {value}\n"),
+                    Deed::Values(_) => {}
+                }
+            }
+        }
+    }
+    text
+}
+
+#[derive(Default)]
+struct Tally {
+    equal: u64,
+    explained: BTreeMap<&'static str, u64>,
+    with_explanation: u64,
+    late: u64,
+    classes: BTreeMap<String, Vec<u64>>,
+    unexplained: u64,
+    broken: u64,
+    skipped: Option<String>,
+}
+
+fn run(arguments: &Arguments) -> i32 {
+    let next = AtomicU64::new(0);
+    let tally = Mutex::new(Tally::default());
+    let generating = Mutex::new(());
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= arguments.count {
+                        return;
+                    }
+                    let seed = arguments.seed + n;
+                    let script = {
+                        // One at a time: the others keep the kernel's time.
+                        let _one = generating.lock().unwrap_or_else(PoisonError::into_inner);
+                        generate(arguments.kind, seed)
+                    };
+                    let verdict = judge(&script.text());
+                    let small = match &verdict {
+                        Verdict::Differs(found) if arguments.minimise => {
+                            Some(minimise(&script, &found.0.class()).text())
+                        }
+                        _ => None,
+                    };
+                    note(&mut tally.lock().unwrap_or_else(PoisonError::into_inner), seed, verdict, small);
+                }
+            });
+        }
+    });
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(reason) = tally.skipped {
+        println!("skipped: {reason}");
+        return 2;
+    }
+    for (class, seeds) in &tally.classes {
+        println!("{:5}  {class}: seeds {:?}", seeds.len(), &seeds[..seeds.len().min(12)]);
+    }
+    for (name, count) in &tally.explained {
+        println!("{count:5}  explained: {name}");
+    }
+    println!(
+        "{} scripts: {} equal, {} with explained differences only, {} late, {} broken, {} unexplained",
+        arguments.count, tally.equal, tally.with_explanation, tally.late, tally.broken, tally.unexplained
+    );
+    i32::from(tally.unexplained + tally.broken > 0)
+}
+
+fn note(tally: &mut Tally, seed: u64, verdict: Verdict, small: Option<String>) {
+    match verdict {
+        Verdict::Agreed(explained) if explained.is_empty() => tally.equal += 1,
+        Verdict::Agreed(explained) => {
+            tally.with_explanation += 1;
+            explained.into_iter().for_each(|name| *tally.explained.entry(name).or_default() += 1);
+        }
+        Verdict::Differs(found) => {
+            let (difference, event, ours, kernel) = *found;
+            tally.unexplained += 1;
+            println!(
+                "seed {seed}: {}\n  after   {event}\n  ours    {}\n  kernel  {}",
+                difference.class(),
+                difference.ours,
+                difference.kernel
+            );
+            if let Some(small) = small {
+                println!("{small}");
+            }
+            let _ = (ours, kernel);
+            tally.classes.entry(difference.class()).or_default().push(seed);
+        }
+        Verdict::Late => tally.late += 1,
+        Verdict::Skipped(reason) => tally.skipped = Some(reason),
+        Verdict::Broken(error) => {
+            tally.broken += 1;
+            println!("seed {seed}: broken: {error}");
+        }
+    }
+}

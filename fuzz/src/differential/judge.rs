@@ -1,0 +1,135 @@
+//! Plays a script to both stacks and judges what they did.
+
+use std::collections::BTreeSet;
+
+use brisk_script::{KernelVerdict, Options};
+
+use super::compare::{Difference, compare, lateness};
+use super::explain::explain;
+use super::record::Record;
+use super::script::Script;
+
+/// How late the machine may give the kernel an event, microseconds.
+const LATE: i64 = 3_000;
+/// How often a script is played to the kernel at most.
+const TRIES: usize = 6;
+/// How often a difference is seen before it is believed.
+const CONFIRMATIONS: usize = 2;
+
+/// What became of a script.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// Both did the same, but for the differences that these entries of the list explain.
+    Agreed(BTreeSet<&'static str>),
+    /// The first difference that nothing explains, the event before it, and our record and the kernel's.
+    Differs(Box<(Difference, String, Record, Record)>),
+    /// The machine was too busy each time.
+    Late,
+    /// The kernel cannot be asked here, and why.
+    Skipped(String),
+    /// It is no script, or the kernel plays it otherwise.
+    Broken(String),
+}
+
+fn options() -> Options {
+    Options { lenient: true, ..Options::default() }
+}
+
+/// Plays a script to our stack.
+///
+/// # Errors
+/// It is no script.
+pub fn play_ours(text: &str) -> Result<Record, String> {
+    let report = brisk_script::run("differential", text, &options()).map_err(|error| error.to_string())?;
+    Ok(Record::read(&report.trace))
+}
+
+/// Plays a script to the kernel; `Err(Skipped)` if that cannot be done here.
+///
+/// # Errors
+/// Why it was not played to its end.
+pub fn play_kernel(text: &str) -> Result<Record, Verdict> {
+    let mut trace = Vec::new();
+    let played = brisk_script::run_on_kernel("differential", text, &options(), &mut |line| {
+        trace.push(line.to_owned());
+    });
+    match played {
+        Ok(KernelVerdict::Passed) => Ok(Record::read(&trace)),
+        Ok(KernelVerdict::Skipped(reason)) => Err(Verdict::Skipped(reason)),
+        Err(error) => Err(Verdict::Broken(error.to_string())),
+    }
+}
+
+/// Plays a script to both, to the kernel again where the machine was late or a difference is new.
+pub fn judge(text: &str) -> Verdict {
+    let ours = match play_ours(text) {
+        Ok(record) => record,
+        Err(error) => return Verdict::Broken(error),
+    };
+    let mut seen: Vec<String> = Vec::new();
+    for _ in 0..TRIES {
+        let kernel = match play_kernel(text) {
+            Ok(record) => record,
+            Err(verdict) => return verdict,
+        };
+        match lateness(&ours, &kernel) {
+            None => return Verdict::Broken("the kernel ran other events".to_owned()),
+            Some(late) if late > LATE => continue,
+            Some(_) => {}
+        }
+        let mut explained = BTreeSet::new();
+        let mut unexplained = None;
+        for difference in compare(&ours, &kernel) {
+            match explain(&difference, &ours, &kernel) {
+                Some(entry) => {
+                    explained.insert(entry.name);
+                }
+                None => {
+                    unexplained = Some(difference);
+                    break;
+                }
+            }
+        }
+        let Some(difference) = unexplained else { return Verdict::Agreed(explained) };
+        seen.push(difference.class());
+        if seen.iter().filter(|class| **class == difference.class()).count() >= CONFIRMATIONS {
+            let event = ours.steps.get(difference.step).map_or("", |step| &step.event).to_owned();
+            return Verdict::Differs(Box::new((difference, event, ours, kernel)));
+        }
+    }
+    Verdict::Late
+}
+
+/// Drops events while the first difference stays of the same class.
+pub fn minimise(script: &Script, class: &str) -> Script {
+    let mut smallest = script.clone();
+    let still = |script: &Script| match judge(&script.text()) {
+        Verdict::Differs(found) => (found.0.class() == class).then_some(found.2.steps[found.0.step].at),
+        _ => None,
+    };
+    if let Some(at) = still(&smallest) {
+        let mut cut = smallest.clone();
+        cut.events.retain(|event| event.at <= at + 1_000);
+        cut.push(at + 60_000, "%{ print(tcpi_state) }%");
+        if still(&cut).is_some() {
+            smallest = cut;
+        }
+    }
+    let mut size = (smallest.events.len() / 2).max(1);
+    loop {
+        let mut from = 0;
+        while from < smallest.events.len() {
+            let mut cut = smallest.clone();
+            cut.events.drain(from..(from + size).min(cut.events.len()));
+            if still(&cut).is_some() {
+                smallest = cut;
+            } else {
+                from += size;
+            }
+        }
+        if size == 1 {
+            return smallest;
+        }
+        size /= 2;
+    }
+}

@@ -1,0 +1,177 @@
+//! The trace of a run as values: which packets left between which events of the script.
+
+/// A segment that a stack sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// Microseconds of script time.
+    pub at: i64,
+    /// The ECN field as scripts write it; empty for Not-ECT.
+    pub ecn: String,
+    /// As scripts write them.
+    pub flags: String,
+    /// First sequence number, relative to the initial one.
+    pub seq: i64,
+    /// Bytes of payload.
+    pub len: i64,
+    /// Acknowledgement number.
+    pub ack: Option<i64>,
+    /// The window field as on the wire.
+    pub win: i64,
+    /// Options in order, as scripts write them; a time stamp without its own value.
+    pub options: Vec<String>,
+    /// The line of the trace.
+    pub line: String,
+}
+
+impl Packet {
+    /// True if it has this flag: one letter, as scripts write it.
+    pub fn has(&self, flag: char) -> bool {
+        self.flags.contains(flag)
+    }
+
+    /// True if it has no data and neither SYN, FIN nor RST.
+    pub fn is_pure_ack(&self) -> bool {
+        self.len == 0 && !self.flags.contains(['S', 'F', 'R'])
+    }
+}
+
+/// What a stack did after an event of the script.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// It sent a segment.
+    Sent(Packet),
+    /// A call returned this.
+    Returned(String),
+    /// The values of names at a mark; `None` if there is no connection.
+    Values(Vec<(String, Option<i64>)>),
+}
+
+/// An event of the script and what happened up to the next.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
+    /// When it took place, microseconds of script time.
+    pub at: i64,
+    /// The event without its time; a mark is `mark`.
+    pub event: String,
+    /// What the stack did, in order.
+    pub deeds: Vec<Deed>,
+}
+
+/// A whole run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// Its events in order.
+    pub steps: Vec<Step>,
+}
+
+impl Record {
+    /// Reads a trace of `brisk_script`.
+    pub fn read(trace: &[String]) -> Record {
+        let mut record = Record::default();
+        for line in trace {
+            let Some((at, rest)) = line.split_once(' ') else { continue };
+            let at = micros(at);
+            let mut step =
+                |event: &str| record.steps.push(Step { at, event: event.to_owned(), deeds: Vec::new() });
+            let deed = if let Some(packet) = rest.strip_prefix("> ") {
+                read_packet(at, packet, line).map(Deed::Sent)
+            } else if let Some(values) = rest.strip_prefix("print ") {
+                step("mark");
+                Some(Deed::Values(values.split(' ').filter_map(read_value).collect()))
+            } else if let Some((_, value)) = rest.split_once(" = ") {
+                Some(Deed::Returned(value.to_owned()))
+            } else {
+                step(rest);
+                None
+            };
+            if let (Some(deed), Some(step)) = (deed, record.steps.last_mut()) {
+                step.deeds.push(deed);
+            }
+        }
+        record
+    }
+
+    /// The segments that were sent.
+    pub fn packets(&self) -> impl Iterator<Item = &Packet> {
+        self.steps.iter().flat_map(|step| &step.deeds).filter_map(|deed| match deed {
+            Deed::Sent(packet) => Some(packet),
+            Deed::Returned(_) | Deed::Values(_) => None,
+        })
+    }
+}
+
+fn read_value(text: &str) -> Option<(String, Option<i64>)> {
+    let (name, value) = text.split_once('=')?;
+    Some((name.trim_start_matches("tcpi_").to_owned(), value.parse().ok()))
+}
+
+/// `[ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+fn read_packet(at: i64, text: &str, line: &str) -> Option<Packet> {
+    let (ecn, text) = match text.strip_prefix('[') {
+        Some(prefixed) => prefixed.split_once("] ")?,
+        None => ("", text),
+    };
+    let (head, options) = text.split_once(" <").unwrap_or((text, ""));
+    let mut words = head.split(' ');
+    let flags = words.next()?.to_owned();
+    let (seq, end) = words.next()?.split_once(':')?;
+    let len = end.split_once('(')?.1.trim_end_matches(')').parse().ok()?;
+    let words: Vec<&str> = words.collect();
+    let number = |name: &str| {
+        let at = words.iter().position(|word| *word == name)?;
+        words.get(at + 1)?.parse().ok()
+    };
+    let options = options.trim_end_matches('>').split(',').filter(|option| !option.is_empty());
+    let without_value = |option: &str| match option.split_once(" ecr ") {
+        Some((_, echo)) => format!("TS ecr {echo}"),
+        None => option.to_owned(),
+    };
+    Some(Packet {
+        at,
+        ecn: ecn.to_owned(),
+        flags,
+        seq: seq.parse().ok()?,
+        len,
+        ack: number("ack"),
+        win: number("win").unwrap_or(0),
+        options: options.map(without_value).collect(),
+        line: line.to_owned(),
+    })
+}
+
+/// Seconds with six decimals, in microseconds.
+fn micros(text: &str) -> i64 {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let number = |text: &str| text.parse::<i64>().unwrap_or(0);
+    number(whole.trim_start_matches('-')) * 1_000_000 + number(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_read_as_events_and_what_followed_them() {
+        let trace = [
+            "0.000000 socket",
+            "0.050000 < S 0:0(0) win 65535 <mss 1000>",
+            "0.050100 > S. 0:0(0) ack 1 win 65535 <mss 1460,TS val 9 ecr 4>",
+            "0.060000 write",
+            "0.060001 write = 10",
+            "0.060002 > [ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,sack 5:6 7:8>",
+            "0.070000 print tcpi_snd_cwnd=10 tcpi_rtt=none",
+        ];
+        let record = Record::read(&trace.map(str::to_owned));
+        assert_eq!(record.steps.iter().map(|step| step.deeds.len()).collect::<Vec<_>>(), [0, 1, 2, 1]);
+        let packets: Vec<&Packet> = record.packets().collect();
+        assert_eq!(packets[0].options, ["mss 1460", "TS ecr 4"]);
+        assert_eq!((packets[1].at, packets[1].seq, packets[1].len, packets[1].ack), (60_002, 1, 10, Some(1)));
+        assert_eq!(
+            (packets[1].ecn.as_str(), packets[1].flags.as_str(), packets[1].win),
+            ("ect0", "P.", 1024)
+        );
+        assert_eq!(packets[1].options, ["nop", "nop", "sack 5:6 7:8"]);
+        let values = Deed::Values(vec![("snd_cwnd".to_owned(), Some(10)), ("rtt".to_owned(), None)]);
+        assert_eq!(record.steps[3].deeds, [values]);
+    }
+}
