@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use brisk_fuzz::differential::{
-    Deed, EXPLANATIONS, Kind, Record, Verdict, generate, judge, minimise, play_kernel, play_ours,
-};
+use brisk_fuzz::differential::{Deed, EXPLANATIONS, Kind, Record, Verdict, generate, judge, minimise};
+
+/// Events of an excerpt.
+const EXCERPT: usize = 4;
 
 struct Arguments {
     kind: Kind,
@@ -27,6 +28,7 @@ struct Arguments {
     show: bool,
     minimise: bool,
     list: bool,
+    ignored: Vec<String>,
     file: Option<String>,
 }
 
@@ -39,6 +41,7 @@ fn arguments() -> Result<Arguments, String> {
         show: false,
         minimise: false,
         list: false,
+        ignored: Vec::new(),
         file: None,
     };
     let mut given = std::env::args().skip(1);
@@ -51,6 +54,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seed" => parsed.seed = number()?,
             "--count" => parsed.count = number()?,
             "--jobs" => parsed.jobs = number()?,
+            "--ignore" => parsed.ignored.extend(given.next()),
             "--show" => parsed.show = true,
             "--minimise" => parsed.minimise = true,
             "--list" => parsed.list = true,
@@ -84,50 +88,49 @@ fn main() {
             eprintln!("differential: {file}: {error}");
             std::process::exit(2);
         });
-        return show(&text);
+        return show(&text, &arguments.ignored);
     }
     if arguments.show {
-        return show(&generate(arguments.kind, arguments.seed).text());
+        return show(&generate(arguments.kind, arguments.seed).text(), &arguments.ignored);
     }
     std::process::exit(run(&arguments));
 }
 
 /// Prints a script, what both did, and the verdict.
-fn show(text: &str) {
+fn show(text: &str, ignored: &[String]) {
     println!("{text}");
-    match (play_ours(text), play_kernel(text)) {
-        (Ok(ours), Ok(kernel)) => print!("{}", side_by_side(&ours, &kernel, usize::MAX)),
-        (ours, kernel) => println!("ours: {:?}\nkernel: {:?}", ours.err(), kernel.err()),
-    }
-    match judge(text) {
+    match judge(text, ignored) {
         Verdict::Differs(found) => {
-            println!("{}: ours {}, kernel {}", found.0.class(), found.0.ours, found.0.kernel)
+            let (difference, ours, kernel) = *found;
+            print!("{}", side_by_side(&ours, &kernel, difference.step, usize::MAX));
+            println!("{}: ours {}, kernel {}", difference.class(), difference.ours, difference.kernel);
         }
         verdict => println!("{verdict:?}"),
     }
 }
 
-/// What both did up to a step, event by event.
-fn side_by_side(ours: &Record, kernel: &Record, last: usize) -> String {
-    let mut text = String::new();
-    for (n, (ours, kernel)) in ours.steps.iter().zip(&kernel.steps).enumerate() {
-        if n > last {
-            break;
-        }
+/// What both did in the last `events` events up to a step.
+fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> String {
+    let mut blocks = Vec::new();
+    for (ours, kernel) in ours.steps.iter().zip(&kernel.steps).take(last + 1) {
+        let mut block = String::new();
         if ours.event != "mark" {
-            text += &format!("        {:.6} {}\n", ours.at as f64 / 1e6, ours.event);
+            block += &format!("        {:.6} {}\n", ours.at as f64 / 1e6, ours.event);
         }
         for (name, step) in [("ours", ours), ("kernel", kernel)] {
             for deed in &step.deeds {
                 match deed {
-                    Deed::Sent(packet) => text += &format!("{name:>7} {}\n", packet.line),
-                    Deed::Returned(value) => text += &format!("{name:>7} = {value}\n"),
+                    Deed::Sent(packet) => block += &format!("{name:>7} {}\n", packet.line),
+                    Deed::Returned(value) => block += &format!("{name:>7} = {value}\n"),
                     Deed::Values(_) => {}
                 }
             }
         }
+        if !block.is_empty() {
+            blocks.push(block);
+        }
     }
-    text
+    blocks.split_off(blocks.len().saturating_sub(events)).concat()
 }
 
 #[derive(Default)]
@@ -160,10 +163,10 @@ fn run(arguments: &Arguments) -> i32 {
                         let _one = generating.lock().unwrap_or_else(PoisonError::into_inner);
                         generate(arguments.kind, seed)
                     };
-                    let verdict = judge(&script.text());
+                    let verdict = judge(&script.text(), &arguments.ignored);
                     let small = match &verdict {
                         Verdict::Differs(found) if arguments.minimise => {
-                            Some(minimise(&script, &found.0.class()).text())
+                            Some(minimise(&script, &found.0.class(), &arguments.ignored).text())
                         }
                         _ => None,
                     };
@@ -198,18 +201,11 @@ fn note(tally: &mut Tally, seed: u64, verdict: Verdict, small: Option<String>) {
             explained.into_iter().for_each(|name| *tally.explained.entry(name).or_default() += 1);
         }
         Verdict::Differs(found) => {
-            let (difference, event, ours, kernel) = *found;
+            let (difference, ours, kernel) = *found;
             tally.unexplained += 1;
-            println!(
-                "seed {seed}: {}\n  after   {event}\n  ours    {}\n  kernel  {}",
-                difference.class(),
-                difference.ours,
-                difference.kernel
-            );
-            if let Some(small) = small {
-                println!("{small}");
-            }
-            let _ = (ours, kernel);
+            let class = difference.class();
+            println!("seed {seed}: {class}: ours {}, kernel {}", difference.ours, difference.kernel);
+            println!("{}", small.unwrap_or_else(|| side_by_side(&ours, &kernel, difference.step, EXCERPT)));
             tally.classes.entry(difference.class()).or_default().push(seed);
         }
         Verdict::Late => tally.late += 1,

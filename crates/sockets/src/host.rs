@@ -83,6 +83,8 @@ pub struct Host {
     unreachable: Option<Errno>,
     /// That of the packet which is being taken in.
     refused: Option<Errno>,
+    /// The packet that is being taken has payload.
+    data_arrives: bool,
     /// The stack has sent without end at one instant.
     runs_away: bool,
     /// SYNs of listeners with TCP_SAVE_SYN whose connections were not accepted yet.
@@ -115,6 +117,7 @@ impl Host {
             closed: BTreeMap::new(),
             unreachable: None,
             refused: None,
+            data_arrives: false,
             runs_away: false,
             syns: SavedSyns::default(),
         }
@@ -214,6 +217,7 @@ impl Host {
         self.queue_icmp(packet, told);
         self.unreachable = told.or(self.unreachable);
         self.refused = told;
+        self.data_arrives = payload_len(packet) > 0;
         let now = self.now;
         let stack = self.stack()?;
         let believed = stack.stats().icmp_believed;
@@ -225,7 +229,7 @@ impl Host {
             self.count_mark(mark);
         }
         self.drain();
-        self.refused = None;
+        (self.refused, self.data_arrives) = (None, false);
         Ok(())
     }
 
@@ -351,7 +355,7 @@ impl Host {
         let Some(stack) = &self.stack else { return };
         for descriptor in self.table.values_mut() {
             if let Descriptor::Socket(socket) = descriptor {
-                socket.update(stack, now, stamp);
+                socket.update(stack, self.data_arrives, now, stamp);
             }
         }
     }

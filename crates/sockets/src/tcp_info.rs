@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use crate::socket::{Role, Socket};
 
+/// Bytes of a time stamp with its padding.
+const TIMESTAMPS_LEN: u32 = 12;
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// Most reordering that Linux believes (`tcp_max_reordering`).
@@ -152,8 +154,10 @@ fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     let syn_data_again = u64::from(info.syn_data_again.div_ceil(stats.mss.max(1)));
     let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits + syn_data_again;
     let reordering = info.reordering_degree.max(socket.tcp.dup_thresh).min(MAX_REORDERING);
+    // Linux takes off what a time stamp needs in each segment.
+    let advertised_mss = info.advertised_mss - if info.timestamps { TIMESTAMPS_LEN } else { 0 };
     fields.all([info.path_mtu, stats.rcv_wnd, stats.srtt.map_or(0, micros), micros(stats.rttvar)]);
-    fields.all([ssthresh, segments(stats.cwnd), info.advertised_mss, reordering]);
+    fields.all([ssthresh, segments(stats.cwnd), advertised_mss, reordering]);
     fields.all([0, stats.rcv_wnd, retransmits as u32]);
 }
 

@@ -73,8 +73,8 @@ impl Usage {
         self.marks.ce_packets = self.marks.ce_packets.wrapping_add(u32::from(ecn == Ecn::Ce));
     }
 
-    /// The connection was looked at.
-    pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, now: Instant) {
+    /// The connection was looked at; `data`: the packet that may have arrived has payload.
+    pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, data: bool, now: Instant) {
         self.note_time(now);
         // A SYN or SYN-ACK alone keeps nobody busy.
         let handshake = u32::from(matches!(stats.state, State::SynSent | State::SynReceived));
@@ -90,10 +90,10 @@ impl Usage {
         let counters = &stats.counters;
         if counters.payload_bytes_received + counters.out_of_order > self.received {
             self.received = counters.payload_bytes_received + counters.out_of_order;
-            self.data_segments_in += 1;
             self.last_data = Some(now);
         }
         if counters.segments_in > self.segments_in {
+            self.data_segments_in += u32::from(data);
             self.segments_in = counters.segments_in;
             self.last_segment = Some(now);
         }

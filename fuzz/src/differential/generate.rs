@@ -31,7 +31,6 @@ pub const FIELDS: &[&str] = &[
     "backoff",
     "options",
     "rto",
-    "ato",
     "snd_mss",
     "rcv_mss",
     "unacked",
@@ -70,6 +69,8 @@ const BEGIN: i64 = 50_000;
 const SPACING: i64 = 300;
 /// How far behind an event timers are looked for.
 const AHEAD: i64 = 6_000;
+/// Bytes of a time stamp with its padding.
+const STAMP_LEN: i64 = 12;
 /// Events of a script at most.
 const MOST_EVENTS: usize = 90;
 
@@ -160,6 +161,8 @@ struct Generator {
     sack: bool,
     stamps: bool,
     shift: u32,
+    /// Payload of a full segment of the stack.
+    size: i64,
     // The path.
     round_trip: i64,
     jitter: i64,
@@ -198,6 +201,7 @@ impl Generator {
             sack: draws.percent(80),
             stamps: draws.percent(50),
             shift: draws.pick(&[0, 0, 2, 7]),
+            size: 0,
             round_trip,
             jitter: draws.pick(&[0, 500, 3_000]),
             loss: draws.pick(&[0, 3, 10, 25]),
@@ -239,9 +243,12 @@ impl Generator {
         if ecn {
             self.script.header.push("--set ecn=on".to_owned());
         }
-        // Linux holds segments back so that bursts get longer; that is not what is compared.
-        self.script.header.push("`sysctl -q net.ipv4.tcp_tso_win_divisor=255`".to_owned());
+        // Linux holds segments back so that bursts get longer, and leaves out every second duplicate acknowledgement of
+        // a burst: neither is compared.
+        let commands = "`sysctl -q net.ipv4.tcp_tso_win_divisor=255 net.ipv4.tcp_comp_sack_nr=0`";
+        self.script.header.push(commands.to_owned());
         let mss = self.draws.pick(&[536, 1000, 1000, 1460]);
+        self.size = mss - if self.stamps { STAMP_LEN } else { 0 };
         let mut options = vec![format!("mss {mss}")];
         if self.sack {
             options.push("nop,nop,sackOK".to_owned());
@@ -284,10 +291,13 @@ impl Generator {
     fn plan_writes(&mut self) {
         let (fd, begin) = (self.fd, self.script.last());
         let mut at = begin;
+        // Linux counts segments, we count bytes: the same as long as all segments are full.
+        let whole = self.draws.percent(85);
         for _ in 0..self.draws.between(1, 6) {
             at += self.draws.pick(&[0, 1_000, 30_000, 200_000, 400_000]);
             let bytes = self.draws.pick(&[1, 100, 1000, 3_000, 10_000, 10_000, 20_000, 40_000]);
             let bytes = bytes + self.draws.between(0, bytes / 3);
+            let bytes = if whole { (bytes / self.size).max(1) * self.size } else { bytes };
             let call = match self.draws.percent(10) {
                 true => format!("send({fd}, ..., {bytes}, MSG_MORE) = ?"),
                 false => format!("write({fd}, ..., {bytes}) = ?"),
@@ -326,8 +336,9 @@ impl Generator {
     fn plan_data(&mut self) {
         let (fd, mut at) = (self.fd, self.script.last());
         let begin = at;
-        let size = self.draws.pick(&[100, 536, 1000, 1460]);
-        let reads = self.draws.pick(&[0, 1, 1, 2]);
+        let most = if self.stamps { 1460 - STAMP_LEN } else { 1460 };
+        let size = self.draws.pick(&[100, 536, 1000, most]);
+        let reads = self.draws.pick(&[0, 1, 1, 1, 2, 2]);
         let mut seq = self.seq;
         let (loss, repeat, overlap) =
             (self.draws.pick(&[0, 10, 25]), self.draws.pick(&[0, 5, 15]), self.draws.pick(&[0, 0, 10]));
@@ -354,7 +365,7 @@ impl Generator {
                 }
                 if self.draws.percent(overlap) {
                     let from = (seq - self.draws.between(0, 2 * size)).max(1);
-                    let len = self.draws.between(1, 2 * size).min(1460);
+                    let len = self.draws.between(1, 2 * size).min(most);
                     self.plan(late, data(from, len.min(seq + size - from)));
                 }
                 seq += len;
@@ -402,10 +413,13 @@ impl Generator {
                 continue;
             }
             let Some(what) = self.pending.remove(&key) else { return };
-            let last = matches!(what, Pending::End) || self.script.events.len() >= MOST_EVENTS;
+            if matches!(what, Pending::End) {
+                return self.mark(at);
+            }
             self.take_place(at, what);
-            if last {
-                return self.mark(self.script.last() + SPACING);
+            if self.script.events.len() >= MOST_EVENTS {
+                self.pending.clear();
+                self.plan(at + SPACING, Pending::End);
             }
         }
     }
@@ -564,23 +578,25 @@ impl Generator {
                 self.segment(at, "", ".", self.seq, 0, ack)
             }
             Stray::AckInsideASegment => {
-                self.next = self.draws.between(self.next, highest).max(self.next);
+                self.next = self.draws.between(self.next, highest);
                 let next = self.next;
                 self.ranges.retain(|(from, _)| *from > next);
                 self.segment(at, "", ".", self.seq, 0, next)
             }
             Stray::AckOfTheUnsent => self.segment(at, "", ".", self.seq, 0, highest + 100_000),
             Stray::SackOfNothing => {
-                let from = self.draws.between(1, highest);
-                self.duplicate = Some((from, from + self.draws.between(1, 3_000)));
+                let from = 1 + self.draws.between(0, highest / self.size) * self.size;
+                self.duplicate = Some((from, from + self.draws.between(1, 3) * self.size));
                 self.segment(at, "", ".", self.seq, 0, self.next)
             }
-            Stray::WindowCloses | Stray::WindowShrinks | Stray::WindowOpens => {
-                self.window = match stray {
-                    Stray::WindowCloses => 0,
-                    Stray::WindowShrinks => self.draws.between(1, 3_000),
-                    _ => self.draws.pick(&[4_000, 60_000]),
-                };
+            // The next acknowledgement tells it: Linux believes one that acknowledges something.
+            Stray::WindowShrinks => {
+                self.window = self.draws.between(1, 3_000);
+                return;
+            }
+            Stray::WindowCloses | Stray::WindowOpens => {
+                self.window =
+                    if stray == Stray::WindowCloses { 0 } else { self.draws.pick(&[4_000, 60_000]) };
                 self.segment(at, "", ".", self.seq, 0, self.next)
             }
             Stray::CongestionEcho => self.segment(at, "", "E.", self.seq, 0, self.next),

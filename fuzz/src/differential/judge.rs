@@ -21,8 +21,8 @@ const CONFIRMATIONS: usize = 2;
 pub enum Verdict {
     /// Both did the same, but for the differences that these entries of the list explain.
     Agreed(BTreeSet<&'static str>),
-    /// The first difference that nothing explains, the event before it, and our record and the kernel's.
-    Differs(Box<(Difference, String, Record, Record)>),
+    /// The first difference that nothing explains, our record and the kernel's.
+    Differs(Box<(Difference, Record, Record)>),
     /// The machine was too busy each time.
     Late,
     /// The kernel cannot be asked here, and why.
@@ -60,8 +60,9 @@ pub fn play_kernel(text: &str) -> Result<Record, Verdict> {
     }
 }
 
-/// Plays a script to both, to the kernel again where the machine was late or a difference is new.
-pub fn judge(text: &str) -> Verdict {
+/// Plays a script to both, to the kernel again where the machine was late or a difference is new. Differences of the
+/// classes `ignored` are passed over unless the connections part with them.
+pub fn judge(text: &str, ignored: &[String]) -> Verdict {
     let ours = match play_ours(text) {
         Ok(record) => record,
         Err(error) => return Verdict::Broken(error),
@@ -84,6 +85,7 @@ pub fn judge(text: &str) -> Verdict {
                 Some(entry) => {
                     explained.insert(entry.name);
                 }
+                None if ignored.contains(&difference.class()) => {}
                 None => {
                     unexplained = Some(difference);
                     break;
@@ -93,18 +95,17 @@ pub fn judge(text: &str) -> Verdict {
         let Some(difference) = unexplained else { return Verdict::Agreed(explained) };
         seen.push(difference.class());
         if seen.iter().filter(|class| **class == difference.class()).count() >= CONFIRMATIONS {
-            let event = ours.steps.get(difference.step).map_or("", |step| &step.event).to_owned();
-            return Verdict::Differs(Box::new((difference, event, ours, kernel)));
+            return Verdict::Differs(Box::new((difference, ours, kernel)));
         }
     }
     Verdict::Late
 }
 
 /// Drops events while the first difference stays of the same class.
-pub fn minimise(script: &Script, class: &str) -> Script {
+pub fn minimise(script: &Script, class: &str, ignored: &[String]) -> Script {
     let mut smallest = script.clone();
-    let still = |script: &Script| match judge(&script.text()) {
-        Verdict::Differs(found) => (found.0.class() == class).then_some(found.2.steps[found.0.step].at),
+    let still = |script: &Script| match judge(&script.text(), ignored) {
+        Verdict::Differs(found) => (found.0.class() == class).then_some(found.1.steps[found.0.step].at),
         _ => None,
     };
     if let Some(at) = still(&smallest) {

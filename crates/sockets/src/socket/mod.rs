@@ -256,10 +256,10 @@ impl Socket {
     }
 
     /// Brings what is noted of the connection up to date.
-    pub(crate) fn update(&mut self, stack: &Stack, now: Instant, time_of_day: Duration) {
+    pub(crate) fn update(&mut self, stack: &Stack, data: bool, now: Instant, time_of_day: Duration) {
         let Some(id) = self.conn() else { return };
         let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return };
-        self.usage.on_look(&stats, &info, now);
+        self.usage.on_look(&stats, &info, data, now);
         self.sent = advanced(self.sent, info.nxt_offset);
         self.acknowledged = advanced(self.acknowledged, info.una_offset);
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);

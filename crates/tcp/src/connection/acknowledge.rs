@@ -58,7 +58,8 @@ impl Connection {
             },
         );
         self.judge_parity(&news, &mut ack, reported, now);
-        self.counters.delivered_segments += ack.delivered.len() as u64;
+        // A duplicate has been delivered as well.
+        self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(ack.dsack.is_some());
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
         let mut loss = self.detect_loss(&ack, now);
