@@ -141,6 +141,7 @@ impl Connection {
         // What rode on a SYN is no data that was sent twice: it gets a plain challenge.
         if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
             self.rx.sack.on_duplicate(old);
+            self.rx.ack.on_old_data(self.rx.rcv_wnd());
         }
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             // So that two confused ends do not acknowledge each other for ever.
@@ -341,9 +342,7 @@ impl Connection {
             self.end(CloseReason::DataAfterClose);
             return;
         }
-        if self.ecn.on_arrived(segment.ecn, segment.flags, !segment.payload.is_empty()) {
-            self.rx.ack.force();
-        }
+        let slow_sender = self.ecn.on_arrived(segment.ecn, segment.flags, !segment.payload.is_empty());
         let (range, payload, fin) = self.rx.trim(segment);
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
@@ -351,6 +350,9 @@ impl Connection {
             self.note_taken(segment, now);
         }
         self.note_arrival(&arrival, segment, now);
+        if slow_sender {
+            self.rx.ack.on_slow_sender(self.rx.rcv_wnd());
+        }
         self.repair_with_more(segment, now);
     }
 

@@ -62,9 +62,10 @@ impl EcnState {
         self.offered = false;
     }
 
-    /// A data segment arrived. Returns true if it must be acknowledged at once because the echo
-    /// begins.
+    /// A data segment arrived. Returns true if the sender's window has become small and its acknowledgements should not be
+    /// delayed: the echo begins, or this is a retransmission, which is not ECT (RFC 3168 section 6.1.5).
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
+        let again = self.seen && ecn == Ecn::NotEct && has_data;
         self.seen |= ecn != Ecn::NotEct;
         if !self.active {
             return false;
@@ -76,7 +77,7 @@ impl EcnState {
         }
         let begins = ecn == Ecn::Ce && !self.echo;
         self.echo |= ecn == Ecn::Ce;
-        begins
+        begins || again
     }
 
     /// Both ends agreed to use it.

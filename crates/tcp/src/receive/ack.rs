@@ -32,6 +32,9 @@ const ATO_MAX: Duration = Duration::from_millis(500);
 /// Most acknowledgements that one entry into quick mode sends undelayed.
 const QUICK_MAX: u32 = 16;
 
+/// Acknowledgements that are not delayed where the sender's window has become small.
+const QUICK_FOR_SLOW_SENDER: u32 = 2;
+
 /// What the acknowledgement of a FIN waits for the program's own FIN where no data has told how long programs take here:
 /// in Linux a tick of its clock, 1 to 10 ms.
 const FIN_WAIT: Duration = Duration::from_millis(1);
@@ -245,8 +248,19 @@ impl AckPolicy {
         self.delay_by(self.delack_max, now);
     }
 
-    /// The next `count` acknowledgements are not delayed (congestion experienced, duplicates).
-    pub(crate) fn quicken(&mut self, count: u32, rcv_wnd: u32) {
+    /// A segment brought nothing but data that had arrived before: the sender may be repairing losses.
+    pub(crate) fn on_old_data(&mut self, rcv_wnd: u32) {
+        self.quicken(QUICK_MAX, rcv_wnd);
+    }
+
+    /// The segment that has just been taken shows that the sender's window has become small.
+    pub(crate) fn on_slow_sender(&mut self, rcv_wnd: u32) {
+        self.quicken(QUICK_FOR_SLOW_SENDER, rcv_wnd);
+        self.force();
+    }
+
+    /// The next `count` acknowledgements are not delayed.
+    fn quicken(&mut self, count: u32, rcv_wnd: u32) {
         self.raise_quick(count, rcv_wnd);
         self.interactive = false;
         self.ato = Some(ATO_MIN);
