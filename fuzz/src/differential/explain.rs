@@ -29,13 +29,76 @@ pub const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
-        name: "duplicates count as SACKed without SACK",
-        reason: "Linux keeps the number of duplicate acknowledgements in tcpi_sacked where SACK was not agreed on; ours is \
-                 the number of segments that a SACK option reported",
+        name: "duplicates count as delivered without SACK",
+        reason: "Linux keeps the number of duplicate acknowledgements in tcpi_sacked and tcpi_delivered where SACK was not \
+                 agreed on; ours counts segments that a SACK option or an acknowledgement reports",
         matches: |difference, ours, _| {
-            is_value(difference, "sacked")
+            (is_value(difference, "sacked") || is_value(difference, "delivered"))
                 && !has_option(ours, difference.step, SACK)
-                && difference.values.0 == 0
+                && difference.values.0 < difference.values.1
+        },
+    },
+    Explanation {
+        name: "FIN among the bytes that are not sent",
+        reason: "Linux counts the sequence number of a FIN that waits in tcpi_notsent_bytes; ours counts bytes",
+        matches: |difference, ours, _| {
+            is_value(difference, "notsent_bytes")
+                && difference.values.0 + 1 == difference.values.1
+                && ours.steps.iter().take(difference.step).any(|step| step.event == "shutdown")
+        },
+    },
+    Explanation {
+        name: "window of bytes or of memory",
+        reason: "Linux counts the memory of packets against its buffer and widens the window with each full segment, ours \
+                 counts bytes (docs/conformance.md): open windows differ by less than a factor of two",
+        matches: |difference, _, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let (low, high) = (sent.win.min(other.win), sent.win.max(other.win));
+            difference.what == What::Field("window") && low > 0 && high < 2 * low
+        },
+    },
+    Explanation {
+        name: "second segment while the window does not advance",
+        reason: "Linux leaves the acknowledgement of a second full segment to the program's next read if the window would not \
+                 advance; RFC 5681 section 4.2 asks for one for every second segment, as ours",
+        matches: |difference, ours, _| {
+            let (Some(sent), None) = &difference.packets else { return false };
+            let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
+            let before = acks_sent(ours, difference.step - 1).next().unwrap_or(1);
+            difference.what == What::Surplus
+                && sent.is_pure_ack()
+                && sent.ack == Some(arrived.end)
+                && before < arrived.seq
+                && ours.steps[difference.step].event.starts_with("< ")
+        },
+    },
+    Explanation {
+        name: "part of a segment at the edge of the window",
+        reason: "Linux fills the last bytes of the peer's window with a part of a segment while others are outstanding; RFC \
+                 9293 section 3.8.6.2.1 (silly window syndrome) waits for a full segment of window, as ours",
+        matches: |difference, ours, _| {
+            let (None, Some(other)) = &difference.packets else { return false };
+            let edge =
+                arrivals(ours, difference.step).next().map(|last| last.ack + (last.window << shift(ours)));
+            difference.what == What::Missing && other.len > 0 && edge == Some(other.seq + other.len)
+        },
+    },
+    Explanation {
+        name: "probe without a round trip since the last probe",
+        reason: "RFC 8985 section 7.3: no tail loss probe before a round trip has been measured after the last one, as ours; \
+                 Linux probes again as soon as the last probe is acknowledged",
+        matches: |difference, ours, kernel| {
+            let Some(other) = &difference.packets.1 else { return false };
+            let by_timer = kernel.steps.get(difference.step).is_some_and(|step| other.at > step.at + 2_000);
+            let Some((at, end)) = last_probe(ours, difference.step) else { return false };
+            let later =
+                ours.steps.iter().enumerate().take(difference.step + 1).filter(|(_, step)| step.at > at);
+            let measured =
+                later.filter_map(|(n, _)| arrivals(ours, n).next()).any(|arrived| arrived.ack > end);
+            matches!(difference.what, What::Missing | What::Field("sequence number"))
+                && by_timer
+                && !measured
+                && !has_option(ours, difference.step, TIMESTAMPS)
         },
     },
     Explanation {
@@ -46,7 +109,11 @@ pub const EXPLANATIONS: &[Explanation] = &[
             is_value(difference, "snd_wnd")
                 && difference.values.0 < difference.values.1
                 && difference.values.0 > 0
-                && arrived(ours, difference.step).is_some_and(|(last, before)| last == before)
+                && {
+                    let mut arrivals = arrivals(ours, difference.step);
+                    let numbers = |arrived: Option<Arrived>| arrived.map(|it| (it.seq, it.ack));
+                    numbers(arrivals.next()) == numbers(arrivals.next())
+                }
         },
     },
     Explanation {
@@ -58,14 +125,21 @@ pub const EXPLANATIONS: &[Explanation] = &[
             let without = |packet: &Packet| -> Vec<String> {
                 packet.options.iter().filter(|option| !option.starts_with("TS ")).cloned().collect()
             };
-            let event = ours.steps.get(difference.step).map_or("", |step| step.event.as_str());
-            let end = event.split([':', '(']).nth(1).and_then(|end| end.parse().ok());
-            difference.what == What::Field("options") && without(sent) == without(other) && sent.ack == end
+            // The segment whose stamp Linux echoes.
+            let echoed = other.options.iter().find_map(|option| option.strip_prefix("TS ecr "));
+            let stale = (0..=difference.step).find_map(|n| {
+                let arrived = arrivals(ours, n).next().filter(|arrived| Some(arrived.stamp) == echoed)?;
+                Some(n > 0 && acks_sent(ours, n - 1).next() == Some(arrived.end))
+            });
+            difference.what == What::Field("options")
+                && without(sent) == without(other)
+                && stale == Some(true)
         },
     },
 ];
 
-/// `tcpi_options`: SACK was agreed on.
+/// Bits of `tcpi_options`.
+const TIMESTAMPS: i64 = 1;
 const SACK: i64 = 2;
 
 /// The first entry that explains a difference.
@@ -98,13 +172,63 @@ fn has_option(record: &Record, step: usize, bit: i64) -> bool {
     value.is_some_and(|options| options & bit != 0)
 }
 
-/// Sequence and acknowledgement number of the last segment that arrived, and of the one before.
-fn arrived(record: &Record, step: usize) -> Option<((&str, &str), (&str, &str))> {
-    let mut arrivals = record.steps.iter().take(step + 1).rev().filter_map(|step| {
-        let mut words = step.event.strip_prefix("< ")?.split(' ');
-        let seq = words.find(|word| word.contains(':'))?;
-        let ack = words.skip_while(|word| *word != "ack").nth(1)?;
-        Some((seq, ack))
-    });
-    Some((arrivals.next()?, arrivals.next()?))
+/// A segment that arrived, as the script has it.
+#[derive(Clone, Copy)]
+struct Arrived<'a> {
+    seq: i64,
+    end: i64,
+    ack: i64,
+    window: i64,
+    /// TSval; empty without a time stamp.
+    stamp: &'a str,
+}
+
+impl<'a> Arrived<'a> {
+    /// `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+    fn read(event: &'a str) -> Option<Arrived<'a>> {
+        let text = event.strip_prefix("< ")?;
+        let after =
+            |word: &str| text.split_once(word).map(|(_, rest)| rest.split([' ', '>']).next().unwrap_or(""));
+        let numbers = text.split(' ').find(|word| word.contains(':') && word.contains('('))?;
+        let (seq, end) = numbers.split_once(':')?;
+        let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+        Some(Arrived {
+            seq: seq.parse().ok()?,
+            end: end.split_once('(')?.0.parse().ok()?,
+            ack: number(after(" ack ")).unwrap_or(0),
+            window: number(after(" win ")).unwrap_or(0),
+            stamp: after("TS val ").unwrap_or(""),
+        })
+    }
+}
+
+/// What arrived up to a step, the last first.
+fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived<'_>> {
+    record.steps.iter().take(step + 1).rev().filter_map(|step| Arrived::read(&step.event))
+}
+
+/// The acknowledgement numbers that were sent up to a step, the last first.
+fn acks_sent(record: &Record, step: usize) -> impl Iterator<Item = i64> {
+    let deeds = record.steps.iter().take(step + 1).rev().flat_map(|step| step.deeds.iter().rev());
+    deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { packet.ack } else { None })
+}
+
+/// The shift of the peer's windows: that of its SYN, if ours agreed to it.
+fn shift(record: &Record) -> i64 {
+    let syn = record.steps.iter().find(|step| step.event.starts_with("< S"));
+    let shift =
+        syn.and_then(|step| step.event.split_once("wscale ")?.1.split(['>', ',']).next()?.parse().ok());
+    shift.unwrap_or(0)
+}
+
+/// When the last data left that no event called for before a step, and where it ended.
+fn last_probe(record: &Record, step: usize) -> Option<(i64, i64)> {
+    record.steps.iter().take(step).rev().find_map(|step| {
+        step.deeds.iter().rev().find_map(|deed| match deed {
+            Deed::Sent(packet) if packet.len > 0 && packet.at > step.at => {
+                Some((packet.at, packet.seq + packet.len))
+            }
+            Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+        })
+    })
 }

@@ -69,6 +69,8 @@ const BEGIN: i64 = 50_000;
 const SPACING: i64 = 300;
 /// How far behind an event timers are looked for.
 const AHEAD: i64 = 6_000;
+/// Farther than any window that the stack offers here.
+const FAR: i64 = 500_000;
 /// Bytes of a time stamp with its padding.
 const STAMP_LEN: i64 = 12;
 /// Events of a script at most.
@@ -212,7 +214,7 @@ impl Generator {
             ack_every: draws.pick(&[1, 2, 2, 4, 10]),
             delay: draws.pick(&[10_000, 40_000]),
             dsack: draws.percent(80),
-            window: draws.pick(&[4_000, 16_000, 60_000, 60_000, 60_000]),
+            window: draws.pick(&[16_000, 60_000, 60_000, 60_000, 60_000, 60_000]),
             next: 1,
             ranges: Vec::new(),
             duplicate: None,
@@ -379,7 +381,7 @@ impl Generator {
                 self.plan(at + SPACING, Pending::Call(format!("write({fd}, ..., {bytes}) = ?")));
             }
             if self.draws.percent(3) {
-                self.plan(at, data(seq + 500_000, size));
+                self.plan(at, data(seq + FAR, size));
             }
         }
         self.seq = seq;
@@ -508,7 +510,10 @@ impl Generator {
                 let flags = if fin { "F." } else { "P." };
                 let stamped = if old_stamp { at - 10_000_000 } else { at };
                 let text = self.segment_stamped(stamped, ecn, flags, seq, len, self.next);
-                self.seq = self.seq.max(seq + len + i64::from(fin));
+                // What lies far beyond the window is not the peer's stream.
+                if seq < FAR {
+                    self.seq = self.seq.max(seq + len + i64::from(fin));
+                }
                 self.script.push(at, text);
                 self.mark(at);
             }
