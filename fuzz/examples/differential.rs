@@ -1,11 +1,14 @@
 //! Plays random scripts to the stack and to the kernel and reports every difference that no entry of the list explains.
 //!
 //! ```text
-//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --kind sender --seed 1 --count 500
-//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --kind sender --seed 17 --show
-//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --minimise --kind sender --seed 17
-//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- FILE
-//! cargo run --release --manifest-path fuzz/Cargo.toml --example differential -- --list
+//! differential --kind sender|receiver --seed N --count M   play M scripts; default one
+//!              --jobs N                                    so many at a time; default 12
+//!              --minimise                                  drop events while a difference stays, and print the script
+//!              --ignore CLASS                              pass over differences of a class, such as tcpi_rto; repeatable
+//!              --equal                                     list the seeds in which both did the same
+//! differential --kind sender|receiver --seed N --show      print a script and what both did, up to the difference
+//! differential FILE                                        the same for a script of one's own
+//! differential --list                                      print the explanations
 //! ```
 //!
 //! It needs root, for network namespaces. Exit status: 0 if every difference is explained, 1 if not, 2 if the kernel
@@ -28,6 +31,7 @@ struct Arguments {
     show: bool,
     minimise: bool,
     list: bool,
+    equal: bool,
     ignored: Vec<String>,
     file: Option<String>,
 }
@@ -41,6 +45,7 @@ fn arguments() -> Result<Arguments, String> {
         show: false,
         minimise: false,
         list: false,
+        equal: false,
         ignored: Vec::new(),
         file: None,
     };
@@ -54,6 +59,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seed" => parsed.seed = number()?,
             "--count" => parsed.count = number()?,
             "--jobs" => parsed.jobs = number()?,
+            "--equal" => parsed.equal = true,
             "--ignore" => parsed.ignored.extend(given.next()),
             "--show" => parsed.show = true,
             "--minimise" => parsed.minimise = true,
@@ -135,7 +141,8 @@ fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> S
 
 #[derive(Default)]
 struct Tally {
-    equal: u64,
+    /// Seeds of scripts in which both did the same.
+    equal: Vec<u64>,
     explained: BTreeMap<&'static str, u64>,
     with_explanation: u64,
     late: u64,
@@ -183,19 +190,27 @@ fn run(arguments: &Arguments) -> i32 {
     for (class, seeds) in &tally.classes {
         println!("{:5}  {class}: seeds {:?}", seeds.len(), &seeds[..seeds.len().min(12)]);
     }
+    if arguments.equal {
+        println!("equal: {:?}", tally.equal.iter().collect::<std::collections::BTreeSet<_>>());
+    }
     for (name, count) in &tally.explained {
         println!("{count:5}  explained: {name}");
     }
     println!(
         "{} scripts: {} equal, {} with explained differences only, {} late, {} broken, {} unexplained",
-        arguments.count, tally.equal, tally.with_explanation, tally.late, tally.broken, tally.unexplained
+        arguments.count,
+        tally.equal.len(),
+        tally.with_explanation,
+        tally.late,
+        tally.broken,
+        tally.unexplained
     );
     i32::from(tally.unexplained + tally.broken > 0)
 }
 
 fn note(tally: &mut Tally, seed: u64, verdict: Verdict, small: Option<String>) {
     match verdict {
-        Verdict::Agreed(explained) if explained.is_empty() => tally.equal += 1,
+        Verdict::Agreed(explained) if explained.is_empty() => tally.equal.push(seed),
         Verdict::Agreed(explained) => {
             tally.with_explanation += 1;
             explained.into_iter().for_each(|name| *tally.explained.entry(name).or_default() += 1);

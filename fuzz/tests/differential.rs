@@ -1,0 +1,146 @@
+//! The tool that compares the stack with the kernel: a difference is found, explained ones only where the reason holds,
+//! and a few dozen scripts in which both agree.
+
+use std::sync::Mutex;
+
+use brisk_fuzz::differential::{
+    Deed, Difference, EXPLANATIONS, Kind, Packet, Record, Verdict, compare, explain, generate, judge,
+    play_ours,
+};
+
+/// Seeds in which both stacks do the same but for what the list explains. A script goes where our stack goes: after a
+/// change of the stack other seeds may be needed (`--example differential -- --equal`).
+const SENDER_SEEDS: &[u64] = &[7];
+const RECEIVER_SEEDS: &[u64] = &[2];
+
+/// Records of scripts with their first data segment.
+fn records() -> Vec<(Record, usize, usize)> {
+    let read = |seed| {
+        let record = play_ours(&generate(Kind::Sender, seed).text()).expect("a script");
+        let data = record.steps.iter().enumerate().find_map(|(n, step)| {
+            let at =
+                step.deeds.iter().position(|deed| matches!(deed, Deed::Sent(packet) if packet.len > 0))?;
+            Some((n, at))
+        });
+        data.map(|(step, at)| (record, step, at))
+    };
+    let records: Vec<_> = (1..12).filter_map(read).collect();
+    assert!(records.len() > 5, "most scripts send");
+    records
+}
+
+/// What is found, and not explained, if the kernel did the same but for its first data segment.
+fn found(change: &dyn Fn(&mut Packet)) -> Vec<String> {
+    let found = records().into_iter().map(|(ours, step, at)| {
+        let mut kernel = ours.clone();
+        if let Deed::Sent(packet) = &mut kernel.steps[step].deeds[at] {
+            change(packet);
+        }
+        let differences = compare(&ours, &kernel);
+        let unexplained = |difference: &&Difference| explain(difference, &ours, &kernel).is_none();
+        differences.iter().find(unexplained).map_or_else(String::new, Difference::class)
+    });
+    found.collect()
+}
+
+#[test]
+fn equal_records_have_no_differences() {
+    for (record, ..) in records() {
+        assert_eq!(compare(&record, &record), []);
+    }
+}
+
+#[test]
+fn each_planted_difference_of_a_segment_is_found_and_not_explained() {
+    let planted: [(&str, &dyn Fn(&mut Packet)); 7] = [
+        ("sequence number", &|packet| packet.seq += 1000),
+        ("length", &|packet| packet.len -= 1),
+        ("flags", &|packet| packet.flags.push('U')),
+        ("acknowledgement number", &|packet| packet.ack = Some(99)),
+        ("options", &|packet| packet.options.push("nop".to_owned())),
+        ("window", &|packet| packet.win = 0),
+        ("time", &|packet| packet.at += 200_000),
+    ];
+    for (field, change) in planted {
+        for class in found(change) {
+            assert_eq!(class, format!("{field} of data"));
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_one_stack_does_not_send_is_found_and_not_explained() {
+    for (record, step, at) in records() {
+        let mut less = record.clone();
+        // The last of its burst: behind any other the next one takes its place.
+        let last =
+            less.steps[step].deeds.iter().rposition(|deed| matches!(deed, Deed::Sent(_))).unwrap_or(at);
+        less.steps[step].deeds.remove(last);
+        for (ours, kernel, class) in [(&record, &less, "surplus data"), (&less, &record, "missing data")] {
+            let differences = compare(ours, kernel);
+            assert_eq!(differences.iter().map(Difference::class).collect::<Vec<_>>(), [class]);
+            assert!(explain(&differences[0], ours, kernel).is_none());
+        }
+    }
+}
+
+#[test]
+fn a_planted_value_is_found_and_explained_by_no_entry() {
+    for (record, ..) in records() {
+        for field in ["snd_cwnd", "ca_state", "unacked", "lost", "snd_ssthresh", "bytes_acked"] {
+            let mut kernel = record.clone();
+            let deeds = kernel.steps.iter_mut().flat_map(|step| &mut step.deeds);
+            let values =
+                deeds.filter_map(|deed| if let Deed::Values(values) = deed { Some(values) } else { None });
+            for (_, value) in values.flatten().filter(|(name, value)| name == field && value.is_some()) {
+                *value = value.map(|value| value + 1);
+            }
+            let differences = compare(&record, &kernel);
+            let first = differences.first().expect("a difference");
+            assert_eq!(first.class(), format!("tcpi_{field}"));
+            assert!(explain(first, &record, &kernel).is_none());
+        }
+    }
+}
+
+#[test]
+fn every_explanation_has_a_reason_of_its_own() {
+    for (n, entry) in EXPLANATIONS.iter().enumerate() {
+        assert!(entry.reason.contains("Linux") && entry.reason.len() > 60, "{}", entry.name);
+        assert!(EXPLANATIONS[..n].iter().all(|other| other.name != entry.name), "{}", entry.name);
+    }
+}
+
+/// Some ten seconds of real time, most of it asleep. A run that the machine was too busy for is no difference.
+#[test]
+fn the_kernel_agrees() {
+    let kinds = [(Kind::Sender, SENDER_SEEDS), (Kind::Receiver, RECEIVER_SEEDS)];
+    let scripts = kinds.iter().flat_map(|(kind, seeds)| seeds.iter().map(|seed| (*kind, *seed)));
+    let left = Mutex::new(scripts.collect::<Vec<_>>());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let Some((kind, seed)) = left.lock().expect("not poisoned").pop() else { return };
+                    match judge(&generate(kind, seed).text(), &[]) {
+                        Verdict::Agreed(_) => {}
+                        Verdict::Late => println!("{kind:?} {seed}: the machine was too busy"),
+                        Verdict::Skipped(reason) => return println!("skipped: {reason}"),
+                        Verdict::Differs(found) => {
+                            let (difference, ..) = *found;
+                            let text = format!("{kind:?} {seed}: {}", difference.class());
+                            failures.lock().expect("not poisoned").push(format!(
+                                "{text}\n  ours   {}\n  kernel {}",
+                                difference.ours, difference.kernel
+                            ));
+                        }
+                        Verdict::Broken(error) => failures.lock().expect("not poisoned").push(error),
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("not poisoned");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
