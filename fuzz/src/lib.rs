@@ -21,7 +21,7 @@
 //! [`decisions`] reads bytes as decisions, [`watched`] is a stack whose every answer is checked,
 //! [`forge`] is the attacker who sees the traffic, [`seeds`] is where the corpora come from and
 //! [`mutate`] what the tests make of them. [`barrage`] is the acceptance: a million segments at a
-//! connection in every state.
+//! connection in every state. [`differential`] plays random packet scripts to the stack and to the kernel.
 //!
 //! ```text
 //! cargo test --manifest-path fuzz/Cargo.toml                                       corpora, quick barrage
@@ -29,6 +29,7 @@
 //! cargo test --release --manifest-path fuzz/Cargo.toml --test handshakes -- --ignored --nocapture   1,000,000 handshakes
 //! cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE       one input
 //! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  corpora anew
+//! cargo run --manifest-path fuzz/Cargo.toml --example differential -- --count 100  the kernel's TCP beside ours (root)
 //! cargo +nightly fuzz run --features libfuzzer connection                          coverage-guided
 //! ```
 
