@@ -48,6 +48,20 @@ pub const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
+        name: "repeated data above a hole",
+        reason: "Linux counts a segment above a hole in tcpi_rcv_ooopack also where its data is there already; ours counts it \
+                 as a duplicate",
+        matches: |difference, ours, _| {
+            let arrived: Vec<Arrived> = arrivals(ours, difference.step).collect();
+            let repeats = arrived.iter().enumerate().filter(|(n, last)| {
+                last.end > last.seq
+                    && arrived[n + 1..].iter().any(|other| other.seq <= last.seq && last.end <= other.end)
+            });
+            let more = difference.values.1 - difference.values.0;
+            is_value(difference, "rcv_ooopack") && more > 0 && more <= repeats.count() as i64
+        },
+    },
+    Explanation {
         name: "window of bytes or of memory",
         reason: "Linux counts the memory of packets against its buffer and widens the window with each full segment, ours \
                  counts bytes (docs/conformance.md): open windows differ by less than a factor of two",

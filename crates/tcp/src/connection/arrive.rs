@@ -376,8 +376,7 @@ impl Connection {
             self.rx.owe_duplicates(arrival, segments);
         }
         self.counters.payload_bytes_received += u64::from(arrival.advanced);
-        let held_before = arrival.kind == ArrivalKind::Duplicate && segment.seq.gt(rcv_nxt);
-        self.counters.out_of_order += u64::from(arrival.kind == ArrivalKind::OutOfOrder || held_before);
+        self.counters.out_of_order += u64::from(arrival.kind == ArrivalKind::OutOfOrder);
         if arrival.advanced > 0 || arrival.fin_reached {
             self.events.insert(Events::READABLE);
         }
