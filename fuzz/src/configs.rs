@@ -66,7 +66,7 @@ pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
         window_scaling: on(2),
         ecn: if on(3) { EcnMode::On } else { EcnMode::Passive },
         nodelay: !on(4),
-        slow_start_after_idle: !on(5),
+        slow_start_after_idle: on(5),
         pacing: (!on(6)).then(PacingConfig::default),
         urgent: if on(7) { UrgentPolicy::OutOfBand } else { UrgentPolicy::Inline },
         delack_max: Duration::from_millis(decisions.pick(&[40, 0, 500])),

@@ -25,7 +25,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 const KEYS: &[(&str, &str)] = &[
     (
         "profile",
-        "brisk (the defaults) or linux_suite (buffers and retries as Linux's own test scripts set them)",
+        "brisk (the defaults) or linux_suite (buffers, retries and no restart after idle, as Linux's own test scripts set them)",
     ),
     ("seed", "seed of the stack's random choices, default 1"),
     ("mtu", "largest IP packet of the device, bytes"),
@@ -134,7 +134,7 @@ pub struct Settings {
     pub fast_open_server_allowed: bool,
     /// What a send buffer may hold unsent, bytes: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
-    /// `profile=linux_suite`: buffers and retries are those of the suites that are written for Linux.
+    /// `profile=linux_suite`: buffers, retries and the restart after idle are those of the suites that are written for Linux.
     pub linux_suite: bool,
     /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener has no
     /// limit of Fast Open for each client, and nothing is written or shut before the handshake is complete.
@@ -230,6 +230,7 @@ impl Settings {
                 self.tcp.syn_retries = 5;
                 self.tcp.synack_retries = 5;
                 self.tcp.ecn = EcnMode::Off;
+                self.tcp.slow_start_after_idle = false;
             }
             _ => return Err(refused("profile", value)),
         }

@@ -346,8 +346,8 @@ pub struct TcpConfig {
     pub delack_max: Duration,
     /// Pace transmissions. Default `None`: Linux with CUBIC sends in bursts.
     pub pacing: Option<PacingConfig>,
-    /// Begin with the initial window again after an idle RTO (RFC 5681 section 4.1). The Linux
-    /// profile of the conformance suites has it off; default off.
+    /// Halve the window for each timeout in which nothing was sent, down to the initial window (RFC 5681 section 4.1;
+    /// Linux: `tcp_slow_start_after_idle`). Default on.
     pub slow_start_after_idle: bool,
     /// Keepalive. Default off.
     pub keepalive: Option<KeepaliveConfig>,
@@ -426,7 +426,7 @@ impl Default for TcpConfig {
             nodelay: false,
             delack_max: Duration::from_millis(40),
             pacing: None,
-            slow_start_after_idle: false,
+            slow_start_after_idle: true,
             keepalive: None,
             user_timeout: None,
             syn_retries: 6,

@@ -333,16 +333,22 @@ impl Connection {
     }
 
     /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission
-    /// if the TCP has not sent data in an interval exceeding the retransmission timeout".
+    /// if the TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
+    /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
     fn restart_after_idle(&mut self, now: Instant) {
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
             return;
         }
-        if Micros::between(self.tx.last_sent, now) > self.tx.rtt.rto_base() {
-            let restart = super::sender::initial_window(self.config.initial_window, self.tx.mss());
-            self.tx.congestion.on_idle(now, restart.min(self.tx.congestion.cwnd()));
-            self.tx.last_sent = now;
+        let (idle, rto) = (Micros::between(self.tx.last_sent, now), self.tx.timeout());
+        if idle <= rto || self.tx.usable_window() == 0 {
+            return;
         }
+        let cwnd = self.tx.congestion.cwnd();
+        let restart = super::sender::initial_window(self.config.initial_window, self.tx.mss());
+        let halvings = (idle.0 - 1) / rto.0.max(1);
+        let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
+        self.tx.congestion.on_idle(now, decayed.max(restart.min(cwnd)));
+        self.tx.last_sent = now;
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment

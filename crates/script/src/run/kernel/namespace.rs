@@ -24,7 +24,7 @@ const COMMON: &[(&str, &str)] = &[
     ("tcp_ecn", "2"),
     ("tcp_fastopen", "3"),
     ("tcp_fastopen_blackhole_timeout_sec", "0"),
-    ("tcp_slow_start_after_idle", "0"),
+    ("tcp_slow_start_after_idle", "1"),
     ("tcp_syn_linear_timeouts", "0"),
     ("tcp_syn_retries", "6"),
     ("tcp_no_metrics_save", "1"),
@@ -41,6 +41,7 @@ const LINUX_SUITE: &[(&str, &str)] = &[
     ("tcp_syn_retries", "5"),
     ("tcp_synack_retries", "5"),
     ("tcp_ecn", "0"),
+    ("tcp_slow_start_after_idle", "0"),
 ];
 
 /// The setting of Linux that stands for a key of `--set`, with its value; `Err` says why there is none.
