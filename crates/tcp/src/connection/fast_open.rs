@@ -259,7 +259,9 @@ impl Connection {
 
     /// Payload bytes of a SYN, or of a segment that follows it at once.
     pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
-        u32::from(self.tx.advertised_mss()).saturating_sub(OPTION_SPACE).min(u32::from(plan.data_limit))
+        let of_path = self.tx.mtu.payload(self.tx.mtu.path(), 0);
+        let mss = of_path.min(self.tx.advertised_mss().into());
+        mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
     }
 
     /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
