@@ -26,8 +26,8 @@ use crate::timeouts::Timeouts;
 /// Settings of the hop's connections.
 ///
 /// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps the mapping of
-/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished. A connection starts
-/// from what earlier ones have learnt of the path, and repeats its SYN after one and a half known round trips. A path that
+/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished. One connection at a time
+/// starts from what earlier ones have learnt of the path; each repeats its SYN after one and a half known round trips. A path that
 /// swallows large packets is suspected after one flight, not after three timeouts.
 pub fn hop_tcp() -> TcpConfig {
     let alive =

@@ -133,6 +133,7 @@ fn proactive() -> TcpConfig {
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
+        path_start: Some(PathStart::default()),
         handshake_timers: Some(HandshakeTimers::default()),
         handshake_copies: Some(HandshakeCopies { with_data: true, ..HandshakeCopies::default() }),
         ..planned()

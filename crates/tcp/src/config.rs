@@ -538,11 +538,12 @@ impl TcpConfig {
 }
 
 /// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, the
-/// slow-start threshold, and a window that may be larger than [`TcpConfig::initial_window`]. What of that
-/// window goes beyond the initial one is spread over a round trip, and given up at the first sign of loss.
+/// slow-start threshold, and half of the window that was in use, by one connection of the path at a time. The part beyond
+/// ten segments is paced, and given up at the first sign of loss. A larger [`TcpConfig::initial_window`] follows the same
+/// rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
-    /// Largest initial window, segments; no larger than what was in use on the path. 1..=64, default 64.
+    /// Largest initial window, segments; no larger than half of what was in use on the path. 1..=64, default 64.
     pub max_window: u32,
 }
 
@@ -560,7 +561,8 @@ pub struct HandshakeTimers {
     pub percent: u16,
     /// But at least this. 0..=1 s, default 50 ms.
     pub floor: Duration,
-    /// How many, at equal distances. 1..=10, default 3.
+    /// How many at most, each after twice the wait of the one before, as long as that is less than the ordinary timeout.
+    /// 1..=10, default 3.
     pub retries: u32,
 }
 

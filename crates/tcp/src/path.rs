@@ -257,6 +257,8 @@ struct Path {
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
     handshake_failures: u8,
+    /// Until when the window is in use by one connection.
+    lent_until: Option<Instant>,
 }
 
 /// Counts that decay, in [`FRACTION`]s of a segment.
@@ -328,6 +330,17 @@ impl PathMemory {
             Some(Handshake::Completed) => 0,
             None => path.handshake_failures,
         };
+    }
+
+    /// One connection of a path at a time starts with its window: true if this one may. It is sure to know whether its data
+    /// has arrived after two round trips. Each of several stacks of a host lends for itself.
+    pub(crate) fn lend(&mut self, ends: &Ends, rtt: Duration, now: Instant) -> bool {
+        let Some(path) = self.paths.touch(ends) else { return false };
+        let is_free = path.lent_until.is_none_or(|until| until <= now);
+        if is_free {
+            path.lent_until = Some(now + rtt * 2);
+        }
+        is_free
     }
 
     /// Forgets every path: on a change of network.

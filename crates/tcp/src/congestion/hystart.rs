@@ -126,7 +126,7 @@ impl HyStart {
 }
 
 /// RttThresh: an eighth of the round-trip time, within 4 and 16 ms.
-fn rtt_thresh(last_round_min: Micros) -> Micros {
+pub(crate) fn rtt_thresh(last_round_min: Micros) -> Micros {
     Micros(last_round_min.0.div_ceil(MIN_RTT_DIVISOR)).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH)
 }
 

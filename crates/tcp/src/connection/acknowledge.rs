@@ -376,7 +376,8 @@ impl Connection {
         // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux: the same).
         let reordered =
             || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
-        if ack.advanced == 0 && !(ack.newly_sacked > 0 && reordered()) {
+        let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
+        if !shows_progress || self.is_on_trust() {
             return;
         }
         let cwnd_limited = self.tx.is_cwnd_limited();

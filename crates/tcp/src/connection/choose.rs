@@ -344,11 +344,12 @@ impl Connection {
             return;
         }
         let cwnd = self.tx.congestion.cwnd();
-        let restart = super::sender::initial_window(self.config.initial_window, self.tx.mss());
+        let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
         self.tx.congestion.on_idle(now, decayed.max(restart.min(cwnd)));
         self.tx.last_sent = now;
+        self.reopen_start();
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment

@@ -642,6 +642,14 @@ impl Connection {
         matches!(self.fast_open.as_deref(), Some(Role::Server(serving)) if serving.serve.accepted)
     }
 
+    /// True if data may leave from SYN-RECEIVED.
+    pub(crate) fn sends_early(&self) -> bool {
+        match self.fast_open.as_deref() {
+            Some(Role::Server(Serving { serve, .. })) => serve.accepted && !serve.hold_response,
+            Some(Role::Client(_)) | None => false,
+        }
+    }
+
     /// What may leave from SYN-RECEIVED beside the SYN-ACK: new data within the windows and the allowance.
     pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         let allowance = match self.fast_open.as_deref() {

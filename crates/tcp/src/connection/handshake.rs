@@ -159,7 +159,7 @@ impl Connection {
         self.agree_on_gentle(syn);
         self.adopt_mss();
         self.rx.ack.on_peer_mss(self.tx.mss());
-        self.start_window(now);
+        self.start_window();
     }
 
     /// Tells the parts that depend on it how large a segment is now.

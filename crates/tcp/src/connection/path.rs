@@ -5,18 +5,22 @@
 //! the path is.
 //!
 //! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 allows ten segments where nothing is known. What goes beyond ten is sent on trust,
-//! and trust ends early, after the ideas of careful resume (draft-ietf-tsvwg-careful-resume):
+//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten follows the rules of careful
+//! resume (draft-ietf-tsvwg-careful-resume), whether the path is remembered to carry it or the configuration says so:
 //!
-//! - it is spread over one remembered round trip, behind the ten that may leave at once;
-//! - the round trip of the handshake must be between half and ten times the remembered one, and nothing of
-//!   the handshake may have been lost;
-//! - the first sign of loss among the data that was sent on trust lowers the threshold to ten segments, so
-//!   that the connection goes on as if it had begun with them.
+//! - the connection asks for it when ten segments hold it up, and one connection of a path has it at a time
+//!   ([`PathMemory::lend`](crate::path::PathMemory::lend)); the others begin with ten;
+//! - it is half of the remembered window, and not used before the handshake has shown that the client is there;
+//! - the round-trip time must be alike: at least half of the remembered one, and without a queue;
+//! - nothing of the handshake may have been lost;
+//! - the part beyond ten leaves at the pace of slow start: twice the window in a round trip;
+//! - the window does not grow until all of it has arrived;
+//! - the first sign of loss until then lowers the threshold to ten segments, and the memory hears of it at once.
 
 use brisk_wire::SeqNum;
 
 use crate::congestion::CongestionController;
+use crate::congestion::hystart::rtt_thresh;
 use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::planner::is_queued;
 use crate::connection::sender::{HandshakeTimer, initial_window};
@@ -30,8 +34,8 @@ use crate::path::{
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// A round trip may be this many times the remembered one before the path counts as another.
-const LONGER: u32 = 10;
+/// Segments with which any connection may begin (RFC 6928).
+const STANDARD_WINDOW: u32 = 10;
 /// A round trip is as remembered up to so many percent of it.
 const ALIKE_PERCENT: u32 = 125;
 /// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
@@ -42,8 +46,8 @@ const SAMPLES: u32 = 8;
 pub(crate) struct OnPath {
     /// What was known when the connection began.
     known: PathFacts,
-    /// Data of a remembered window is not acknowledged yet.
-    on_trust: Option<Trust>,
+    /// What has become of the window beyond ten segments.
+    start: Start,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
     tells_at: Option<Instant>,
     told: LossCount,
@@ -63,13 +67,21 @@ pub(crate) struct OnPath {
     queued: LossCount,
 }
 
-/// A remembered window is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-struct Trust {
-    /// Where it ends.
-    end: SeqNum,
-    /// The handshake showed that it is the same path.
-    confirmed: bool,
+/// A start beyond the window that RFC 6928 allows everybody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+enum Start {
+    /// There is none, or it is over.
+    #[default]
+    Over,
+    /// The connection may ask for one.
+    Open,
+    /// It is under way; it is over when everything before this has arrived.
+    OnTrust(SeqNum),
+}
+
+/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
+fn shows_queue(seen: Duration, least: Duration) -> bool {
+    seen >= least + Duration::from(rtt_thresh(least.into()))
 }
 
 /// Beginning.
@@ -88,7 +100,7 @@ impl Connection {
         }
         // The client learns what its peer takes with the SYN-ACK.
         if self.state == State::SynReceived {
-            self.start_window(now);
+            self.start_window();
         }
     }
 
@@ -112,7 +124,7 @@ impl Connection {
         let longer = early.map(|(known, now)| now.saturating_sub(known));
         self.tx.handshake.early_wait = early.map(|(known, now)| known.max(now));
         let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
-        self.tx.rto.postpone(longer.unwrap_or_default());
+        self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
     /// The handshake is answered, `since` its last segment left. If its length is in doubt: an answer to that segment that took
@@ -132,23 +144,98 @@ impl Connection {
     }
 
     /// The initial window, once the MSS is known.
-    pub(crate) fn start_window(&mut self, now: Instant) {
-        let initial = initial_window(self.config.initial_window, self.tx.mss());
+    pub(crate) fn start_window(&mut self) {
+        let initial = self.unasked_window();
         self.tx.congestion.set_cwnd(initial);
-        let known = self.path.known.rtt.zip(self.path.known.window);
-        let (Some(start), Some((rtt, window))) = (self.config.path_start, known) else { return };
+        if !self.may_ask() {
+            return;
+        }
+        self.path.start = Start::Open;
         // A threshold that leaves slow start no doubling is what random loss makes of short transfers: it would keep every
         // connection of the path at its initial window. Linux stores none at all (`tcp_no_ssthresh_metrics_save`).
-        if let Some(ssthresh) = window.ssthresh.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2)) {
+        let known = self.path.known.window.and_then(|window| window.ssthresh);
+        if let Some(ssthresh) = known.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2)) {
             self.tx.congestion.set_ssthresh(ssthresh);
         }
-        let trusted = window.cwnd.min(initial_window(start.max_window, self.tx.mss()));
-        if trusted > initial && self.tx.handshake.timeouts == 0 {
-            let end = self.secrets.iss + 1 + trusted;
-            self.path.on_trust = Some(Trust { end, confirmed: false });
-            self.tx.congestion.set_cwnd(trusted);
-            self.tx.pacer.spread(trusted, rtt.srtt.into(), self.tx.mss(), now);
+    }
+
+    /// Connections of this path may ask for more than ten segments, and do not take them unasked.
+    fn may_ask(&self) -> bool {
+        self.config.path_start.is_some() && self.path.known.rtt.is_some()
+    }
+
+    /// The window that a start, or one after an idle time, has without asking.
+    pub(crate) fn unasked_window(&self) -> u32 {
+        let segments = self.config.initial_window;
+        let segments = if self.may_ask() { segments.min(STANDARD_WINDOW) } else { segments };
+        initial_window(segments, self.tx.mss())
+    }
+
+    /// The window has restarted after an idle time, which is a start like another.
+    pub(crate) fn reopen_start(&mut self) {
+        if self.may_ask() {
+            self.end_trust();
+            self.path.start = Start::Open;
         }
+    }
+
+    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path.
+    #[inline]
+    pub(crate) fn wants_path_window(&self) -> bool {
+        self.path.start == Start::Open && self.is_held_at_start()
+    }
+
+    fn is_held_at_start(&self) -> bool {
+        let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
+        let left = self.tx.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        may_send && self.tx.unsent() > left
+    }
+
+    /// The window, bytes, and the round-trip time with which the connection would start, given what is known of the path
+    /// now; `None` if it had better not.
+    pub(crate) fn path_window(&self, known: &PathFacts) -> Option<(u32, Duration)> {
+        let rtt = known.rtt?;
+        let is_whole = self.tx.handshake.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
+        let of_path = |segments| initial_window(segments, self.tx.mss());
+        let configured = of_path(self.config.initial_window);
+        let window = if self.state == State::SynReceived {
+            // Nobody has acknowledged anything: no round trip is measured, and what a cookie proves may be stolen.
+            let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
+            if is_free { configured } else { 0 }
+        } else {
+            let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
+            let least = known.least_rtt.map_or(own, |least| least.min(own));
+            let is_alike = own >= rtt.srtt / 2;
+            // Neither this connection nor the last one began in a queue. Their own data may have made one later, which does
+            // not matter to a window that was measured; one that is only configured has to fit what is smoothed, too.
+            let half = known.window.map_or(0, |window| window.cwnd / 2);
+            let remembered = half.min(of_path(self.config.path_start?.max_window));
+            match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
+                true if shows_queue(smoothed, least) => remembered,
+                true => remembered.max(configured),
+                false => 0,
+            }
+        };
+        (is_whole && window > self.tx.congestion.cwnd()).then_some((window, rtt.srtt))
+    }
+
+    /// The connection starts with this `window`, bytes.
+    pub(crate) fn start_on_trust(&mut self, window: u32, rtt: Duration, now: Instant) {
+        let at_once = self.tx.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
+        self.tx.last_sent = now;
+        self.tx.congestion.set_cwnd(window);
+        self.tx.pacer.spread(window, rtt.into(), self.tx.mss(), at_once, now);
+    }
+
+    /// The connection starts with what everybody may begin with.
+    pub(crate) fn start_as_unknown(&mut self) {
+        self.path.start = Start::Over;
+    }
+
+    /// True while the window may not grow: what was sent on trust has not arrived.
+    pub(crate) fn is_on_trust(&self) -> bool {
+        matches!(self.path.start, Start::OnTrust(_))
     }
 
     /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is one
@@ -176,40 +263,31 @@ impl Connection {
         }
     }
 
-    /// SND.UNA advanced, for the first time with the SYN: is this still the path that is remembered? And
-    /// did what was sent on trust arrive?
+    /// SND.UNA advanced: did all that was sent on trust arrive?
     pub(crate) fn confirm_path(&mut self) {
-        let Some(Trust { end, confirmed }) = self.path.on_trust else { return };
-        if !confirmed {
-            let srtt = self.path.known.rtt.map(|rtt| rtt.srtt).zip(self.tx.rtt.srtt().map(Duration::from));
-            let alike = srtt.is_some_and(|(known, now)| now >= known / 2 && now <= known * LONGER);
-            if alike && self.tx.handshake.timeouts == 0 {
-                self.path.on_trust = Some(Trust { end, confirmed: true });
-            } else {
-                self.end_trust();
-                let initial = initial_window(self.config.initial_window, self.tx.mss());
-                self.tx.congestion.set_cwnd(initial.min(self.tx.congestion.cwnd()));
-            }
-        }
-        if self.tx.scoreboard.una().ge(end) {
+        if let Start::OnTrust(end) = self.path.start
+            && self.tx.scoreboard.una().ge(end)
+        {
             self.end_trust();
         }
     }
 
     /// Loss, and the window is about to be lowered to `ssthresh`: data sent on trust was too much.
     pub(crate) fn retreat(&mut self, ssthresh: u32) -> u32 {
-        if self.path.on_trust.is_none() {
+        let was_on_trust = self.is_on_trust();
+        self.end_trust();
+        if !was_on_trust {
             return ssthresh;
         }
-        self.end_trust();
-        let initial = initial_window(self.config.initial_window, self.tx.mss());
-        let ssthresh = ssthresh.min(initial);
+        let ssthresh = ssthresh.min(self.unasked_window());
         self.tx.congestion.set_ssthresh(ssthresh);
+        // The next connection is not to make the same mistake.
+        self.path.tells_at = self.path.tells_at.map(|_| Instant::ZERO);
         ssthresh
     }
 
     fn end_trust(&mut self) {
-        self.path.on_trust = None;
+        self.path.start = Start::Over;
         self.tx.pacer.end_spread();
     }
 
@@ -220,17 +298,17 @@ impl Connection {
         early.unwrap_or(self.tx.rtt.rto_base().into())
     }
 
-    /// The timer of the handshake fired. True if that was one of the early ones, which do not back off and
-    /// do not count as a timeout; the last of them begins the ordinary schedule.
-    pub(crate) fn early_handshake_timeout(&mut self) -> bool {
-        let (Some(timers), Some(_)) = (self.config.handshake_timers, self.tx.handshake.early_wait) else {
-            return false;
-        };
+    /// The early timer of the handshake fired. It doubles as any other (RFC 6298 section 5.5), does not count as a timeout,
+    /// and ends where the ordinary schedule would come sooner, or with the last of the early retries.
+    pub(crate) fn back_off_early(&mut self) {
         self.tx.handshake.early += 1;
-        if self.tx.handshake.early >= timers.retries {
+        self.tx.rto.on_expire();
+        let retries = self.config.handshake_timers.map_or(0, |timers| timers.retries);
+        let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
+        if self.tx.handshake.early >= retries || is_long {
             self.tx.handshake.early_wait = None;
+            self.tx.rto.reset_backoff();
         }
-        true
     }
 }
 
@@ -291,7 +369,7 @@ impl Connection {
     }
 
     fn window_report(&self) -> Option<WindowReport> {
-        if self.counters.payload_bytes_acked == 0 || self.path.on_trust.is_some() {
+        if self.counters.payload_bytes_acked == 0 || self.is_on_trust() {
             return None;
         }
         let (cwnd, ssthresh) = (self.tx.congestion.cwnd(), self.tx.congestion.ssthresh());

@@ -210,10 +210,10 @@ impl Connection {
         if self.tx.handshake.timeouts >= retries.max(deferred) {
             return self.give_up(CloseReason::HandshakeTimeout);
         }
-        if !self.opens_fast() && self.early_handshake_timeout() {
+        if !self.opens_fast() && self.tx.handshake.early_wait.is_some() {
             self.reduce_for_lost_syn_ack(now);
             self.tx.handshake.due = true;
-            return self.tx.rto.on_expire_linear();
+            return self.back_off_early();
         }
         self.tx.handshake.timeouts += 1;
         if self.tx.handshake.timeouts < deferred {

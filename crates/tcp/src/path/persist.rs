@@ -95,7 +95,17 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
         }
         None => None,
     };
-    Some(Path { rtt, doubtful_rtt, least_rtt, window, losses, mss, mtu, handshake_failures })
+    Some(Path {
+        rtt,
+        doubtful_rtt,
+        least_rtt,
+        window,
+        losses,
+        mss,
+        mtu,
+        handshake_failures,
+        lent_until: None,
+    })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {

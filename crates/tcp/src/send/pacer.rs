@@ -11,6 +11,8 @@ use crate::time::{Instant, Micros};
 const MAX_QUANTUM: u64 = 64 << 10;
 /// Segments at the start of a connection that are not paced.
 const UNPACED_SEGMENTS: u32 = 10;
+/// Pace of a window that is spread, percent of window/RTT: that of slow start, which doubles in each round trip.
+const SPREAD_PERCENT: u32 = 200;
 /// A byte of the bucket in the unit in which it is kept, so that microseconds times a rate in bytes
 /// per second need no division.
 const BYTE: i64 = 1_000_000;
@@ -87,12 +89,13 @@ impl Pacer {
         }
     }
 
-    /// Spreads `window` bytes over one round trip, behind the segments that may leave at once.
-    pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, now: Instant) {
+    /// Paces `window` bytes within one round trip, behind those that may leave at once (bytes, all of them).
+    pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         self.refill(now);
-        let rate = u128::from(window) * 1_000_000 / u128::from(rtt.0.max(1));
+        let rate = u128::from(window) * u128::from(SPREAD_PERCENT) * 10_000 / u128::from(rtt.0.max(1));
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
         self.mss = mss.max(1);
+        self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
         self.level = self.quantum() * BYTE;
         self.spread = Some(Spread::Over(rtt));
     }
@@ -221,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_window_is_spread_over_one_round_trip() {
+    fn a_remembered_window_is_paced_within_one_round_trip() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(50 * MSS, RTT, MSS, us(0));
+        pacer.spread(50 * MSS, RTT, MSS, 10 * MSS, us(0));
         pacer.on_sent(10 * MSS, us(0));
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
         pacer.on_sent(2 * MSS, us(0));
-        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(4000))));
-        assert_eq!(pacer.budget(us(4000)), 2 * MSS);
+        assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
+        assert_eq!(pacer.budget(us(2000)), 2 * MSS);
         assert_eq!(pacer.budget(us(100_000)), u32::MAX, "after it acknowledgements set the pace");
         pacer.end_spread();
         assert_eq!((pacer.budget(us(4000)), pacer.next_timeout(), pacer.rate()), (u32::MAX, None, None));

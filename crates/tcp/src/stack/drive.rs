@@ -191,6 +191,9 @@ impl Stack {
             Which::Hurried => false,
         };
         let connection = slot.connection.wake();
+        if connection.wants_path_window() {
+            self.paths.start(connection, now);
+        }
         if connection.rests(now) {
             reserve(&mut self.allowances, connection, now);
             return Asked::Rests;

@@ -8,7 +8,7 @@ use super::share::Learnt;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
-use crate::path::{Ends, PathFacts};
+use crate::path::{Ends, PathFacts, PathMemory};
 use crate::stack::FourTuple;
 use crate::time::Instant;
 
@@ -47,6 +47,17 @@ impl Stack {
 
 pub(super) fn ends(tuple: &FourTuple) -> Ends {
     Ends { local: tuple.local.ip(), remote: tuple.remote.ip() }
+}
+
+impl PathMemory {
+    /// A connection asks for a window beyond that which everybody may begin with.
+    pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
+        let ends = ends(&connection.tuple());
+        match connection.path_window(&self.facts(&ends, now)) {
+            Some((window, rtt)) if self.lend(&ends, rtt, now) => connection.start_on_trust(window, rtt, now),
+            Some(_) | None => connection.start_as_unknown(),
+        }
+    }
 }
 
 impl Stack {

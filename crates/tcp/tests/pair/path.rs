@@ -258,29 +258,82 @@ fn from_memory() -> TcpConfig {
 }
 
 #[test]
-fn a_known_path_is_sent_a_larger_window_spread_over_one_round_trip() {
+fn a_known_path_is_sent_half_of_its_window_at_the_pace_of_slow_start() {
     let mut world = World::new(from_memory());
-    world.fetch(500_000);
-    let known = world.facts(B).window.expect("B sent");
-    assert!(known.cwnd > 64 * MSS);
+    world.fetch(90_000);
+    let known = world.facts(B).window.expect("B sent").cwnd;
+    assert!((60 * MSS..100 * MSS).contains(&known), "{known}");
     let (at_a, at_b) = world.open();
-    world.pair.transfer(B, at_b, at_a, &pattern(64 * MSS as usize), Duration::from_secs(10));
+    world.pair.transfer(B, at_b, at_a, &pattern(known as usize / 2), Duration::from_secs(10));
     let times = world.data_times();
-    assert_eq!(times.len(), 64, "nothing twice");
+    assert_eq!(times.len() as u32, (known / 2).div_ceil(MSS), "nothing twice");
     assert_eq!(times[9], 0, "ten at once");
-    let last = *times.last().expect("64");
-    assert!((80..=86).contains(&last), "the others over a round trip: {times:?}");
+    let last = *times.last().expect("half of the window");
+    assert!((30..=50).contains(&last), "the others within half a round trip: {times:?}");
     let gaps = times.windows(2).skip(10).all(|two| two[1] - two[0] <= 4);
     assert!(gaps, "evenly: {times:?}");
+    let window = world.pair.b.conn_stats(at_b).expect("held").cwnd;
+    assert!(window.abs_diff(known / 2) <= MSS, "it does not grow before all of it has arrived: {window}");
+}
+
+/// The window with which B begins to send so much.
+fn begun_with(world: &mut World, at_b: ConnId, bytes: usize) -> u32 {
+    world.pair.write(B, at_b, &pattern(bytes)).expect("room");
+    world.pair.run_ms(1);
+    world.pair.b.conn_stats(at_b).expect("held").cwnd / MSS
 }
 
 #[test]
-fn a_window_larger_than_what_was_in_use_is_never_begun_with() {
+fn a_window_larger_than_what_is_configured_is_never_begun_with() {
     let mut world = World::new(TcpConfig { path_start: Some(PathStart { max_window: 20 }), ..tcp() });
     world.fetch(500_000);
     let (_, at_b) = world.open();
-    world.pair.write(B, at_b, &pattern(100_000)).expect("room");
-    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").cwnd, 20 * MSS);
+    assert_eq!(begun_with(&mut world, at_b, 10 * MSS as usize), 10, "ten segments ask for nothing");
+    assert_eq!(begun_with(&mut world, at_b, 100_000), 20);
+}
+
+#[test]
+fn one_connection_of_a_path_at_a_time_begins_with_its_window() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    let opened: Vec<_> = (0..3).map(|_| world.open().1).collect();
+    let begun: Vec<u32> = opened.iter().map(|at_b| begun_with(&mut world, *at_b, 100_000)).collect();
+    assert_eq!(begun, [64, 10, 10]);
+    world.pair.run_ms(200);
+    let (_, at_b) = world.open();
+    assert_eq!(begun_with(&mut world, at_b, 100_000), 64, "two round trips later another one may");
+}
+
+/// A window that the configuration allows every connection follows the same rules once the path is known.
+#[test]
+fn a_configured_window_is_begun_with_by_one_connection_at_a_time() {
+    let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });
+    let (_, unknown) = world.open();
+    assert_eq!(begun_with(&mut world, unknown, 100), 32, "of an unknown path there is nothing to share");
+    let (_, first) = world.open();
+    let (_, second) = world.open();
+    assert_eq!((begun_with(&mut world, first, 60_000), begun_with(&mut world, second, 60_000)), (32, 10));
+}
+
+#[test]
+fn a_path_with_a_queue_gets_the_ordinary_window() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    world.pair.channel.delay = Duration::from_millis(57);
+    let (_, at_b) = world.open();
+    assert_eq!(begun_with(&mut world, at_b, 100_000), 10);
+}
+
+#[test]
+fn a_start_that_has_not_proven_itself_raises_nothing() {
+    let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });
+    world.fetch(1000);
+    let before = world.facts(B).window;
+    let (at_a, at_b) = world.open();
+    world.pair.transfer(B, at_b, at_a, &pattern(20_000), Duration::from_secs(10));
+    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").cwnd, 32 * MSS);
+    world.close(at_a, at_b);
+    assert_eq!(world.facts(B).window, before, "14 of 32 segments flew");
 }
 
 #[test]
@@ -296,6 +349,8 @@ fn the_first_loss_of_what_was_sent_on_trust_takes_the_window_back_to_ten() {
     world.pair.transfer(B, at_b, at_a, &pattern(100 * MSS as usize), Duration::from_secs(10));
     let stats = world.pair.b.conn_stats(at_b).expect("held");
     assert_eq!((stats.ssthresh, stats.counters.reductions), (10 * MSS, 1), "{stats:?}");
+    let window = world.facts(B).window.expect("B sent");
+    assert_eq!(window.ssthresh, Some(10 * MSS), "the memory hears of it before the end: {window:?}");
     world.close(at_a, at_b);
     let window = world.facts(B).window.expect("B sent");
     assert!(window.cwnd <= 14 * MSS && window.ssthresh == Some(10 * MSS), "{window:?}");
@@ -309,9 +364,11 @@ fn the_first_loss_of_what_was_sent_on_trust_takes_the_window_back_to_ten() {
 fn a_path_that_has_become_another_gets_the_ordinary_window() {
     let mut world = World::new(from_memory());
     world.fetch(500_000);
-    world.pair.channel.delay = Duration::from_millis(600);
-    let (_, at_b) = world.open();
-    assert_eq!(world.pair.b.conn_stats(at_b).expect("held").cwnd, 10 * MSS);
+    for delay in [20, 600] {
+        world.pair.channel.delay = Duration::from_millis(delay);
+        let (_, at_b) = world.open();
+        assert_eq!(begun_with(&mut world, at_b, 100_000), 10, "{delay} ms");
+    }
 }
 
 #[test]
@@ -338,13 +395,25 @@ fn a_lost_syn_on_a_known_path_is_sent_again_after_one_round_trip_and_a_half() {
     world.pair.tap = Some(Box::new(|_, _| true));
     world.connect();
     world.until(20_000);
-    // Three early ones, then the ordinary schedule.
-    assert_eq!(world.times(A, Flags::SYN), [0, 150, 300, 450, 1450, 3450, 7450, 15_450]);
+    // Three early ones, each after twice the time, then the ordinary schedule.
+    assert_eq!(world.times(A, Flags::SYN), [0, 150, 450, 1050, 2050, 4050, 8050, 16_050]);
     let mut unknown = World::new(early());
     unknown.pair.tap = Some(Box::new(|_, _| true));
     unknown.connect();
     unknown.until(10_000);
     assert_eq!(unknown.times(A, Flags::SYN), [0, 1000, 3000, 7000], "without a memory 1 s");
+}
+
+/// RFC 6298 section 5.5: no wait is shorter than the one before it.
+#[test]
+fn early_retries_end_where_the_ordinary_schedule_is_sooner() {
+    let mut world = World::new(early());
+    world.pair.channel.delay = Duration::from_millis(200);
+    world.fetch(1000);
+    world.pair.tap = Some(Box::new(|_, _| true));
+    world.connect();
+    world.until(8000);
+    assert_eq!(world.times(A, Flags::SYN), [0, 600, 1600, 3600, 7600]);
 }
 
 #[test]
@@ -357,7 +426,7 @@ fn a_lost_syn_ack_on_a_known_path_is_sent_again_early_too() {
     world.until(149);
     world.pair.tap = Some(Box::new(|_, _| true));
     world.until(3000);
-    assert_eq!(world.times(B, SYN_ACK), [50, 200, 350, 500, 1500]);
+    assert_eq!(world.times(B, SYN_ACK), [50, 200, 500, 1100, 2100]);
 }
 
 #[test]

@@ -218,13 +218,13 @@ fn early_syn_acks_are_no_black_hole_before_their_time() {
     let (mut world, connect) = early();
     world.pair.tap = Some(Box::new(|_, segment: &Segment<'_>| !segment.tcp.flags.contains(Flags::SYN)));
     let id = world.open(&connect, &pattern(100));
-    world.until(1600);
-    assert_eq!(syn_acks(&world), [50, 200, 350, 500, 1500]);
+    world.until(2200);
+    assert_eq!(syn_acks(&world), [50, 200, 500, 1100, 2100]);
     assert_eq!(world.pair.a.state(id), Some(State::Established));
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
-    world.until(3600);
+    world.until(4200);
     assert_eq!(world.outcome(id), FastOpenOutcome::Blackholed, "now it is time");
-    world.until(15_700);
+    world.until(16_200);
     assert!(ended(&world, id, CloseReason::TimedOut), "{:?}", syn_acks(&world));
 }
 
@@ -239,7 +239,7 @@ fn each_early_syn_ack_gets_an_answer() {
     }));
     let id = world.open(&connect, &pattern(100));
     world.until(5000);
-    assert_eq!(syn_acks(&world), [50, 200, 350], "the third answer arrives at 450");
+    assert_eq!(syn_acks(&world), [50, 200, 500], "the third answer arrives at 600");
     let at_b = world.accept();
     assert_eq!(world.pair.b.state(at_b), Some(State::Established));
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
