@@ -294,6 +294,9 @@ impl Connection {
             return None;
         }
         self.restart_after_idle(now);
+        if self.tx.mtu.raise_stale(now) {
+            self.adopt_mss();
+        }
         let room = self.tx.room(now);
         let limit = self.payload_limit();
         if let Some(probe) = self.choose_mtu_probe(&room, limit, now) {

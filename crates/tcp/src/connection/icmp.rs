@@ -21,7 +21,7 @@ impl Connection {
         }
         match kind {
             IcmpKind::PacketTooBig { mtu } => {
-                let shrunk = self.tx.mtu.on_icmp(mtu);
+                let shrunk = self.tx.mtu.on_icmp(mtu, now);
                 if self.opens_fast() && self.state == State::SynSent {
                     // Only the SYN itself can have been too large.
                     if seq == una {

@@ -19,7 +19,8 @@ const FLOOR_MSS: u32 = 48;
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// A search whose bounds are closer than this is finished, bytes.
 const THRESHOLD: u32 = 8;
-/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2).
+/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2), and what a router said is tried again
+/// (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Smallest window, in segments, that affords a probe (Linux).
 const PROBE_CWND: u32 = 11;
@@ -46,6 +47,8 @@ pub(crate) struct PathMtu {
     /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
     /// or an earlier connection found it.
     narrow: bool,
+    /// What lowered the MTU is believed until then, where no search raises it.
+    stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,
 }
@@ -87,6 +90,7 @@ impl PathMtu {
             search: None,
             timeouts: 0,
             narrow: false,
+            stale_at: None,
             large_arrived: false,
         };
         if probing == MtuProbing::Always {
@@ -108,6 +112,7 @@ impl PathMtu {
             let retest = self.probing == MtuProbing::Early && high == self.local;
             self.search = Some(Search { low, high, probe: None, retest, since: now });
         }
+        self.stale_at = Some(now + RAISE_AFTER);
         self.lower(low)
     }
 
@@ -164,7 +169,7 @@ impl PathMtu {
     /// A router says that packets above `mtu` do not pass; the caller has checked that it quotes a
     /// segment that is in flight. Returns true if the MTU shrank. Below the
     /// minimum of the family nothing is believed: only an attack or a fault names such sizes.
-    pub(crate) fn on_icmp(&mut self, mtu: u32) -> bool {
+    pub(crate) fn on_icmp(&mut self, mtu: u32, now: Instant) -> bool {
         let mtu = mtu.max(self.min.min(self.local));
         if let Some(search) = &mut self.search
             && mtu < search.high
@@ -177,7 +182,26 @@ impl PathMtu {
         }
         let shrank = self.lower(mtu);
         self.narrow |= shrank;
+        if shrank {
+            self.stale_at = Some(now + RAISE_AFTER);
+        }
         shrank
+    }
+
+    /// True if a router's word has lowered the MTU so long ago that the size before is to be tried again, which it is from
+    /// now on: the router says so once more if it must.
+    #[inline]
+    pub(crate) fn raise_stale(&mut self, now: Instant) -> bool {
+        if self.stale_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.stale_at = None;
+        // A search raises the MTU by probes.
+        let grows = self.search.is_none() && self.mtu < self.local;
+        if grows {
+            (self.mtu, self.narrow) = (self.local, false);
+        }
+        grows
     }
 
     /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
@@ -380,6 +404,15 @@ mod tests {
 
     const OPTIONS: u32 = 12;
 
+    #[test]
+    fn what_a_router_said_is_tried_again_after_ten_minutes() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
+        assert!(path.on_icmp(1400, at(0)) && !path.raise_stale(at(599)));
+        assert!(path.on_icmp(1300, at(599)) && !path.raise_stale(at(600)), "it was said again");
+        assert!(path.raise_stale(at(1199)) && path.mtu() == 1500 && path.report() == MtuReport::Silent);
+        assert!(path.on_icmp(1300, at(1200)) && path.mtu() == 1300);
+    }
+
     fn at(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
     }
@@ -400,8 +433,8 @@ mod tests {
     #[test]
     fn a_router_lowers_the_mtu_and_never_raises_it() {
         let mut path = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        assert!(path.on_icmp(1400));
-        assert!(!path.on_icmp(1400) && !path.on_icmp(1450) && !path.on_icmp(9000));
+        assert!(path.on_icmp(1400, at(0)));
+        assert!(!path.on_icmp(1400, at(0)) && !path.on_icmp(1450, at(0)) && !path.on_icmp(9000, at(0)));
         assert_eq!(path.mtu(), 1400);
     }
 
@@ -410,10 +443,10 @@ mod tests {
         // RFC 8201 section 4: "A node MUST NOT reduce its estimate of the Path MTU below the IPv6
         // minimum link MTU in response to a Packet Too Big message."
         let mut path = PathMtu::new(1500, true, MtuProbing::Off, BASE_MSS);
-        path.on_icmp(68);
+        path.on_icmp(68, at(0));
         assert_eq!(path.mtu(), 1280);
         let mut path = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        path.on_icmp(0);
+        path.on_icmp(0, at(0));
         assert_eq!(path.mtu(), 576);
     }
 
@@ -454,7 +487,7 @@ mod tests {
     #[test]
     fn what_a_router_said_holds_for_the_next_connection_too() {
         let mut first = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        first.on_icmp(1400);
+        first.on_icmp(1400, at(0));
         let found = NarrowPath { low: 1400, high: 1400 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
         let mut second = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
@@ -534,7 +567,7 @@ mod tests {
     fn a_router_ends_the_search_above_what_it_names() {
         let mut path = PathMtu::new(9000, false, MtuProbing::Always, BASE_MSS);
         assert!(probe(&mut path, at(0)).is_some());
-        path.on_icmp(1400);
+        path.on_icmp(1400, at(0));
         assert_eq!(path.probe_in_flight(), None, "the probe cannot have passed");
         while let Some(size) = probe(&mut path, at(1)) {
             assert!(size + OPTIONS + 40 <= 1400);
