@@ -211,7 +211,9 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     let Ok(mut hop) = open(upstream, dialling, patience, Way::Usual).await else { return };
     let announced = hop.line().segment();
     let began = Instant::now();
-    let told = tokio::time::timeout(patience, peer::exchange_full(&mut hop)).await;
+    let segment = hop.line().segment();
+    let (mut read, mut write) = hop.split();
+    let told = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, segment)).await;
     let took = ms(began.elapsed());
     let up = hop.line().segment();
     let down = match told {

@@ -14,7 +14,6 @@ use brisk_runtime::{ConnStats, Endpoint};
 use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::hop::stream::HopStream;
 use crate::log::{Level, Log, Value};
 
 /// Asks whether the backend lives and what it loses towards this side.
@@ -220,17 +219,20 @@ pub(crate) async fn ask(
     }
 }
 
-/// Sends more bytes than a segment has and lets the backend send a full one, twice, behind the answers. Returns the payload of
+/// Sends more bytes than a `segment` of this side has and lets the backend send a full one, twice, behind the answers. Returns the payload of
 /// the backend's segments, first and last; `None` if the backend is of an earlier release, which sends none.
-pub(crate) async fn exchange_full(hop: &mut HopStream) -> io::Result<Option<(usize, usize)>> {
-    let questions = vec![PLAIN; hop.line().segment()];
-    let (mut read, mut write) = hop.split();
+pub(crate) async fn exchange_full(
+    read: &mut (impl AsyncRead + Unpin),
+    write: &mut (impl AsyncWrite + Unpin),
+    segment: usize,
+) -> io::Result<Option<(usize, usize)>> {
+    let questions = vec![PLAIN; segment];
     write.write_all(&questions).await?;
     write.flush().await?;
     let mut answers = questions;
     read.read_exact(&mut answers).await?;
-    let Some(first) = ask_full(&mut read, &mut write).await? else { return Ok(None) };
-    Ok(ask_full(&mut read, &mut write).await?.map(|last| (first, last)))
+    let Some(first) = ask_full(read, write).await? else { return Ok(None) };
+    Ok(ask_full(read, write).await?.map(|last| (first, last)))
 }
 
 async fn ask_full(
