@@ -283,7 +283,8 @@ impl Connection {
 
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        let repairs_in_flight = self.tx.scoreboard.resent().next().is_some();
+        let scoreboard = &self.tx.scoreboard;
+        let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
         if self.tx.recovery.shows_reordering() {
             self.tx.rack.on_spurious_recovery();

@@ -131,7 +131,11 @@ impl Recovery {
     ///
     /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever became of the other
     /// segments: neither a late original nor a duplicate speaks for it.
-    pub(crate) fn spurious(&mut self, ack: &AckOutcome, repairs_in_flight: bool) -> Option<UndoCause> {
+    pub(crate) fn spurious(
+        &mut self,
+        ack: &AckOutcome,
+        repairs_in_flight: impl Fn() -> bool,
+    ) -> Option<UndoCause> {
         let verdict = self.verdict(ack, repairs_in_flight);
         if self.beside {
             self.withheld |= verdict.is_some();
@@ -140,7 +144,7 @@ impl Recovery {
         verdict
     }
 
-    fn verdict(&mut self, ack: &AckOutcome, repairs_in_flight: bool) -> Option<UndoCause> {
+    fn verdict(&mut self, ack: &AckOutcome, repairs_in_flight: impl Fn() -> bool) -> Option<UndoCause> {
         let marker = self.undo_marker?;
         if let Some(dsack) = ack.dsack
             && dsack.of == DsackOf::Retransmit
@@ -148,7 +152,7 @@ impl Recovery {
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
         }
-        if let Some(first) = self.first_retransmit.filter(|_| !repairs_in_flight) {
+        if let Some(first) = self.first_retransmit.filter(|_| !repairs_in_flight()) {
             if self.undo_retrans == 0 {
                 return Some(UndoCause::Dsack);
             }
@@ -572,7 +576,7 @@ mod tests {
         assert_eq!(recovery.on_masked_loss(seq(2000), seq(9000)), Episode::Stayed);
         assert!(recovery.answers_masked_loss());
         assert_eq!(
-            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false),
+            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false),
             None,
             "something was lost"
         );
@@ -580,7 +584,10 @@ mod tests {
         let mut recovery = in_recovery();
         recovery.on_masked_loss(seq(2000), seq(9000));
         assert!(!recovery.undo_masked(), "the other loss stands");
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
+        assert_eq!(
+            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false),
+            Some(UndoCause::Dsack)
+        );
         let mut recovery = in_recovery();
         recovery.on_masked_loss(seq(2000), seq(9000));
         recovery.on_masked_loss(seq(3000), seq(9000));
@@ -661,27 +668,36 @@ mod tests {
         // RFC 3708 section 3: all of the retransmissions of the window are reported by DSACK.
         let mut recovery = in_recovery();
         retransmit(&mut recovery, 2000, 3000, ms(101));
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::NeverSentTwice), false), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Duplicate), false), None);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::NeverSentTwice), || false), None);
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Duplicate), || false), None);
+        assert_eq!(
+            recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), || false),
+            Some(UndoCause::Dsack)
+        );
         recovery.undo();
         assert_eq!(recovery.state(), CongestionState::Open);
-        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), false), None, "once");
+        assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), || false), None, "once");
     }
 
     #[test]
     fn a_dsack_that_comes_after_recovery_still_undoes_it() {
         let mut recovery = in_recovery();
         take(&mut recovery, &ack(1000, 9000), false, 9500);
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
+        assert_eq!(
+            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false),
+            Some(UndoCause::Dsack)
+        );
     }
 
     #[test]
     fn a_dsack_from_before_the_episode_does_not_count() {
         let mut recovery = in_recovery();
-        assert_eq!(recovery.spurious(&dsack(0, 1000, DsackOf::Retransmit), false), None);
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(0, 1000, DsackOf::Retransmit), || false), None);
+        assert_eq!(
+            recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false),
+            Some(UndoCause::Dsack)
+        );
     }
 
     #[test]
@@ -694,14 +710,14 @@ mod tests {
             AckOutcome { echoed_rtt, ..delivering(1000, 2000, true) }
         };
         let mut recovery = in_recovery();
-        assert_eq!(recovery.spurious(&echo(100), false), None);
-        assert_eq!(recovery.spurious(&echo(101), false), None);
+        assert_eq!(recovery.spurious(&echo(100), || false), None);
+        assert_eq!(recovery.spurious(&echo(101), || false), None);
         assert_eq!(
-            recovery.spurious(&AckOutcome { advanced: 0, ..echo(150) }, false),
+            recovery.spurious(&AckOutcome { advanced: 0, ..echo(150) }, || false),
             None,
             "a duplicate is not acceptable in that sense"
         );
-        assert_eq!(recovery.spurious(&echo(150), false), Some(UndoCause::Eifel));
+        assert_eq!(recovery.spurious(&echo(150), || false), Some(UndoCause::Eifel));
     }
 
     #[test]
@@ -710,20 +726,24 @@ mod tests {
         let late = AckOutcome { echoed_rtt: Some(Micros::from_millis(150)), ..delivering(1000, 2000, true) };
         let mut recovery = in_recovery();
         retransmit(&mut recovery, 4000, 5000, ms(101));
-        assert_eq!(recovery.spurious(&late, true), None);
+        assert_eq!(recovery.spurious(&late, || true), None);
         take(&mut recovery, &ack(1000, 4000), false, 9000);
         let second = AckOutcome { una_before: seq(4000), ..late };
-        assert_eq!(recovery.spurious(&second, false), None, "the echo does not speak of it");
+        assert_eq!(recovery.spurious(&second, || false), None, "the echo does not speak of it");
         let delivered = delivering(4000, 5000, true).delivered;
         let second = AckOutcome { delivered, ..second };
-        assert_eq!(recovery.spurious(&second, false), Some(UndoCause::Eifel), "all originals arrived late");
+        assert_eq!(
+            recovery.spurious(&second, || false),
+            Some(UndoCause::Eifel),
+            "all originals arrived late"
+        );
     }
 
     #[test]
     fn duplicates_take_nothing_back_while_another_repair_is_in_flight() {
         let mut recovery = in_recovery();
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), true), None);
-        assert_eq!(recovery.spurious(&ack(2000, 3000), false), Some(UndoCause::Dsack));
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || true), None);
+        assert_eq!(recovery.spurious(&ack(2000, 3000), || false), Some(UndoCause::Dsack));
     }
 
     #[test]
@@ -733,10 +753,10 @@ mod tests {
         recovery.set_sack(true);
         recovery.on_timeout(seq(9000));
         assert!(!recovery.prefers_new_data());
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None);
         recovery.on_timeout(seq(9000));
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None, "nor the next one");
-        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None, "nor the next one");
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false), None);
     }
 
     #[test]
@@ -767,23 +787,27 @@ mod tests {
     fn originals_delivered_after_a_timeout_show_that_it_was_spurious() {
         // RFC 5682 section 3.1: data that was not retransmitted after the timeout is acknowledged.
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&delivering(1000, 2000, true), false), None);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), Some(UndoCause::Frto));
+        assert_eq!(recovery.spurious(&delivering(1000, 2000, true), || false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), Some(UndoCause::Frto));
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&delivering(9000, 9500, false), false), None, "sent after the timeout");
+        assert_eq!(
+            recovery.spurious(&delivering(9000, 9500, false), || false),
+            None,
+            "sent after the timeout"
+        );
     }
 
     #[test]
     fn duplicates_after_a_timeout_show_that_it_was_real() {
         let mut recovery = timed_out(true);
-        assert_eq!(recovery.spurious(&ack(1000, 1000), false), None);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
+        assert_eq!(recovery.spurious(&ack(1000, 1000), || false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None);
     }
 
     #[test]
     fn without_sack_a_jump_after_a_timeout_proves_nothing() {
         let mut recovery = timed_out(false);
-        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), false), None);
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None);
     }
 
     #[test]
@@ -796,7 +820,7 @@ mod tests {
                 recovery.on_ecn(seq(1000), seq(9000))
             };
             assert_eq!(episode, Episode::Stayed);
-            assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), false), None);
+            assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false), None);
         }
     }
 
