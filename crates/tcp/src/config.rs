@@ -538,7 +538,7 @@ impl TcpConfig {
 }
 
 /// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, the
-/// slow-start threshold, and half of the window that was in use, by one connection of the path at a time. The part beyond
+/// slow-start threshold, and half of the window that was in use, by few connections of the path at a time. The part beyond
 /// ten segments is paced, and given up at the first sign of loss. A larger [`TcpConfig::initial_window`] follows the same
 /// rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

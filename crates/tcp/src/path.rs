@@ -19,6 +19,7 @@
 //! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | while there is room |
 
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::hash::{Hash, Hasher};
@@ -192,6 +193,8 @@ pub(crate) struct PathReport {
     pub(crate) mss: Option<u16>,
     /// What path-MTU discovery found.
     pub(crate) mtu: MtuReport,
+    /// Every round trip was longer than the path without a queue takes.
+    pub(crate) saw_queue: bool,
     /// The handshake just ended.
     pub(crate) handshake: Option<Handshake>,
 }
@@ -257,8 +260,47 @@ struct Path {
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
     handshake_failures: u8,
-    /// Until when the window is in use by one connection.
-    lent_until: Option<Instant>,
+    starts: Starts,
+}
+
+/// Connections that start with the window of a path now, and how many may at a time.
+///
+/// RFC 9040 shares what is known of a path; nothing says how much of it connections next to each other can use. So the number
+/// is found as congestion control finds a window: one more in each period in which another one asked, half as many after a
+/// connection that saw a queue.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Starts {
+    /// When each of them is sure to know whether its data has arrived.
+    until: VecDeque<Instant>,
+    /// How many more than one may start at a time.
+    more: u8,
+    /// When another one asked in vain.
+    refused: Option<Instant>,
+}
+
+/// Connections that may start with the window of one path at a time.
+const STARTS_MAX: usize = 32;
+
+impl Starts {
+    /// True if one more may start, of which it is known after `period`.
+    fn begin(&mut self, period: Duration, now: Instant) -> bool {
+        while self.until.pop_front_if(|until| *until <= now).is_some() {}
+        if self.refused.is_some_and(|at| at + period <= now) {
+            (self.more, self.refused) = (self.more.saturating_add(1), None);
+        }
+        let may = self.until.len() < (1 + usize::from(self.more)).min(STARTS_MAX);
+        if may {
+            self.until.push_back(now + period);
+        } else {
+            self.refused.get_or_insert(now);
+        }
+        may
+    }
+
+    /// A connection of the path saw a queue.
+    fn on_queue(&mut self) {
+        (self.more, self.refused) = (self.more / 2, None);
+    }
 }
 
 /// Counts that decay, in [`FRACTION`]s of a segment.
@@ -318,6 +360,9 @@ impl PathMemory {
         if let Some(window) = report.window {
             path.on_window(window, now, config);
         }
+        if report.saw_queue {
+            path.starts.on_queue();
+        }
         path.losses.add(report.losses, now, config.loss_half_life);
         path.mss = report.mss.or(path.mss);
         match report.mtu {
@@ -332,15 +377,10 @@ impl PathMemory {
         };
     }
 
-    /// One connection of a path at a time starts with its window: true if this one may. It is sure to know whether its data
-    /// has arrived after two round trips. Each of several stacks of a host lends for itself.
+    /// True if a connection may start with the window of its path. It is sure to know whether its data has arrived after two
+    /// round trips. Each of several stacks of a host lends for itself.
     pub(crate) fn lend(&mut self, ends: &Ends, rtt: Duration, now: Instant) -> bool {
-        let Some(path) = self.paths.touch(ends) else { return false };
-        let is_free = path.lent_until.is_none_or(|until| until <= now);
-        if is_free {
-            path.lent_until = Some(now + rtt * 2);
-        }
-        is_free
+        self.paths.touch(ends).is_some_and(|path| path.starts.begin(rtt * 2, now))
     }
 
     /// Forgets every path: on a change of network.
@@ -524,6 +564,21 @@ mod tests {
             memory.on_report(ends(9), report, at(second));
         }
         memory.facts(&ends(9), at(now))
+    }
+
+    #[test]
+    fn starts_at_a_time_grow_by_one_a_period_and_halve_after_a_queue() {
+        let mut starts = Starts::default();
+        let at = |period: u64| Instant::from_millis(1000 + 200 * period);
+        let begun = |starts: &mut Starts, period| {
+            (0..50).filter(|_| starts.begin(Duration::from_millis(200), at(period))).count()
+        };
+        let counts = [0, 1, 2, 3].map(|period| begun(&mut starts, period));
+        assert_eq!(counts, [1, 2, 3, 4]);
+        starts.on_queue();
+        assert_eq!(begun(&mut starts, 4), 2, "half of three more, and one");
+        let most = (5..60).map(|period| begun(&mut starts, period)).max();
+        assert_eq!(most, Some(STARTS_MAX));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten follows the rules of careful
 //! resume (draft-ietf-tsvwg-careful-resume), whether the path is remembered to carry it or the configuration says so:
 //!
-//! - the connection asks for it when ten segments hold it up, and one connection of a path has it at a time
-//!   ([`PathMemory::lend`](crate::path::PathMemory::lend)); the others begin with ten;
+//! - the connection asks for it when ten segments hold it up, and few connections of a path have it at a time: first one, more
+//!   as long as none sees a queue ([`PathMemory::lend`](crate::path::PathMemory::lend)); the others begin with ten;
 //! - it is half of the remembered window, and not used before the handshake has shown that the client is there;
 //! - the round-trip time must be alike: at least half of the remembered one, and without a queue;
 //! - nothing of the handshake may have been lost;
@@ -352,11 +352,18 @@ impl Connection {
             losses: losses.since(self.path.told),
             mss: self.peer_mss,
             mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
+            saw_queue: self.saw_queue(),
             handshake: first.then_some(Handshake::Completed),
         };
         self.path.tells_at = Some(now + REPORT_INTERVAL);
         (self.path.told, self.path.told_mtu) = (losses, mtu);
         Some(report)
+    }
+
+    /// True if every round trip of this connection was longer than the path without a queue takes.
+    fn saw_queue(&self) -> bool {
+        let own = self.rtt_report().map(|(rtt, _)| rtt.min_rtt);
+        own.zip(self.path.known.least_rtt).is_some_and(|(own, least)| shows_queue(own, least))
     }
 
     /// A SYN-ACK that was lost and sent again echoes the first SYN: that time is no round trip.

@@ -14,7 +14,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, PathWindow};
+use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, PathWindow, Starts};
 use crate::stored::{Clock, ImportError, Kind, Stored, Words, left, or_dash};
 use crate::time::{Duration, Instant};
 
@@ -104,7 +104,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
         mss,
         mtu,
         handshake_failures,
-        lent_until: None,
+        starts: Starts::default(),
     })
 }
 
@@ -151,6 +151,7 @@ mod tests {
             window: Some(WindowReport { cwnd: 58_400, ssthresh: Some(29_200) }),
             losses: LossCount { sent: 1000, lost: 10, runs: 5 },
             mss: Some(1400),
+            saw_queue: false,
             mtu: MtuReport::Narrow(NarrowPath { low: 1064, high: 1400 }),
             handshake: Some(Handshake::Completed),
         };
