@@ -134,12 +134,22 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         let mut overtaken = 0;
-        let mut highest = None;
+        let mut last = None;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
             // reports above a hole it says nothing.
-            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            self.take_delivery(segment, echoed, ack.repaired, &mut highest, now);
+            let in_order = segment.range.end.le(ack.ack);
+            let echoed = ack.echoed_rtt.filter(|_| in_order);
+            // RACK.rtt is that of the last segment that is gone through: those that SACK reports, then those below the
+            // acknowledgement number (Linux: the same). What redundancy repaired was delivered by something sent later.
+            let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
+                true => segment.range.end.gt(end),
+                false => in_order,
+            };
+            if self.take_delivery(segment, echoed, now) && !ack.repaired && last.is_none_or(later) {
+                self.rtt = Micros::between(segment.sent_at, now);
+                last = Some((in_order, segment.range.end));
+            }
             if !ack.reports_repair {
                 overtaken = overtaken.max(self.detect_reordering(segment));
             }
@@ -152,34 +162,22 @@ impl Rack {
         self.take_dsack(ack, una, nxt);
     }
 
-    /// Step 2: the most recently sent segment among the delivered ones, and the round trip of the `highest` one: RFC 8985 goes
-    /// through them in sequence order, and each sets RACK.rtt.
-    fn take_delivery(
-        &mut self,
-        segment: &Delivered,
-        echoed_rtt: Option<Micros>,
-        repaired: bool,
-        highest: &mut Option<SeqNum>,
-        now: Instant,
-    ) {
-        let rtt = Micros::between(segment.sent_at, now);
+    /// Step 2: the most recently sent segment among the delivered ones. False if it says nothing about its last transmission.
+    fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Micros>, now: Instant) -> bool {
         if segment.retransmitted {
+            let rtt = Micros::between(segment.sent_at, now);
             // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the
             // original was delivered, and says nothing about the retransmission.
             let older = echoed_rtt.is_some_and(|echoed| echoed > rtt + TIMESTAMP_TICK);
             if older || rtt < self.min_rtt {
-                return;
+                return false;
             }
-        }
-        // What redundancy repaired was delivered by something that was sent later.
-        if !repaired && highest.is_none_or(|highest| segment.range.end.gt(highest)) {
-            self.rtt = rtt;
-            *highest = Some(segment.range.end);
         }
         let sent = (segment.sent_at, segment.range.end);
         if self.newest.is_none_or(|newest| sent_after(sent, newest)) {
             self.newest = Some(sent);
         }
+        true
     }
 
     /// Step 3: "Detect data segment reordering". Answers by how many bytes the segment was overtaken.
@@ -315,7 +313,7 @@ impl Rack {
         self.reordering
     }
 
-    /// RACK.rtt: the round trip of the highest segment that was delivered last.
+    /// RACK.rtt: the round trip of the segment that was gone through last.
     #[cfg(test)]
     pub(crate) fn rtt(&self) -> Micros {
         self.rtt
