@@ -1,8 +1,8 @@
 //! Reports about a peer and the path to it: the redundancy that both sides agreed on, round-trip times and losses.
 //!
 //! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own segments; the
-//! losses of the other direction come from the backend: a frontend asks with [`QUESTION`], which earlier releases read as they
-//! read any byte, and a backend that understands it answers [`UP_WITH_LOSS`] and the losses.
+//! losses of the other direction come from the backend: a frontend asks with `QUESTION`, which earlier releases read as they
+//! read any byte, and a backend that understands it answers `UP_WITH_LOSS` and the losses.
 
 use std::io;
 use std::net::IpAddr;
