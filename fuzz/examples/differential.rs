@@ -115,7 +115,7 @@ fn show(text: &str, ignored: &[String]) {
     }
 }
 
-/// What both did in the last `events` events up to a step.
+/// Returns the packets of both in the last `events` events up to a step.
 fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> String {
     let mut blocks = Vec::new();
     for (ours, kernel) in ours.steps.iter().zip(&kernel.steps).take(last + 1) {

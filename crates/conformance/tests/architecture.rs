@@ -270,7 +270,7 @@ fn join(names: &BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What a text in Markdown names in backticks and this test can look up: files, and names with `::`, `_` or a capital
+/// Returns the names in backticks of a Markdown text that this test can look up: files, and names with `::`, `_` or a capital
 /// letter within; braces are written out, arguments are left off.
 fn quoted(text: &str) -> Vec<String> {
     let mut names = Vec::new();

@@ -116,7 +116,7 @@ pub struct PathReport {
     pub loss_in: Option<f64>,
 }
 
-/// What is known of a peer.
+/// The facts known of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     path: Mutex<PathReport>,

@@ -458,7 +458,7 @@ pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// What is wrong with the name of an interface; `None` if Linux takes it.
+/// Returns the defect of an interface name; `None` if Linux takes the name.
 pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("the interface name is empty")

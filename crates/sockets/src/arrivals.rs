@@ -79,7 +79,7 @@ impl Host {
         }
     }
 
-    /// What a packet with an ECN codepoint adds to the counts of its connection, if the stack takes the segment.
+    /// The ECN counts that a packet adds to its connection if the stack takes the segment.
     pub(crate) fn mark(&mut self, packet: &[u8]) -> Option<Mark> {
         let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return None };
         let (ecn, payload) = (segment.ip.ecn, segment.payload.len());

@@ -68,7 +68,7 @@ pub struct Host {
     device: Option<OnDevice>,
     /// Where the search for a free port begins.
     next_port: u16,
-    /// What the namespace and `--so_flags` say, as of the last [`Host::refresh`].
+    /// The settings of the namespace and `--so_flags`, as of the last [`Host::refresh`].
     pub(crate) settings: Settings,
     /// What SO_RCVBUF says where a program has not set it: the window is a part of it.
     system_receive_buffer: usize,

@@ -5,7 +5,7 @@ use super::record::{Deed, Packet, Record, Step};
 /// A packet that leaves at once may be this late in the kernel, and any may be early by as much: microseconds.
 const TOLERANCE: i64 = 6_000;
 
-/// What differs.
+/// The kind of difference.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
     /// The kernel sent a segment and ours did not.
@@ -16,7 +16,7 @@ pub enum What {
     Field(&'static str),
     /// A field of TCP_INFO.
     Value(String),
-    /// What a call returned.
+    /// The result of a call.
     Returned,
 }
 
@@ -25,7 +25,7 @@ pub enum What {
 pub struct Difference {
     /// The step at which it shows.
     pub step: usize,
-    /// What differs.
+    /// The kind of difference.
     pub what: What,
     /// The segments, if it is about one.
     pub packets: (Option<Packet>, Option<Packet>),

@@ -8,7 +8,7 @@ use super::record::{Deed, Packet, Record};
 pub struct Explanation {
     /// A short name, for the summary.
     pub name: &'static str,
-    /// What either does, and which RFC or which part of Linux says so.
+    /// The behaviour of either, and the RFC or part of Linux that says so.
     pub reason: &'static str,
     /// True if it explains this difference of these records, ours first.
     pub matches: fn(&Difference, &Record, &Record) -> bool,
@@ -216,7 +216,7 @@ impl<'a> Arrived<'a> {
     }
 }
 
-/// What arrived up to a step, the last first.
+/// Arrivals up to a step, the last first.
 fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived<'_>> {
     record.steps.iter().take(step + 1).rev().filter_map(|step| Arrived::read(&step.event))
 }

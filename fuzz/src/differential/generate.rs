@@ -13,7 +13,7 @@ use super::draws::Draws;
 use super::record::{Packet, Record};
 use super::script::Script;
 
-/// What a script is about.
+/// The subject of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The stack sends, the peer acknowledges.
@@ -159,7 +159,7 @@ struct Generator {
     planned: u64,
     ends: i64,
     fd: u32,
-    // What was agreed on.
+    // The agreed options.
     sack: bool,
     stamps: bool,
     shift: u32,
@@ -426,7 +426,7 @@ impl Generator {
         }
     }
 
-    /// What our stack sends up to this time.
+    /// Returns the packets that our stack sends up to this time.
     fn observe(&self, until: i64) -> Vec<Packet> {
         let mut script = self.script.clone();
         script.push(until, "%{ print(tcpi_state) }%");
@@ -510,7 +510,7 @@ impl Generator {
                 let flags = if fin { "F." } else { "P." };
                 let stamped = if old_stamp { at - 10_000_000 } else { at };
                 let text = self.segment_stamped(stamped, ecn, flags, seq, len, self.next);
-                // What lies far beyond the window is not the peer's stream.
+                // Data far beyond the window is not the peer's stream.
                 if seq < FAR {
                     self.seq = self.seq.max(seq + len + i64::from(fin));
                 }

@@ -16,7 +16,7 @@ const TRIES: usize = 6;
 /// How often a difference is seen before it is believed.
 const CONFIRMATIONS: usize = 2;
 
-/// What became of a script.
+/// The verdict on a script.
 #[derive(Clone, Debug)]
 pub enum Verdict {
     /// Both did the same, but for the differences that these entries of the list explain.

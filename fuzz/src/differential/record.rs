@@ -35,7 +35,7 @@ impl Packet {
     }
 }
 
-/// What a stack did after an event of the script.
+/// The reaction of a stack to an event of the script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// It sent a segment.
@@ -53,7 +53,7 @@ pub struct Step {
     pub at: i64,
     /// The event without its time; a mark is `mark`.
     pub event: String,
-    /// What the stack did, in order.
+    /// The reactions of the stack, in order.
     pub deeds: Vec<Deed>,
 }
 

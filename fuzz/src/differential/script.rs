@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub struct Script {
     /// Lines before the first event.
     pub header: Vec<String>,
-    /// What happens, in order of time.
+    /// The events, in order of time.
     pub events: Vec<Event>,
 }
 

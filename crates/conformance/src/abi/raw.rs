@@ -48,7 +48,7 @@ pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
     answer(unsafe { libc::splice(file.0, &mut at, pipe, std::ptr::null_mut(), bytes.len(), flags) } as c_long)
 }
 
-/// What a pipe holds, at most `most` bytes, which stay there.
+/// Returns the content of a pipe, at most `most` bytes, and leaves it there.
 pub(super) fn look_into_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     // SAFETY, here and below: as in `fill_pipe`.

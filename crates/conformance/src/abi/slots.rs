@@ -578,7 +578,7 @@ fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c
     Ok(written)
 }
 
-/// What the socket takes is read; the rest stays in the pipe.
+/// Reads only the bytes that the socket takes; the rest stays in the pipe.
 fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     await_pipe(world, from, libc::POLLIN, flags)?;
     let bytes = raw::look_into_pipe(from, len.min(SPLICE_STEP))?;

@@ -92,7 +92,7 @@ impl HopTotals {
     }
 }
 
-/// What the link carried before the count began.
+/// The packets that the link carried before the count began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) wire_bytes: u64,
@@ -166,7 +166,7 @@ impl Stage {
         self.before = before;
     }
 
-    /// What the link carried before the count began.
+    /// The packets that the link carried before the count began.
     pub(super) fn before(&self) -> Before {
         self.before
     }

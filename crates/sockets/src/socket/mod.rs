@@ -73,7 +73,7 @@ pub(crate) struct Socket {
     /// Connections that wait for accept(), as far as events tell.
     pub(crate) waiting: u32,
     backlog: usize,
-    /// What its listeners were opened with.
+    /// The settings that its listeners were opened with.
     listens_with: Option<ListenConfig>,
     pub(crate) options: SocketOptions,
     /// Bytes that the program has written, and the stack has taken.

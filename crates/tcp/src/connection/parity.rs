@@ -552,7 +552,7 @@ impl Connection {
         self.counters.parity.failures_reported += 1;
         self.refresh_holds();
         if self.tx.rack.reordering_seen() {
-            // What left before the parity has the reordering window to arrive all the same.
+            // Data that left before the parity still has the reordering window to arrive.
             self.tx.rack.on_parity_answered(parity.at, end, now);
             let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
             let LossOutcome { newly_lost, lost_again, cause } =

@@ -46,7 +46,7 @@ const SAMPLES: u32 = 8;
 pub(crate) struct OnPath {
     /// What was known when the connection began.
     known: PathFacts,
-    /// What has become of the window beyond ten segments.
+    /// The state of a start with more than ten segments.
     start: Start,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
     tells_at: Option<Instant>,

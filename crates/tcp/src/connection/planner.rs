@@ -37,7 +37,7 @@ pub(crate) struct Planner {
     config: PlannerConfig,
     /// What the books of the destination leave at this moment, bytes.
     allowance: u32,
-    /// What of them is reserved for what is planned here, and since when.
+    /// The part of them reserved for flights planned here, and since when.
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// What is planned and may still leave, IP bytes: the copy of a SYN or SYN-ACK, and redundancy of a flight that is not acknowledged.
+    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let una = self.tx.scoreboard.una();
         let flight = self.planner.as_ref().and_then(|planner| planner.flight);

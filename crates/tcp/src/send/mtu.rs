@@ -47,7 +47,7 @@ pub(crate) struct PathMtu {
     /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
     /// or an earlier connection found it.
     narrow: bool,
-    /// What lowered the MTU is believed until then, where no search raises it.
+    /// The report that lowered the MTU is believed until then, where no search raises it.
     stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,

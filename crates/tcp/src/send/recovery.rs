@@ -49,7 +49,7 @@ pub(crate) struct Recovery {
     masked: bool,
     /// A masked loss was reported while a reduction was under way that may be undone: that waits until the report is refuted.
     beside: bool,
-    /// What showed meanwhile that the reduction was a mistake.
+    /// An undo was due meanwhile and is withheld.
     withheld: bool,
 }
 

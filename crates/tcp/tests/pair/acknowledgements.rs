@@ -22,7 +22,7 @@ use crate::harness::{A, B, Channel, Pair, Seen, Side, pattern};
 const BUFFER: usize = 32 << 10;
 const DELAY: Duration = Duration::from_millis(40);
 
-/// What an arrival asks for.
+/// The acknowledgement that an arrival asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
     /// An acknowledgement of everything up to here.
@@ -44,7 +44,7 @@ struct Owed {
     by: Instant,
 }
 
-/// What one end has received, and owes for it.
+/// The data that one end has received, and the acknowledgements it owes.
 struct Receiver {
     first: SeqNum,
     /// Ranges that have arrived, as offsets from `first`, ascending and apart.
@@ -139,7 +139,7 @@ impl Receiver {
             };
             !(answered && owed.up_to.le(tcp.ack))
         });
-        // What was rebuilt is known by what is acknowledged.
+        // Acknowledgements show which bytes were rebuilt.
         self.insert(0, tcp.ack.since(self.first));
         for (from, to) in blocks.into_iter().filter(|(from, _)| tcp.ack.le(*from)) {
             self.insert(from.since(self.first), to.since(self.first));
@@ -169,7 +169,7 @@ impl Watched {
         let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
         let (at_a, at_b) = pair.established_at(listener, &connect);
         pair.run_ms(500);
-        // What the handshake has shown: where the numbers are, and the windows.
+        // The handshake has shown where the numbers are, and the windows.
         let last = |side| pair.seen.iter().rev().find(|seen| seen.from == side).expect("it took part");
         let nxt = |side| last(side).tcp.seq + u32::from(last(side).tcp.flags.contains(Flags::SYN));
         let models = [A, B].map(|side| {
@@ -244,7 +244,7 @@ impl Watched {
     }
 }
 
-/// What is on in one run, and what the path does.
+/// The mechanisms of one run, and the faults of the path.
 fn settings(chance: &mut ChaCha8Rng) -> (TcpConfig, Channel) {
     let mut below = |limit: u32| chance.next_u32() % limit;
     let corrective = CorrectiveConfig {

@@ -19,7 +19,7 @@ const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 /// Something that was rebuilt.
 #[derive(Clone, Copy, Debug)]
 struct Repair {
-    /// What of it has not come as an original too.
+    /// The part whose original has not arrived.
     range: SeqRange,
     /// TSval of the segment that made the repair possible: an original left no later, a retransmission later.
     tsval: u32,
