@@ -149,7 +149,7 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 11] = [
+const MECHANISMS: [(&str, &str); 12] = [
     ("fast_open", "on or off"),
     ("memory", "on or off"),
     ("reactive", "off, paper or rack_tlp"),
@@ -161,6 +161,7 @@ const MECHANISMS: [(&str, &str); 11] = [
     ("planner", "on or off"),
     ("rto_floor", "200ms or 400ms"),
     ("delack_max", "1ms or 40ms"),
+    ("congestion", "cubic or reno"),
 ];
 
 /// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.
@@ -257,6 +258,7 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
             tcp.rto.var_floor = parse_duration(value).unwrap_or(tcp.rto.var_floor);
         }
         ("delack_max", value) => tcp.delack_max = parse_duration(value).unwrap_or(tcp.delack_max),
+        ("congestion", value) => tcp.congestion = value.parse().unwrap_or(tcp.congestion),
         ("corrective", "off") => tcp.mechanisms.corrective = None,
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
         ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),
@@ -308,6 +310,8 @@ fn instead_of(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use brisk_tcp::config::CongestionAlgorithm;
+
     use super::*;
 
     #[test]
@@ -402,6 +406,13 @@ mod tests {
     fn an_acknowledgement_may_hardly_wait() {
         assert_eq!(parse_arm("delack_max=1ms").unwrap().tcp.delack_max.as_millis(), 1);
         assert_eq!(parse_arm("delack_max=40ms").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+    }
+
+    #[test]
+    fn congestion_control_is_chosen_by_name() {
+        assert_eq!(parse_arm("tcp,congestion=reno").unwrap().tcp.congestion, CongestionAlgorithm::Reno);
+        assert_eq!(parse_arm("congestion=cubic").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+        assert!(parse_arm("congestion=vegas").is_err() && parse_arm("congestion").is_err());
     }
 
     #[test]

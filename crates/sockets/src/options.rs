@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::settings::{LINEAR_TIMEOUTS, Settings, retransmissions_in};
 use brisk_tcp::Stack;
-use brisk_tcp::config::{BufferConfig, CongestionAlgorithm, PacingConfig, UrgentPolicy};
+use brisk_tcp::config::{BufferConfig, PacingConfig, UrgentPolicy};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
 use brisk_wire::Instant;
 
@@ -384,14 +384,11 @@ fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number
     Ok(true)
 }
 
-/// The congestion controls that the stack has.
+/// Takes the name of a congestion control, as Linux does up to the first zero byte.
 fn set_congestion(socket: &mut Socket, value: &[u8]) -> Answer<()> {
-    let name: Vec<u8> = value.iter().copied().take_while(|byte| *byte != 0).collect();
-    socket.tcp.congestion = match name.as_slice() {
-        b"cubic" => CongestionAlgorithm::Cubic,
-        b"reno" => CongestionAlgorithm::Reno,
-        _ => return Err(Errno(libc::ENOENT)),
-    };
+    let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    let algorithm = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+    socket.tcp.congestion = algorithm.ok_or(Errno(libc::ENOENT))?;
     Ok(())
 }
 
@@ -616,11 +613,7 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         libc::TCP_KEEPCNT => number(i64::from(keepalive.count)),
         libc::TCP_USER_TIMEOUT => number(socket.tcp.user_timeout.map_or(0, |limit| limit.as_millis() as i64)),
         libc::TCP_CONGESTION => {
-            let mut name = match socket.tcp.congestion {
-                CongestionAlgorithm::Cubic => b"cubic".to_vec(),
-                CongestionAlgorithm::Reno => b"reno".to_vec(),
-                CongestionAlgorithm::Fixed(_) => b"fixed".to_vec(),
-            };
+            let mut name = socket.tcp.congestion.to_string().into_bytes();
             name.resize(16, 0);
             name
         }

@@ -36,7 +36,7 @@ const KEYS: &[(&str, &str)] = &[
     ("time_wait_resets", "on, off: a reset ends TIME-WAIT"),
     ("granularity", "clock granularity of the driver"),
     ("challenge_acks_per_second", "challenge ACKs of the host"),
-    ("congestion", "cubic, reno, or fixed:BYTES"),
+    ("congestion", CongestionAlgorithm::NAMES),
     ("initial_window", "segments"),
     ("rto_profile", "linux or rfc6298"),
     ("rto_var_floor", "floor of the variance term of the timeout"),
@@ -296,7 +296,7 @@ impl Settings {
     fn set_transfer(&mut self, key: &str, value: &str) -> Result<bool, Refused> {
         let tcp = &mut self.tcp;
         match key {
-            "congestion" => tcp.congestion = congestion(value)?,
+            "congestion" => tcp.congestion = value.parse().map_err(|_| refused("congestion", value))?,
             "initial_window" => tcp.initial_window = number(key, value)?,
             "rto_profile" => {
                 tcp.rto = match value {
@@ -427,15 +427,6 @@ fn span(key: &str, value: &str) -> Result<Duration, Refused> {
 fn buffer(key: &str, value: &str) -> Result<BufferConfig, Refused> {
     let (initial, max) = value.split_once("..").unwrap_or((value, value));
     Ok(BufferConfig { initial: number(key, initial)?, max: number(key, max)? })
-}
-
-fn congestion(value: &str) -> Result<CongestionAlgorithm, Refused> {
-    match value.split_once(':') {
-        None if value == "cubic" => Ok(CongestionAlgorithm::Cubic),
-        None if value == "reno" => Ok(CongestionAlgorithm::Reno),
-        Some(("fixed", window)) => number("congestion", window).map(CongestionAlgorithm::Fixed),
-        None | Some(_) => Err(refused("congestion", value)),
-    }
 }
 
 fn reactive(value: &str) -> Result<Reactive, Refused> {

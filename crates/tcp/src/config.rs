@@ -5,8 +5,12 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use core::str::FromStr;
+
+use thiserror::Error;
 
 use crate::error::ConfigError;
 use crate::fast_open::{
@@ -221,6 +225,42 @@ pub enum CongestionAlgorithm {
     /// A fixed window in bytes, for tests and laboratory links.
     Fixed(u32),
 }
+
+impl CongestionAlgorithm {
+    /// The texts that [`str::parse`] takes, for help and errors.
+    pub const NAMES: &str = "cubic, reno, or fixed:BYTES";
+}
+
+/// Prints the text that [`str::parse`] reads.
+impl fmt::Display for CongestionAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CongestionAlgorithm::Cubic => f.write_str("cubic"),
+            CongestionAlgorithm::Reno => f.write_str("reno"),
+            CongestionAlgorithm::Fixed(window) => write!(f, "fixed:{window}"),
+        }
+    }
+}
+
+impl FromStr for CongestionAlgorithm {
+    type Err = UnknownCongestion;
+
+    fn from_str(text: &str) -> Result<CongestionAlgorithm, UnknownCongestion> {
+        match (text, text.strip_prefix("fixed:")) {
+            ("cubic", _) => Ok(CongestionAlgorithm::Cubic),
+            ("reno", _) => Ok(CongestionAlgorithm::Reno),
+            (_, Some(window)) => {
+                window.parse().map(CongestionAlgorithm::Fixed).map_err(|_| UnknownCongestion)
+            }
+            _ => Err(UnknownCongestion),
+        }
+    }
+}
+
+/// The text names no congestion control.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
+pub struct UnknownCongestion;
 
 /// Sizes of one of the two buffers of a connection, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -707,6 +747,23 @@ impl Default for ListenConfig {
             syn_cookies: SynCookies::UnderFlood,
             defer_accept: 0,
             fast_open: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_reads_what_it_prints() {
+        for algorithm in
+            [CongestionAlgorithm::Cubic, CongestionAlgorithm::Reno, CongestionAlgorithm::Fixed(14_600)]
+        {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        for text in ["", "vegas", "fixed", "fixed:", "fixed:-1", "Cubic"] {
+            assert_eq!(text.parse::<CongestionAlgorithm>(), Err(UnknownCongestion), "{text}");
         }
     }
 }

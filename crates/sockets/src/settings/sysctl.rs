@@ -6,7 +6,7 @@ use brisk_tcp::config::{
     BufferConfig, EcnMode, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies, ThinStreamConfig,
 };
 
-use super::{Refused, Settings, congestion, number, refused};
+use super::{Refused, Settings, number, refused};
 
 impl Settings {
     /// Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all listeners.
@@ -67,7 +67,9 @@ impl Settings {
                 self.tcp.loss_detection = LossDetection::Rfc6675(Rfc6675Config::default());
             }
             "tcp_fin_timeout" => self.tcp.fin_wait_2_timeout = seconds(key, value)?,
-            "tcp_congestion_control" => self.tcp.congestion = congestion(value)?,
+            "tcp_congestion_control" => {
+                self.tcp.congestion = value.parse().map_err(|_| refused("congestion", value))?
+            }
             "tcp_mtu_probing" => self.tcp.mtu_probing = mtu_probing(value),
             "tcp_early_retrans" if !matches!(value, "3" | "4") => {
                 self.tcp.mechanisms.reactive = Reactive::Off
