@@ -151,3 +151,4 @@ pub mod cubic;
 pub mod fixed;
 pub mod hystart;
 pub mod reno;
+pub mod sample;

@@ -1,0 +1,167 @@
+//! The values that a congestion controller is handed: what was sent, what an acknowledgement delivered, what was lost.
+//!
+//! Byte counts are bytes of sequence space, rates bytes per second. A delivery rate is measured as in
+//! draft-ietf-ccwg-bbr section 4.1 and only for controllers that ask for it.
+
+use brisk_wire::SeqNum;
+
+use crate::outcome::{CongestionState, Episode, Origin, Repair};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros};
+
+/// What a controller is created with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControllerStart {
+    /// The largest payload of a segment.
+    pub mss: u32,
+    /// Initial window, bytes.
+    pub initial_window: u32,
+    /// True if transmissions are spread over the round trip by configuration.
+    pub paced: bool,
+    /// Chance of this connection: the same seed gives the same decisions.
+    pub seed: u64,
+}
+
+/// One transmission of data, before its bytes count as in flight. A super-segment is one transmission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transmission {
+    /// When it left.
+    pub at: Instant,
+    /// Bytes.
+    pub len: u32,
+    /// Why it was sent.
+    pub origin: Origin,
+    /// Bytes in flight without it (RFC 6675 pipe).
+    pub pipe: u32,
+    /// True if nothing was unacknowledged: sending starts from idle.
+    pub from_idle: bool,
+    /// True if the application, not the path, limits what is in flight. Always true without a sampler.
+    pub app_limited: bool,
+}
+
+/// One acknowledgement, after loss detection and the recovery state have seen it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AckSample {
+    /// Arrival time.
+    pub now: Instant,
+    /// Bytes newly reported as delivered, cumulatively or by SACK.
+    pub newly_acked: u32,
+    /// Bytes that loss detection has newly marked lost on this acknowledgement.
+    pub newly_lost: u32,
+    /// True if SND.UNA advanced.
+    pub una_advanced: bool,
+    /// Bytes in flight before the acknowledgement.
+    pub pipe_before: u32,
+    /// Bytes in flight now.
+    pub pipe: u32,
+    /// Round-trip sample of the oldest segment acknowledged (Karn's rule).
+    pub rtt: Option<Micros>,
+    /// Smoothed round-trip time.
+    pub srtt: Option<Micros>,
+    /// Windowed minimum round-trip time.
+    pub min_rtt: Option<Micros>,
+    /// SND.UNA after the acknowledgement.
+    pub una: SeqNum,
+    /// SND.NXT.
+    pub nxt: SeqNum,
+    /// The recovery state after the acknowledgement.
+    pub state: CongestionState,
+    /// What the acknowledgement did to the recovery state.
+    pub episode: Episode,
+    /// True if the acknowledgement lets a window grow: it shows progress, and no window is taken on trust.
+    pub may_grow: bool,
+    /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC 7661).
+    pub cwnd_limited: bool,
+    /// Delivery counters and rate; `None` unless the controller asks for them.
+    pub delivery: Option<DeliverySample>,
+}
+
+/// Counters of the connection after an acknowledgement, and the rate that it shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeliverySample {
+    /// Bytes delivered since the connection began (`C.delivered`).
+    pub delivered: u64,
+    /// Bytes marked lost since the connection began; never decreases (`C.lost`).
+    pub lost: u64,
+    /// The newest transmission that the acknowledgement delivers; `None` if none gives timing.
+    pub rate: Option<RateSample>,
+}
+
+/// What the newest transmission that an acknowledgement delivers tells of the path (`RS` of the draft).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateSample {
+    /// `C.delivered` when it was sent.
+    pub prior_delivered: u64,
+    /// Bytes delivered since it was sent.
+    pub delivered: u64,
+    /// Bytes marked lost since it was sent.
+    pub lost: u64,
+    /// Bytes in flight when it was sent, itself included.
+    pub tx_in_flight: u32,
+    /// True if the application limited sending when it was sent.
+    pub app_limited: bool,
+    /// True if it is a tail loss probe that repeated data.
+    pub is_probe: bool,
+    /// Its round-trip time, if unambiguous.
+    pub rtt: Option<Micros>,
+    /// Delivery rate, bytes per second, rounded up; `None` if the interval is no measure: zero, or shorter than the
+    /// minimum round-trip time.
+    pub rate: Option<u64>,
+}
+
+/// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before the
+/// [`AckSample`] of the same acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostPacket {
+    /// When it was marked.
+    pub now: Instant,
+    /// The range that is lost.
+    pub range: SeqRange,
+    /// Bytes in flight when it was sent, itself included.
+    pub tx_in_flight: u32,
+    /// Bytes marked lost between its sending and now, itself included.
+    pub lost: u64,
+    /// Bytes delivered since the connection began (`C.delivered`).
+    pub delivered: u64,
+    /// True if the application limited sending when it was sent.
+    pub app_limited: bool,
+}
+
+/// Why the window is reduced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CongestionCause {
+    /// Loss detection found a loss.
+    Loss,
+    /// The peer echoes congestion experienced (RFC 3168).
+    Ecn,
+    /// A loss that redundancy or a probe has repaired.
+    Repaired(Repair),
+}
+
+/// The sender enters fast recovery or CWR: once per window of data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionEvent {
+    /// When.
+    pub now: Instant,
+    /// Why.
+    pub cause: CongestionCause,
+    /// Bytes outstanding and not delivered before (RecoverFS of RFC 9937).
+    pub undelivered_before: u32,
+    /// Bytes delivered while loss detection waited for the answer to parity, which would have begun recovery earlier.
+    pub delivered_while_held: u32,
+    /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
+    pub max_ssthresh: Option<u32>,
+}
+
+/// A retransmission timeout, after it has marked what it declares lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtoEvent {
+    /// When.
+    pub now: Instant,
+    /// Bytes that are not declared lost and still in flight.
+    pub pipe: u32,
+    /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation 4).
+    pub first: bool,
+    /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
+    pub max_ssthresh: Option<u32>,
+}
