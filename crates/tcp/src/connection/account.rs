@@ -1,9 +1,9 @@
 //! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
 
 use crate::connection::Connection;
-use crate::connection::build::Built;
-use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
+use crate::connection::segment::Built;
+use crate::connection::transmit::{Choice, Data};
 use crate::event::Probe;
 use crate::mechanism::{Mechanism, ParityPlan};
 use crate::outcome::{CongestionState, Origin, Sent};

@@ -23,8 +23,8 @@ use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum, TcpHeader};
 
-use crate::connection::choose::Choice;
 use crate::connection::fast_open::Role;
+use crate::connection::transmit::Choice;
 use crate::connection::{Connection, Env, State};
 use crate::fast_open::FastOpenConnect;
 use crate::outcome::{Arrived, Origin, Sent};

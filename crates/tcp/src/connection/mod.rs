@@ -1,8 +1,8 @@
 //! One connection: wires the parts, nothing else.
 //!
 //! A segment that arrives runs through `arrive` (the steps of RFC 9293 section 3.10.7), what leaves
-//! is picked in `choose`, written in `build` and accounted in `account`. `handshake` opens,
-//! `timeout` wakes, `application` is what the program calls. The parts themselves (queue,
+//! is picked in `transmit`, written in `segment` and accounted in `account`. `handshake` opens,
+//! `timer` wakes, `application` is what the program calls. The parts themselves (queue,
 //! scoreboard, RACK, PRR, assembler, ...) live in `send` and `receive`; they take
 //! values and return values.
 //!
@@ -30,8 +30,6 @@ mod acknowledge;
 mod after_syn;
 mod application;
 mod arrive;
-mod build;
-mod choose;
 mod control;
 mod ecn;
 mod f1;
@@ -52,10 +50,12 @@ mod planner;
 mod proactive;
 mod receiver;
 mod repair;
+mod segment;
 mod sender;
 mod state;
 mod stats;
-mod timeout;
+mod timer;
+mod transmit;
 mod urgent;
 mod view;
 
@@ -67,13 +67,13 @@ pub use state::State;
 pub use stats::{ConnStats, Counters, ParityCounters};
 pub use view::View;
 
-pub(crate) use build::MOST_PIECES;
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use handshake::CookieParams;
 pub(crate) use park::Parked;
 pub(crate) use place::Place;
 pub(crate) use proactive::is_marked;
+pub(crate) use segment::MOST_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;

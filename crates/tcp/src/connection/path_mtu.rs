@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use crate::congestion::CongestionController;
 use crate::connection::Connection;
-use crate::connection::choose::Choice;
+use crate::connection::transmit::Choice;
 use crate::outcome::{AckOutcome, LossCause, LossOutcome, Origin, Room};
 use crate::time::Instant;
 

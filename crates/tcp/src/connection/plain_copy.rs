@@ -26,8 +26,8 @@ use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Options, SeqNum, TcpHeader};
 
-use crate::connection::choose::Choice;
 use crate::connection::fast_open::{Role, TIMESTAMP_TICK};
+use crate::connection::transmit::Choice;
 use crate::connection::{Connection, Env, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};

@@ -5,8 +5,8 @@ use brisk_wire::{Ecn, Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::arrive::Verdict;
-use crate::connection::build::Built;
-use crate::connection::choose::{Choice, Data};
+use crate::connection::segment::Built;
+use crate::connection::transmit::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};

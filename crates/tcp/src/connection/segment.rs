@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
-use crate::connection::choose::{Choice, Data};
 use crate::connection::control::Control;
 use crate::connection::state::State;
+use crate::connection::transmit::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};
 use crate::mechanism::{Offer, ParityPlan};
