@@ -5,8 +5,6 @@
 //! (1) make the new key the backup everywhere; (2) when all have it, swap the two everywhere; (3) take the old one away
 //! after the overlap. In derived mode there is nothing to do.
 
-#[cfg(feature = "etcd")]
-mod etcd;
 mod place;
 
 use std::time::Duration;
@@ -22,11 +20,15 @@ use place::Place;
 /// The least and the most that an epoch of derived keys may last.
 const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 
+/// The time between two looks at the files. A mounted Secret changes by exchanging links, of which no notification of
+/// a file tells.
+const INTERVAL: Duration = Duration::from_secs(2);
+
 /// Where the keys are and what they are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
     /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of these names;
-    /// credential:NAME for a systemd credential; etcd://HOST:PORT/KEY. Read again when they change
+    /// credential:NAME for a systemd credential. Read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
     /// What the source holds: keys (fixed), or a secret from which keys follow by the time of day (derived; in a directory
@@ -58,7 +60,7 @@ impl CookieKeyArgs {
         let CookieKeyArgs { fast_open_key, fast_open_key_mode: mode, fast_open_rotate: rotate } = self;
         let Some(place) = fast_open_key else { return Ok(()) };
         let keys = Keys { place, mode, rotate };
-        let installed = keys.read().await.map_err(Failure::failed)?;
+        let installed = keys.read().map_err(Failure::failed)?;
         endpoint.set_fast_open_keys(installed.clone());
         tokio::spawn(keys.watch(installed, endpoint.clone(), log.clone()));
         Ok(())
@@ -81,15 +83,15 @@ struct Keys {
 
 impl Keys {
     /// What the source holds now, or in one line why not.
-    async fn read(&self) -> Result<KeySource, String> {
+    fn read(&self) -> Result<KeySource, String> {
         let told = |why: String| format!("{}: {why}", self.place);
         match self.mode {
             Mode::Fixed => {
-                let line = self.place.keys().await.map_err(told)?;
+                let line = self.place.keys().map_err(told)?;
                 KeySource::parse(line.trim()).map_err(|error| told(error.to_string()))
             }
             Mode::Derived => {
-                let secret = self.place.secret().await.map_err(told)?;
+                let secret = self.place.secret().map_err(told)?;
                 let master = MasterSecret::new(&secret).map_err(|error| told(error.to_string()))?;
                 Ok(KeySource::Derived { master, rotate_s: self.rotate.as_secs() })
             }
@@ -98,11 +100,10 @@ impl Keys {
 
     /// Installs the keys again whenever they have changed. Keys that cannot be read leave those in force that are.
     async fn watch(self, mut installed: KeySource, endpoint: Endpoint, log: Log) {
-        let mut watch = self.place.watch();
         let mut complaint = None;
         loop {
-            watch.changed().await;
-            let failed = match self.read().await {
+            tokio::time::sleep(INTERVAL).await;
+            let failed = match self.read() {
                 Ok(keys) => {
                     if keys != installed {
                         endpoint.set_fast_open_keys(keys.clone());
@@ -131,14 +132,14 @@ mod tests {
         Keys { place, mode, rotate: Duration::from_secs(3600) }
     }
 
-    #[tokio::test]
-    async fn a_source_that_holds_no_key_says_so_without_repeating_it() {
+    #[test]
+    fn a_source_that_holds_no_key_says_so_without_repeating_it() {
         let at = std::env::temp_dir().join(format!("brisk-no-key-{}", std::process::id()));
         std::fs::write(&at, "no key").expect("a file");
-        let fixed = keys(&at, Mode::Fixed).read().await.expect_err("not a key");
-        let derived = keys(&at, Mode::Derived).read().await.expect_err("too short");
+        let fixed = keys(&at, Mode::Fixed).read().expect_err("not a key");
+        let derived = keys(&at, Mode::Derived).read().expect_err("too short");
         std::fs::write(&at, "sixteen bytes and more\n").expect("a file");
-        let secret = keys(&at, Mode::Derived).read().await;
+        let secret = keys(&at, Mode::Derived).read();
         std::fs::remove_file(&at).expect("removed");
         assert!(fixed.contains("four words") || fixed.contains("hexadecimal"), "{fixed}");
         assert!(derived.contains("16 bytes"), "{derived}");
@@ -149,7 +150,7 @@ mod tests {
             Ok(KeySource::Derived { master, rotate_s: 3600 }),
             "the end of the line is no part of it"
         );
-        let missing = keys(&at, Mode::Fixed).read().await.expect_err("gone");
+        let missing = keys(&at, Mode::Fixed).read().expect_err("gone");
         assert!(missing.contains("cannot be read"), "{missing}");
     }
 

@@ -16,7 +16,6 @@ type Edge = (&'static str, &'static str, &'static str);
 
 /// The circles that are still there. The list may only become shorter: an entry that closes no circle fails the test.
 const KNOWN: &[Edge] = &[
-    ("cli", "cookie_keys::etcd", "cookie_keys::place"),
     ("gateway", "access", "relay"),
     ("gateway", "hop::ephemeral", "hop::handshake"),
     ("gateway", "metrics", "upstream"),

@@ -48,7 +48,6 @@ impl Running {
     }
 
     /// The value of `key` in the next log line that has it.
-    #[cfg(feature = "etcd")]
     pub(crate) fn announced_next(&mut self, key: &str) -> String {
         let wanted = format!("{key}=");
         loop {
