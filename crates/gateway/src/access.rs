@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
 
+use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::peer::Redundancy;
-use crate::relay::End;
 
 /// Which side of the hop wrote the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

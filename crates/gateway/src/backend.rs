@@ -17,17 +17,19 @@ use tokio::sync::watch;
 
 use crate::access::{Access, Role};
 use crate::allow::Allow;
+use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::frontend::{accept, listen_at};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
 use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
+use crate::io::reset;
 use crate::log::{Level, Log, RateLimit, Value};
 use crate::outgoing;
 use crate::peer;
 use crate::proxy::{ProxyVersion, header};
-use crate::relay::{Carry, End, Stop, carry, reset, within};
+use crate::relay::{Carry, Stop, carry, within};
 use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,

@@ -15,10 +15,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::end::End;
 use crate::hop::opening::{ClientAddresses, plain};
+use crate::io::CHUNK;
 use crate::network::Network;
 use crate::proxy::{self, Parsed};
-use crate::relay::{CHUNK, End};
 use crate::timeouts::Timeout;
 
 /// Which ways in are open.

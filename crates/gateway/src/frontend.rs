@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
 use crate::carrier::{Fate, Way};
+use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
@@ -22,13 +23,14 @@ use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
+use crate::io::{failed, prepare, reset};
 use crate::log::Log;
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
-use crate::relay::{Carry, End, Stop, carry, failed, reset, within};
+use crate::relay::{Carry, Stop, carry, within};
 use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt,
-    first_bytes, hop_tcp, on_each, prepare, reached, serve_until,
+    first_bytes, hop_tcp, on_each, reached, serve_until,
 };
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 

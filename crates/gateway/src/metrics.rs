@@ -17,10 +17,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::access::Access;
+use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::history::History;
 use crate::peer::{PathReport, Redundancy};
-use crate::relay::End;
 use crate::timeouts::Timeout;
 use crate::upstream::{Health, Upstream, Upstreams};
 

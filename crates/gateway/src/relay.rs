@@ -4,8 +4,6 @@
 //! reset of the other: what an application sees through the gateway is what it would have seen without it. That includes
 //! a side that fails while nothing can be read from it, because the other side takes nothing.
 
-use std::cell::RefCell;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -14,89 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use rustix::net::SendFlags;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
-use tokio::net::{TcpStream, tcp};
+use tokio::io::{AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
+use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::hop::stream::HopStream;
-use crate::service::{Phase, prepare, reached};
+use crate::io::{Sink, Source, prepare, reset, with_chunk};
+use crate::service::{Phase, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
-
-/// Bytes read at once in each direction.
-pub(crate) const CHUNK: usize = 16 << 10;
-
-/// How a connection through the gateway ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum End {
-    /// Both directions came to their end.
-    Closed,
-    /// The client reset the connection or vanished (as seen by the frontend).
-    ClientFailed(String),
-    /// The origin reset the connection or vanished (as seen by the backend).
-    OriginFailed(String),
-    /// The connection between the gateways was reset or lost.
-    HopFailed(String),
-    /// The origin could not be reached (as seen by the backend).
-    OriginUnreachable(String),
-    /// The peer gateway could not be reached (as seen by the frontend).
-    HopUnreachable(String),
-    /// The gateway was shut down and the drain limit had passed.
-    Drained,
-    /// It did nothing for too long.
-    TimedOut(Timeout),
-}
-
-impl End {
-    /// The names of all ends, for metrics.
-    pub(crate) const NAMES: [&'static str; 8] = [
-        "closed",
-        "client_failed",
-        "origin_failed",
-        "hop_failed",
-        "origin_unreachable",
-        "hop_unreachable",
-        "drained",
-        "timed_out",
-    ];
-
-    /// The name for metrics.
-    pub fn name(&self) -> &'static str {
-        let n = match self {
-            End::Closed => 0,
-            End::ClientFailed(_) => 1,
-            End::OriginFailed(_) => 2,
-            End::HopFailed(_) => 3,
-            End::OriginUnreachable(_) => 4,
-            End::HopUnreachable(_) => 5,
-            End::Drained => 6,
-            End::TimedOut(_) => 7,
-        };
-        End::NAMES[n]
-    }
-
-    /// True if the client did not get what it came for, and not by its own doing.
-    pub fn is_failure(&self) -> bool {
-        !matches!(self, End::Closed | End::ClientFailed(_) | End::TimedOut(_))
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Closed => f.write_str("closed"),
-            End::ClientFailed(why) => write!(f, "client: {why}"),
-            End::OriginFailed(why) => write!(f, "origin: {why}"),
-            End::HopFailed(why) => write!(f, "hop: {why}"),
-            End::OriginUnreachable(why) => write!(f, "origin unreachable: {why}"),
-            End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
-            End::Drained => f.write_str("drain limit"),
-            End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),
-        }
-    }
-}
 
 /// Which of the two connections an error or the first bytes came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -221,73 +147,6 @@ pub(crate) async fn carry(
         Stopped::Lost => End::HopFailed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
         Stopped::TimedOut(timeout) => End::TimedOut(timeout),
-    }
-}
-
-/// Dropping the socket will reset the connection.
-pub(crate) fn reset(socket: &TcpStream) {
-    // It fails only if the connection is gone already.
-    let _ = socket.set_zero_linger();
-}
-
-/// Waits until the connection fails.
-pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
-    let ready = socket.ready(Interest::ERROR).await;
-    // Whoever wrote at the same time may have been told the error, which the kernel tells once.
-    let told = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
-    told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
-}
-
-/// The reading half of a connection that can be watched while nobody reads.
-pub(crate) trait Source: AsyncRead + Unpin {
-    /// Waits until the connection fails.
-    fn failed(&self) -> impl Future<Output = io::Error> + Send;
-
-    /// It, if it is one of the kernel's.
-    fn socket(&self) -> Option<&TcpStream> {
-        None
-    }
-}
-
-impl Source for tcp::ReadHalf<'_> {
-    async fn failed(&self) -> io::Error {
-        failed(self.as_ref()).await
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        Some(self.as_ref())
-    }
-}
-
-/// The writing half of a connection to which the end can be told with the last bytes.
-pub(crate) trait Sink: AsyncWrite + Unpin {
-    /// As `poll_write`, of the last bytes: a shutdown follows, and they may wait for it.
-    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(self).poll_write(cx, last)
-    }
-
-    /// It, if it is one of the kernel's. Where everything was read, dropping that says the end as a shutdown does.
-    fn socket(&self) -> Option<&TcpStream> {
-        None
-    }
-}
-
-impl Sink for tcp::WriteHalf<'_> {
-    /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
-    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
-        let socket: &TcpStream = (*self).as_ref();
-        let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
-        loop {
-            ready!(socket.poll_write_ready(cx))?;
-            match socket.try_io(Interest::WRITABLE, send) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return Poll::Ready(sent),
-            }
-        }
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        Some(self.as_ref())
     }
 }
 
@@ -424,16 +283,6 @@ async fn pump(
     Ok(())
 }
 
-thread_local! {
-    /// Where bytes lie between being read and being written, which is at once: no connection has a buffer of its own.
-    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
-}
-
-/// Lends `use_it` [`CHUNK`] bytes, in which anything may lie.
-pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
-}
-
 /// What is known of a connection behind what was read from it.
 enum Behind {
     /// More may come.
@@ -529,7 +378,7 @@ pub(crate) async fn within<T>(
 mod tests {
     use std::sync::Arc;
 
-    use tokio::io::{AsyncReadExt, DuplexStream, ReadHalf, WriteHalf, duplex};
+    use tokio::io::{AsyncRead, AsyncReadExt, DuplexStream, Interest, ReadHalf, WriteHalf, duplex};
     use tokio::sync::Notify;
 
     use super::*;

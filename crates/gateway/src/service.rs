@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -18,9 +17,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
+use crate::io::{prepare, with_chunk};
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
-use crate::relay::with_chunk;
 use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
@@ -40,18 +39,6 @@ pub fn hop_tcp() -> TcpConfig {
         mtu_probing: MtuProbing::Early,
         ..TcpConfig::default()
     }
-}
-
-/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
-/// What a listener accepts is prepared as the listener is.
-pub(crate) fn prepare(socket: &impl AsFd) {
-    let socket = socket2::SockRef::from(socket);
-    let alive = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(60))
-        .with_interval(Duration::from_secs(15));
-    // A socket that refuses these is slower or lives longer, nothing worse.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
 }
 
 /// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and the next

@@ -597,7 +597,7 @@ fn no_such_way() -> io::Error {
 async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, Refused> {
     let kernel = kernel.ok_or_else(no_such_way)?;
     let stream = outgoing::connect(kernel).await?;
-    crate::service::prepare(&stream);
+    crate::io::prepare(&stream);
     ask(Line::Kernel(stream), message, 0).await
 }
 

@@ -15,12 +15,15 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::arms::Arm;
-use crate::plan::store::Row;
-use crate::setting::{Acquaintances, Setting};
+use crate::row::Row;
+use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
 
 mod table;
+pub mod transaction;
+
+use transaction::Acquaintances;
 
 /// A comparison to be made.
 #[derive(Clone, Debug)]

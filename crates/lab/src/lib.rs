@@ -31,6 +31,7 @@ pub mod own;
 pub mod pages;
 pub mod plan;
 pub mod real;
+pub mod row;
 pub mod setting;
 pub mod side;
 pub mod sizes;

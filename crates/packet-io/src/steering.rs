@@ -1,28 +1,26 @@
 //! Several stacks on one device, each on a queue of its own: which packet is for which, and how it gets there.
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its packets come
-//! from. Most come from the right one: the kernel is given a program that computes the same hash ([`Device::spread`]). The
+//! from. Most come from the right one: the kernel is given a program that computes the same hash ([`Device::spread`](crate::Device::spread)). The
 //! others are *handed over*: the queue that read them puts them into the mailbox of the right one. No stack ever waits
 //! for another, and a mailbox that is full drops, as a queue does.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`mod@self`] | the hash, and [`SteeredDevice`], a queue that hands over what is not for it |
+//! | [`mod@self`] | the hash |
+//! | `queue` | [`SteeredDevice`], a queue that hands over what is not for it |
 //! | `mailbox` | where packets wait that others have read |
 //! | `program` | the hash as a program for the kernel |
 
 mod mailbox;
 pub(crate) mod program;
+mod queue;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
-use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
-use mailbox::{Handed, Mailbox};
+pub use queue::SteeredDevice;
 
 /// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the kernel can
 /// compute as well (`program`).
@@ -91,199 +89,13 @@ fn words(ip: IpAddr) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// One queue of a device for one of several stacks: hands over what arrives for the others.
-///
-/// The wake-ups of a stack's task come from its own queue and from the mailbox, so the queues may be driven by tasks of
-/// different runtimes.
-pub struct SteeredDevice {
-    queue: Box<dyn Device>,
-    index: usize,
-    steering: Steering,
-    mailboxes: Arc<[Mailbox]>,
-    /// What others have read for us and was not taken in yet.
-    arrived: Vec<Handed>,
-    taken: usize,
-    /// What we have read for others, with the index of theirs.
-    astray: Vec<(usize, Handed)>,
-    spare: Vec<Vec<u8>>,
-    handed_over: u64,
-    dropped: u64,
-}
-
-/// More spare buffers than this are freed.
-const SPARE_BUFFERS: usize = 64;
-
-impl SteeredDevice {
-    /// Ties the queues of one device together: as many as `steering` knows, in their order.
-    ///
-    /// Where the kernel cannot be taught the hash (no right to, too old), packets come to any queue, and more of them are
-    /// handed over ([`Counters::handed_over`]).
-    ///
-    /// # Panics
-    /// If there are more or fewer.
-    pub fn over(mut queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
-        assert_eq!(queues.len(), steering.queues(), "as many queues as the steering knows");
-        if let Some(first) = queues.first_mut() {
-            // What it cannot do is done here.
-            let _ = first.spread(&steering);
-        }
-        let mailboxes: Arc<[Mailbox]> = queues.iter().map(|_| Mailbox::default()).collect();
-        let over = |(index, queue)| SteeredDevice {
-            queue,
-            index,
-            steering,
-            mailboxes: mailboxes.clone(),
-            arrived: Vec::new(),
-            taken: 0,
-            astray: Vec::new(),
-            spare: Vec::new(),
-            handed_over: 0,
-            dropped: 0,
-        };
-        queues.into_iter().enumerate().map(over).collect()
-    }
-
-    /// Hands at most `budget` packets to `sink` that others have read; returns how many.
-    fn take_mail(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> usize {
-        let mut count = 0;
-        while count < budget {
-            if self.taken == self.arrived.len() {
-                self.taken = 0;
-                self.arrived.clear();
-                let mailbox = self.mailboxes.get(self.index);
-                if !mailbox.is_some_and(|mailbox| mailbox.take_all(&mut self.arrived)) {
-                    break;
-                }
-            }
-            let Some(handed) = self.arrived.get_mut(self.taken) else { break };
-            self.taken += 1;
-            if let Some(way) = handed.way_back {
-                self.queue.learn_way_back(way);
-            }
-            sink(&handed.packet, None, handed.meta);
-            count += 1;
-            let packet = std::mem::take(&mut handed.packet);
-            self.recycle(packet);
-        }
-        count
-    }
-
-    fn recycle(&mut self, packet: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS {
-            self.spare.push(packet);
-        }
-    }
-
-    /// Puts what was read for others into their mailboxes.
-    fn hand_over(&mut self) {
-        for (to, mut handed) in std::mem::take(&mut self.astray) {
-            handed.way_back = self.queue.way_back(&handed.packet);
-            match self.mailboxes.get(to).map(|mailbox| mailbox.put(handed)) {
-                Some(Ok(())) => self.handed_over += 1,
-                Some(Err(packet)) => {
-                    self.dropped += 1;
-                    self.recycle(packet);
-                }
-                None => self.dropped += 1,
-            }
-        }
-        self.mailboxes.iter().for_each(Mailbox::wake);
-    }
-}
-
-impl Device for SteeredDevice {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let has_mail = self.taken < self.arrived.len()
-            || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // The queue is asked in any case: it is to wake this task too.
-        match self.queue.poll_readable(cx) {
-            Poll::Pending if has_mail => Poll::Ready(Ok(())),
-            other => other,
-        }
-    }
-
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
-        self.receive_shared(budget, &mut |packet, _, meta| sink(packet, meta))
-    }
-
-    fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
-        let mailed = self.take_mail(budget, sink);
-        if mailed >= budget {
-            return Ok(mailed);
-        }
-        let SteeredDevice { queue, index, steering, astray, spare, .. } = self;
-        let received = queue.receive_shared(budget - mailed, &mut |packet, shared, meta| match steering
-            .queue_of_packet(packet)
-        {
-            Some(to) if to != *index => {
-                let mut copy = spare.pop().unwrap_or_default();
-                copy.clear();
-                copy.extend_from_slice(packet);
-                astray.push((to, Handed { packet: copy, meta, way_back: None }));
-            }
-            Some(_) | None => sink(packet, shared, meta),
-        });
-        if !self.astray.is_empty() {
-            self.hand_over();
-        }
-        received.map(|count| mailed + count)
-    }
-
-    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        self.queue.send(packet, tx)
-    }
-
-    fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
-        self.queue.send_gathered(headers, payload, tx)
-    }
-
-    fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
-        self.queue.send_batch(packets)
-    }
-
-    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.queue.poll_writable(cx)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.queue.flush()
-    }
-
-    fn mtu(&self) -> usize {
-        self.queue.mtu()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.queue.capabilities()
-    }
-
-    fn counters(&self) -> Counters {
-        Counters { handed_over: self.handed_over, hand_over_dropped: self.dropped, ..self.queue.counters() }
-    }
-
-    fn way_back(&mut self, packet: &[u8]) -> Option<WayBack> {
-        self.queue.way_back(packet)
-    }
-
-    fn learn_way_back(&mut self, way: WayBack) {
-        self.queue.learn_way_back(way);
-    }
-}
-
-impl Drop for SteeredDevice {
-    /// Nobody takes anything out of this mailbox any more.
-    fn drop(&mut self) {
-        if let Some(mailbox) = self.mailboxes.get(self.index) {
-            mailbox.close();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
 
     use super::*;
+
+    use crate::device::{Device, TxMeta};
     use crate::memory::MemoryDevice;
     use crate::testing::Tcp;
 

@@ -1,23 +1,19 @@
 //! The stacks of an endpoint: one, or one for each queue of its device.
 //!
 //! Each has a lock, a driver and a share of all four-tuples of its own. What concerns all of them, such as keys and
-//! statistics, is done one after another; what a stack has learnt it tells the others by [`Exchange`].
+//! statistics, is done one after another; what a stack has learnt it tells the others by [`Exchange`](crate::exchange::Exchange).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use brisk_packet_io::steering::Steering;
 use brisk_tcp::Stack;
-use brisk_tcp::stack::{FourTuple, Lesson};
+use brisk_tcp::stack::FourTuple;
 use brisk_tcp::time::Instant;
 
 use crate::cores::Cores;
 use crate::shared::{Inner, Shared};
-
-/// Lessons that wait for a stack; what comes when there are more is not learnt there.
-const LESSONS: usize = 1024;
 
 /// All stacks of an endpoint.
 #[derive(Debug)]
@@ -96,41 +92,5 @@ impl Shards {
             (Some(_), None) => Cores::current().unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed)),
         };
         &self.all[index % self.all.len()]
-    }
-}
-
-/// How one stack of several tells the others what it has learnt, and hears it from them. Nobody waits for anybody.
-#[derive(Debug)]
-pub(crate) struct Exchange {
-    to: Vec<SyncSender<Lesson>>,
-    from: Receiver<Lesson>,
-}
-
-impl Exchange {
-    /// One for each of `count` stacks.
-    pub(crate) fn between(count: usize) -> Vec<Exchange> {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
-        let others = |own: usize| {
-            let to = senders.iter().enumerate().filter(|(index, _)| *index != own);
-            to.map(|(_, sender)| sender.clone()).collect()
-        };
-        receivers.into_iter().enumerate().map(|(own, from)| Exchange { to: others(own), from }).collect()
-    }
-
-    /// Tells the others what `stack` has learnt.
-    pub(crate) fn tell(&self, stack: &mut Stack) {
-        while let Some(lesson) = stack.poll_lesson() {
-            for to in &self.to {
-                // Who has no room or is gone does not learn it.
-                let _ = to.try_send(lesson.clone());
-            }
-        }
-    }
-
-    /// Lets `stack` hear what the others have told.
-    pub(crate) fn hear(&self, stack: &mut Stack, now: Instant) {
-        for lesson in self.from.try_iter() {
-            stack.on_lesson(&lesson, now);
-        }
     }
 }

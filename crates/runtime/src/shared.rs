@@ -16,7 +16,7 @@ use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 
 use crate::clock::Clock;
-use crate::shards::Exchange;
+use crate::exchange::Exchange;
 use crate::waiters::{Waiter, Wakers};
 
 /// One stack, its clock and those who wait for it.

@@ -1,5 +1,7 @@
 //! [`TcpStream`]: a connection, with the names and meanings of `tokio::net::TcpStream`.
 
+pub(crate) mod split;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use brisk_tcp::connection::ConnStats;
 use bytes::Bytes;
 
 use crate::connection::{Connection, reads_and_writes};
-use crate::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection between a local and a remote end.
 ///

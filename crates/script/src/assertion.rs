@@ -4,8 +4,8 @@
 //! `not`, `and`, `or`, parentheses. A division by zero, an unknown name and everything else of Python is
 //! an error that says so. `print(name, name)` writes values into the trace; any other `print` is passed over.
 
+use crate::cursor::Cursor;
 use crate::error::ScriptError;
-use crate::parse::Cursor;
 
 /// One line of code.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -35,6 +35,7 @@
 
 mod assertion;
 mod ast;
+mod cursor;
 mod error;
 mod parse;
 mod run;

@@ -16,8 +16,8 @@ use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource
 use brisk_tcp::stack::Stack;
 use brisk_wire::Instant;
 
+use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
-use crate::transaction::{CLIENT, PORT, SERVER};
 use crate::world::{Side, World};
 
 /// The key of every simulated server: a cookie outlives the world in which it was given.

@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 pub mod application;
 mod arena;
 mod by_connection;
@@ -44,6 +45,7 @@ pub mod transaction;
 pub mod world;
 
 pub use application::Application;
-pub use host::{AppId, HostId, HostView};
+pub use application::view::HostView;
+pub use host::{AppId, HostId};
 pub use transaction::{TransactionResult, TransactionSpec, transaction};
 pub use world::{Point, Side, World};

@@ -12,9 +12,10 @@ use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_wire::Instant;
 use rand_core::RngCore;
 
+use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::{Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Server, Sink};
 use crate::host::{AppId, HostId};
-use crate::transaction::{CLIENT, PORT, SERVER, TransactionError, TransactionResult};
+use crate::transaction::{TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
 
 /// Where the plain flows end and begin.

@@ -15,10 +15,11 @@ use brisk_wire::Instant;
 use rand_core::RngCore;
 use thiserror::Error;
 
+use crate::addresses::{CLIENT, PORT};
 use crate::application::{Browser, Server};
 use crate::fast_open::{self, Acquaintance};
 use crate::host::{AppId, HostId};
-use crate::transaction::{CLIENT, PORT, TransactionError, TransactionResult};
+use crate::transaction::{TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
 
 /// Most activities of a page.

@@ -6,7 +6,7 @@
 //! from names of their own, so that two configurations of the stacks meet the same losses.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use brisk_link::{LinkSpec, MiddleboxSpec};
@@ -18,15 +18,12 @@ use brisk_wire::Instant;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::client::Failed;
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::fast_open::{self, Acquaintance};
 use crate::host::{AppId, HostId};
 use crate::world::{Arena, Point, Side, World};
-
-pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-pub(crate) const PORT: u16 = 80;
 
 /// A transaction to be simulated.
 #[derive(Clone, Debug)]

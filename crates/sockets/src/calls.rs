@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use brisk_tcp::connection::State;
 
+use crate::epoll::{Control as EpollControl, Epoll};
 use crate::errno::{Answer, Errno};
 use crate::host::{Descriptor, Host};
 use crate::ready;
-use crate::ready::epoll::{self, Control as EpollControl, Epoll};
+use crate::ready::epoll;
 use crate::socket::{Closing, Control, Family, Received, Role, Sending};
 use crate::world::World;
 

@@ -1,5 +1,7 @@
 //! The host under test: the stack, its virtual clock, the packets that left it, and the descriptors.
 
+mod arrivals;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -11,10 +13,11 @@ use brisk_tcp::stack::{Rx, StackStats};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
 
-use crate::arrivals::{self, SavedSyns};
+use crate::epoll::Epoll;
+use arrivals::SavedSyns;
+
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
-use crate::ready::epoll::Epoll;
 use crate::socket::{Family, Role, Socket, plain};
 use crate::sysctl;
 use crate::tcp_info;

@@ -13,20 +13,21 @@
 //! | `host` | the stack, the packets that left it, the descriptors |
 //! | `socket` | what a socket is, and its calls |
 //! | `ready` | `poll` and `epoll` |
+//! | `epoll` | the watches of an epoll descriptor |
 //! | `options` | `setsockopt` and `getsockopt` |
 //! | `tcp_info` | `struct tcp_info` |
 //! | `usage` | how long a connection was busy, and what held it up |
 //! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
-//! | `arrivals` | what sockets take from packets themselves: saved SYNs, hop limits, ICMP errors |
+//! | `host::arrivals` | what sockets take from packets themselves: saved SYNs, hop limits, ICMP errors |
 //! | [`settings`] | what a host is set to, by keys or by Linux's names |
 //! | `sysctl` | the settings of the network namespace |
 //! | `flags` | the same in one line of text |
 
 #![forbid(unsafe_code)]
 
-mod arrivals;
 pub mod calls;
 pub mod control;
+mod epoll;
 mod errno;
 mod error_queue;
 mod flags;
@@ -41,9 +42,9 @@ mod tcp_info;
 mod usage;
 mod world;
 
+pub use epoll::Control as EpollControl;
 pub use errno::{Answer, Errno};
 pub use flags::SoFlags;
 pub use host::{FIRST_FD, Host};
-pub use ready::epoll::Control as EpollControl;
 pub use socket::{Control, Received};
 pub use world::{VirtualWorld, World};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use brisk_lab::arms::parse_arms;
 use brisk_lab::browse::{Browse, Progress};
-use brisk_lab::pages::outline::{self, Outline};
+use brisk_lab::pages::outline::Outline;
 use brisk_lab::plan::{Plan, builtin};
 use brisk_link::LinkSpec;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -118,7 +118,7 @@ impl Args {
                     read_text(file, LARGEST_PAGES).map_err(|error| Failure::failed(refused(&error)))?;
                 let label =
                     file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-                outline::read(&text, &label).map_err(|error| Failure::usage(refused(&error)))?
+                brisk_lab::pages::outlines(&text, &label).map_err(|error| Failure::usage(refused(&error)))?
             }
         };
         let find = |label: &String| {

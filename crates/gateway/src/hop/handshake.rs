@@ -17,11 +17,11 @@
 use std::sync::{Arc, LazyLock};
 
 use snow::params::NoiseParams;
-use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
+
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use super::ephemeral::{self, Ephemerals, Lasting};
+use super::ephemeral::{self, Ephemerals, Lasting, primitives};
 use super::key::{HopKey, KeyRing};
 use super::pairs::{PrivateKey, StaticKeys};
 use super::records::Sealing;
@@ -242,11 +242,6 @@ static PAIRS: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE_PAIRS));
 
 fn params(name: &str) -> NoiseParams {
     name.parse().expect("the library is built with what the names at the top of this file name")
-}
-
-/// What Noise is made of: the cipher in assembly, which takes half the time of the other one; the rest is not there.
-pub(super) fn primitives() -> FallbackResolver {
-    FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
 
 fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {

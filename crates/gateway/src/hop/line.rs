@@ -10,7 +10,7 @@ use brisk_runtime::ConnStats;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::tcp;
 
-use crate::relay::{Source, failed, reset};
+use crate::io::{Source, failed, reset};
 
 /// Payload bytes of a segment where nobody tells.
 const USUAL_SEGMENT: usize = 1400;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::line::{Line, LineRead, LineWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
 use super::{LASTING, LENGTH, LONGEST_MESSAGE};
-use crate::relay::{Sink, Source};
+use crate::io::{Sink, Source};
 
 /// Bytes read from the line at once.
 const CHUNK: usize = 16 << 10;

@@ -4,7 +4,7 @@
 //! number of seconds that it reads it works for so long and answers with a line of JSON, a [`Done`].
 
 use std::cell::Cell;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -18,15 +18,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::allowed_cores;
+use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 use crate::arms::parse_arm;
 use crate::side::{Listener, Side, Stream};
 
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
-/// How much is written and read at once in bulk.
-pub(super) const PIECE: usize = 256 << 10;
-pub(super) static PATTERN: [u8; PIECE] = [b'x'; PIECE];
-
 /// What the process does.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct End {
@@ -161,60 +158,17 @@ fn serve_on_smoltcp(device: &str, address: &str, sockets: usize, at: SocketAddr)
     super::peer::serve(device, address, sockets, at).map(|never| match never {})
 }
 
+/// The error of a build without the feature `peers`.
+pub(super) const PEERS_MISSING: &str =
+    "this build has no smoltcp; build it with `cargo build --release -p brisk --features peers`";
+
 #[cfg(not(feature = "peers"))]
 fn serve_on_smoltcp(_: &str, _: &str, _: usize, _: SocketAddr) -> io::Result<()> {
-    Err(io::Error::other(super::rows::PEERS_MISSING))
+    Err(io::Error::other(PEERS_MISSING))
 }
 
 /// Congestion control of the kernel's ends, and of ours.
 const CONGESTION: &str = "cubic";
-
-/// The first bytes of a connection: what the client wants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Head {
-    Upload,
-    Delivery,
-    Download,
-    Handover,
-    Exchange { request: u32, response: u32 },
-    PingPong,
-}
-
-impl Head {
-    pub(super) const LEN: usize = 16;
-
-    fn encode(self) -> [u8; Head::LEN] {
-        let (kind, request, response) = match self {
-            Head::Upload => (0, 0, 0),
-            Head::Download => (1, 0, 0),
-            Head::Exchange { request, response } => (2, request, response),
-            Head::PingPong => (3, 0, 0),
-            Head::Delivery => (4, 0, 0),
-            Head::Handover => (5, 0, 0),
-        };
-        let mut bytes = [0; Head::LEN];
-        for (place, word) in bytes.chunks_exact_mut(4).zip([kind, request, response]) {
-            place.copy_from_slice(&u32::to_be_bytes(word));
-        }
-        bytes
-    }
-
-    pub(super) fn parse(bytes: &[u8; Head::LEN]) -> io::Result<Head> {
-        let [k0, k1, k2, k3, q0, q1, q2, q3, s0, s1, s2, s3, ..] = *bytes;
-        match u32::from_be_bytes([k0, k1, k2, k3]) {
-            0 => Ok(Head::Upload),
-            1 => Ok(Head::Download),
-            2 => Ok(Head::Exchange {
-                request: u32::from_be_bytes([q0, q1, q2, q3]),
-                response: u32::from_be_bytes([s0, s1, s2, s3]),
-            }),
-            3 => Ok(Head::PingPong),
-            4 => Ok(Head::Delivery),
-            5 => Ok(Head::Handover),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
 
 async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
     let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
@@ -247,14 +201,6 @@ async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &
         Some(ended) => ended?,
         None => Ok(()),
     }
-}
-
-/// Ends the process with its standard input: whoever started it has the other end of that, and takes it along when he goes.
-pub(super) fn end_with_input() {
-    std::thread::spawn(|| {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
 }
 
 /// Serves on the thread that it runs on.
@@ -364,12 +310,6 @@ async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
-
 /// Who asks.
 #[derive(Clone)]
 struct Client {
@@ -464,16 +404,6 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_head_survives_its_bytes() {
-        let exchange = Head::Exchange { request: 100, response: 5000 };
-        let bulk = [Head::Upload, Head::Delivery, Head::Download, Head::Handover];
-        for head in bulk.into_iter().chain([exchange, Head::PingPong]) {
-            assert_eq!(Head::parse(&head.encode()).unwrap(), head);
-        }
-        assert!(Head::parse(&[9; Head::LEN]).is_err());
-    }
 
     /// Both ends above the kernel's TCP, over loopback.
     #[tokio::test]

@@ -27,6 +27,7 @@ mod peer;
 pub mod report;
 pub mod rows;
 mod stage;
+mod talk;
 
 use end::{Done, End};
 use report::{BenchReport, RowReport};

@@ -27,7 +27,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::end::{Head, PATTERN, PIECE, end_with_input, say};
+use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 
 /// As that of our TUN device.
 const MTU: usize = 1500;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::end::{End, Role, Tcp, Work};
+use super::end::{End, PEERS_MISSING, Role, Tcp, Work};
 
 /// Address of the kernel at the near end of the veth pair, as `udp:` device.
 const NEAR_UDP: &str = "udp:10.99.0.1:0";
@@ -16,10 +16,6 @@ const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
 /// That device, and the address of its server with the network.
 const TUN_DEVICE: &str = "bench1";
 const TUN_ADDRESS: &str = "10.98.0.2/24";
-/// What a build without that feature says.
-pub(super) const PEERS_MISSING: &str =
-    "this build has no smoltcp; build it with `cargo build --release -p brisk --features peers`";
-
 /// Two ways to do the same work, and what is hoped of their ratio.
 #[derive(Clone, Debug)]
 pub struct Row {

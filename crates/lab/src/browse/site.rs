@@ -240,7 +240,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::pages::outline::{self, Object};
+    use crate::pages::outline::Object;
 
     fn text(site: &Site, index: usize) -> String {
         String::from_utf8(site.answers[index].body.clone()).unwrap()
@@ -257,7 +257,7 @@ mod tests {
             [2,"html",4,"redirect",11,250,100,3000,200,1,50],
             [2,"img",5,"parser",11,250,100,2,200,1,50],
             [1,"xhr",2,"script",90,250,100,4000,200,1,50]]}"#;
-        let outline = outline::read(&line.replace('\n', " "), "x").unwrap().remove(0);
+        let outline = crate::pages::outlines(&line.replace('\n', " "), "x").unwrap().remove(0);
         let site = Site::of(&outline);
         let sizes: Vec<usize> = site.answers.iter().map(|answer| answer.body.len()).collect();
         assert_eq!(sizes, [9000, 500, 5000, 400, 0, 3000, PIXEL.len(), 4000]);

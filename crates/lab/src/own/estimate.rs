@@ -16,7 +16,7 @@ use crate::compare::{Comparison, transactions};
 use crate::own::traffic::Group;
 use crate::plan::judge::{interval, short};
 use crate::plan::metric::Metric;
-use crate::plan::store::Row;
+use crate::row::Row;
 use crate::setting::Setting;
 use crate::statistics::{Interval, Statistic};
 

@@ -66,6 +66,22 @@ pub fn read(text: &str, label: &str) -> Result<Vec<Page>, PagesError> {
     if pages.is_empty() { Err(PagesError::Nothing) } else { Ok(pages) }
 }
 
+/// Reads the outlines of a file of page skeletons, one a line, or of a HAR. Dependency graphs are passed over: they
+/// say what waits for what, not what is part of what.
+///
+/// # Errors
+/// [`PagesError`]: the first line that cannot be meant.
+pub fn outlines(text: &str, label: &str) -> Result<Vec<outline::Outline>, PagesError> {
+    if har::looks_like(text) {
+        return Ok(vec![har::outline(text, label)?]);
+    }
+    let lines = text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty());
+    let skeletons = lines.filter(|(_, text)| !text.contains("\"deps\""));
+    let outlines: Vec<_> =
+        skeletons.map(|(index, text)| skeleton::outline(text, index + 1)).collect::<Result<_, _>>()?;
+    if outlines.is_empty() { Err(PagesError::Nothing) } else { Ok(outlines) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,9 +3,6 @@
 
 use std::time::Duration;
 
-use super::PagesError;
-use super::{har, skeleton};
-
 /// A page: its objects, each after the one that brought it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outline {
@@ -45,22 +42,6 @@ pub enum Kind {
     Style,
     /// Loads it beside everything else: images, fonts, data.
     Image,
-}
-
-/// Reads the outlines of a file of page skeletons, one a line, or of a HAR. Dependency graphs are passed over: they
-/// say what waits for what, not what is part of what.
-///
-/// # Errors
-/// [`PagesError`]: the first line that cannot be meant.
-pub fn read(text: &str, label: &str) -> Result<Vec<Outline>, PagesError> {
-    if har::looks_like(text) {
-        return Ok(vec![har::outline(text, label)?]);
-    }
-    let lines = text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty());
-    let skeletons = lines.filter(|(_, text)| !text.contains("\"deps\""));
-    let outlines: Vec<Outline> =
-        skeletons.map(|(index, text)| skeleton::outline(text, index + 1)).collect::<Result<_, _>>()?;
-    if outlines.is_empty() { Err(PagesError::Nothing) } else { Ok(outlines) }
 }
 
 impl Outline {

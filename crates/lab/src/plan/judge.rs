@@ -9,9 +9,10 @@ use serde::Serialize;
 use crate::compare::{ArmReport, Report};
 use crate::plan::metric::Metric;
 use crate::plan::run::{RunError, comparison};
-use crate::plan::store::{Row, Store};
+use crate::plan::store::Store;
 use crate::plan::{Cell, Expectation, Plan};
 use crate::real::report::RealReport;
+use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
 
 /// Draws of the bootstrap for one figure.

@@ -29,7 +29,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::plan::store::Row;
+use crate::row::Row;
 use crate::statistics::Statistic;
 
 /// What is measured.

@@ -6,10 +6,11 @@ use brisk_sim::page::Page;
 use brisk_sim::transaction::TransactionError;
 use thiserror::Error;
 
+use crate::compare::transaction::RecordError;
 use crate::compare::{Comparison, transactions};
-use crate::plan::store::{Row, RunId, Shard, Store, StoreError};
+use crate::plan::store::{RunId, Shard, Store, StoreError};
 use crate::plan::{Cell, Plan, PlanError, Workload};
-use crate::setting::RecordError;
+use crate::row::Row;
 
 /// How a plan is run.
 #[derive(Clone, Debug)]

@@ -2,14 +2,12 @@
 //! their own.
 
 mod call;
-mod cursor;
 mod packet;
 
 use crate::assertion;
 use crate::ast::{Action, Event, Flag, Moment, Script, Time};
+use crate::cursor::Cursor;
 use crate::error::ScriptError;
-
-pub(crate) use cursor::Cursor;
 
 /// Reads a script. `file` is for messages; `defines` replace `${NAME}`, and so do the `--define=NAME=value`
 /// lines of the script itself.

@@ -11,8 +11,8 @@ use brisk_wire::Instant;
 
 use super::Application;
 use super::exchange::Exchange;
+use super::view::HostView;
 use crate::content;
-use crate::host::HostView;
 use crate::page::{Activity, Page, Wait, Work};
 
 /// Connections to one host at a time, as browsers have it for HTTP/1.1.

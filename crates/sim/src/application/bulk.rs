@@ -10,8 +10,8 @@ use brisk_tcp::{ConnId, Event};
 use brisk_wire::Instant;
 
 use super::Application;
+use super::view::HostView;
 use crate::content;
-use crate::host::HostView;
 
 /// How much a [`BulkSender`] sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

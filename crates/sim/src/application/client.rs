@@ -11,8 +11,8 @@ use brisk_wire::Instant;
 
 use super::Application;
 use super::exchange::Exchange;
+use super::view::HostView;
 use crate::content;
-use crate::host::HostView;
 
 /// Which connection an exchange uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

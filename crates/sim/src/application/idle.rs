@@ -8,7 +8,7 @@ use brisk_tcp::{ConnId, Event};
 use brisk_wire::Instant;
 
 use super::Application;
-use crate::host::HostView;
+use super::view::HostView;
 
 /// Connects and does nothing until the given time; then closes.
 #[derive(Debug)]

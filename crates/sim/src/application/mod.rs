@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use brisk_tcp::Event;
 use brisk_wire::Instant;
 
-use crate::host::HostView;
+use view::HostView;
 
 pub mod browser;
 pub mod bulk;
@@ -14,6 +14,7 @@ pub mod client;
 pub mod exchange;
 pub mod idle;
 pub mod server;
+pub(crate) mod view;
 
 pub use browser::Browser;
 pub use bulk::{Amount, BulkSender, Sink};

@@ -9,9 +9,9 @@ use brisk_wire::Instant;
 
 use super::Application;
 use super::exchange::{Exchange, HEADER};
+use super::view::HostView;
 use crate::by_connection::ByConnection;
 use crate::content;
-use crate::host::HostView;
 
 /// Answers every request as the request asks (see [`Exchange`]), on any number of connections.
 #[derive(Debug)]

@@ -3,14 +3,12 @@
 use brisk_tcp::Stack;
 use brisk_tcp::error::ReadError;
 
+use crate::epoll::{ALWAYS, Flags};
 use crate::errno::Answer;
 use crate::host::Host;
 use crate::socket::{Role, Socket};
 
 pub(crate) mod epoll;
-
-/// The poll flags of a descriptor; the epoll flags have the same numbers.
-pub(crate) type Flags = u32;
 
 const IN: Flags = libc::POLLIN as Flags;
 const PRI: Flags = libc::POLLPRI as Flags;
@@ -21,9 +19,6 @@ const NVAL: Flags = libc::POLLNVAL as Flags;
 const RDNORM: Flags = libc::POLLRDNORM as Flags;
 const WRNORM: Flags = libc::POLLWRNORM as Flags;
 const RDHUP: Flags = libc::POLLRDHUP as Flags;
-/// Told whether they were asked for or not.
-pub(crate) const ALWAYS: Flags = ERR | HUP;
-
 /// What is ready at a descriptor now.
 pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
     if let Ok((socket, stack, _)) = host.parts(fd) {

@@ -8,9 +8,9 @@ use brisk_tcp::ConnId;
 use brisk_tcp::connection::State;
 use brisk_wire::{ChecksumCheck, Ecn, Flags, IcmpKind, Packet, Segment, parse};
 
+use super::Host;
 use crate::errno::Errno;
 use crate::error_queue::{ExtendedError, Quoted};
-use crate::host::Host;
 use crate::socket::{Role, Socket, plain};
 
 /// SYNs that are kept for connections that nobody has accepted.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use brisk_tcp::connection::ConnStats;
 use bytes::Bytes;
 
+use super::TcpStream;
 use crate::connection::{Connection, reads_and_writes};
-use crate::stream::TcpStream;
 
 /// The reading half of a borrowed stream.
 #[derive(Debug)]

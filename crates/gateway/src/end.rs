@@ -1,0 +1,75 @@
+//! How a connection through the gateway ended, for its access line and the metrics.
+
+use std::fmt;
+
+use crate::timeouts::Timeout;
+
+/// How a connection through the gateway ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Both directions came to their end.
+    Closed,
+    /// The client reset the connection or vanished (as seen by the frontend).
+    ClientFailed(String),
+    /// The origin reset the connection or vanished (as seen by the backend).
+    OriginFailed(String),
+    /// The connection between the gateways was reset or lost.
+    HopFailed(String),
+    /// The origin could not be reached (as seen by the backend).
+    OriginUnreachable(String),
+    /// The peer gateway could not be reached (as seen by the frontend).
+    HopUnreachable(String),
+    /// The gateway was shut down and the drain limit had passed.
+    Drained,
+    /// It did nothing for too long.
+    TimedOut(Timeout),
+}
+
+impl End {
+    /// The names of all ends, for metrics.
+    pub(crate) const NAMES: [&'static str; 8] = [
+        "closed",
+        "client_failed",
+        "origin_failed",
+        "hop_failed",
+        "origin_unreachable",
+        "hop_unreachable",
+        "drained",
+        "timed_out",
+    ];
+
+    /// The name for metrics.
+    pub fn name(&self) -> &'static str {
+        let n = match self {
+            End::Closed => 0,
+            End::ClientFailed(_) => 1,
+            End::OriginFailed(_) => 2,
+            End::HopFailed(_) => 3,
+            End::OriginUnreachable(_) => 4,
+            End::HopUnreachable(_) => 5,
+            End::Drained => 6,
+            End::TimedOut(_) => 7,
+        };
+        End::NAMES[n]
+    }
+
+    /// True if the client did not get what it came for, and not by its own doing.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, End::Closed | End::ClientFailed(_) | End::TimedOut(_))
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Closed => f.write_str("closed"),
+            End::ClientFailed(why) => write!(f, "client: {why}"),
+            End::OriginFailed(why) => write!(f, "origin: {why}"),
+            End::HopFailed(why) => write!(f, "hop: {why}"),
+            End::OriginUnreachable(why) => write!(f, "origin unreachable: {why}"),
+            End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
+            End::Drained => f.write_str("drain limit"),
+            End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),
+        }
+    }
+}

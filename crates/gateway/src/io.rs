@@ -1,0 +1,105 @@
+//! The two halves of a connection that is copied, whether a socket of the kernel or the hop, and the buffer that copying
+//! uses.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::net::SendFlags;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::net::{TcpStream, tcp};
+
+/// Bytes read at once in each direction.
+pub(crate) const CHUNK: usize = 16 << 10;
+
+/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
+/// A socket that a listener accepts inherits both from the listener.
+pub(crate) fn prepare(socket: &impl AsFd) {
+    let socket = socket2::SockRef::from(socket);
+    let alive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(15));
+    // A socket that refuses these is slower or lives longer, nothing worse.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
+}
+
+/// Dropping the socket will reset the connection.
+pub(crate) fn reset(socket: &TcpStream) {
+    // It fails only if the connection is gone already.
+    let _ = socket.set_zero_linger();
+}
+
+/// Waits until the connection fails.
+pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
+    let ready = socket.ready(Interest::ERROR).await;
+    // Whoever wrote at the same time may have been told the error, which the kernel tells once.
+    let told = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
+    told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+}
+
+/// The reading half of a connection that can be watched while nobody reads.
+pub(crate) trait Source: AsyncRead + Unpin {
+    /// Waits until the connection fails.
+    fn failed(&self) -> impl Future<Output = io::Error> + Send;
+
+    /// It, if it is one of the kernel's.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+impl Source for tcp::ReadHalf<'_> {
+    async fn failed(&self) -> io::Error {
+        failed(self.as_ref()).await
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
+    }
+}
+
+/// The writing half of a connection to which the end can be told with the last bytes.
+pub(crate) trait Sink: AsyncWrite + Unpin {
+    /// As `poll_write`, of the last bytes: a shutdown follows, and they may wait for it.
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, last)
+    }
+
+    /// It, if it is one of the kernel's. Where everything was read, dropping that says the end as a shutdown does.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+}
+
+impl Sink for tcp::WriteHalf<'_> {
+    /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
+        let socket: &TcpStream = (*self).as_ref();
+        let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
+        loop {
+            ready!(socket.poll_write_ready(cx))?;
+            match socket.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self.as_ref())
+    }
+}
+
+thread_local! {
+    /// Where bytes lie between being read and being written, which is at once: no connection has a buffer of its own.
+    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
+
+/// Lends `use_it` [`CHUNK`] bytes, in which anything may lie.
+pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+    CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
+}

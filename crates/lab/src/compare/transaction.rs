@@ -1,0 +1,221 @@
+//! One transaction of a comparison: what chance gives it, what its arm knows of the path, and how it runs in its setting.
+
+use brisk_link::LinkSpec;
+use brisk_sim::application::Exchange;
+use brisk_sim::fast_open::Acquaintance;
+use brisk_sim::neighbours::{self, NeighbourSpec};
+use brisk_sim::page::{self, LoadSpec};
+use brisk_sim::seeds;
+use brisk_sim::transaction::{
+    Records, TransactionError, TransactionResult, TransactionSpec, transaction_in, transaction_recorded,
+};
+use brisk_sim::world::Arena;
+use rand_core::RngCore;
+use rayon::prelude::*;
+use thiserror::Error;
+
+use super::Comparison;
+use crate::arms::Arm;
+use crate::ladder;
+use crate::setting::Setting;
+
+/// Transactions after which a path is familiar.
+const FAMILIAR: u32 = 300;
+
+/// What the arms have learnt of the paths beforehand: for each arm, for each path.
+pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
+
+/// What chance gives a transaction before it begins: the same in every arm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drawn {
+    seed: u64,
+    /// The place of its path.
+    path: usize,
+    /// Bytes of its response.
+    response: u64,
+}
+
+impl Comparison {
+    /// The paths that a transaction can meet.
+    fn paths(&self) -> &[LinkSpec] {
+        match &self.setting.paths[..] {
+            [] => std::slice::from_ref(&self.link),
+            paths => paths,
+        }
+    }
+
+    /// What both ends of every arm know of each other beforehand.
+    ///
+    /// # Errors
+    /// What keeps a transaction from being simulated.
+    pub(crate) fn acquaintances(&self) -> Result<Acquaintances, TransactionError> {
+        let of_arm = |arm| self.paths().iter().map(|path| self.acquaint(arm, path)).collect();
+        self.arms.par_iter().map(of_arm).collect()
+    }
+
+    /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the path what it
+    /// carries: they have seen many transactions like those that are compared, over the path as it is.
+    fn acquaint(&self, arm: &Arm, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
+        let acquaintance = match (arm.memory, arm.fast_open) {
+            (true, _) => self.met(arm, path)?,
+            (false, true) => self.met(arm, path)?.forget_paths(),
+            (false, false) => return Ok(None),
+        };
+        Ok(Some(acquaintance))
+    }
+
+    fn met(&self, arm: &Arm, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
+        if let Some(page) = &self.page {
+            return page::acquaintance(path, page);
+        }
+        if arm.tcp.mechanisms.planner.is_none() && !arm.starts_from_path() {
+            return Ok(Acquaintance::over(path)?);
+        }
+        let seed = seeds::of_transaction(self.seed, u64::MAX);
+        let mut chance = brisk_link::seeds::rng(seed, "size");
+        let exchange = |response| Exchange { request: self.request, ..Exchange::of(response) };
+        let exchanges: Vec<Exchange> =
+            (0..FAMILIAR).map(|_| exchange(self.sizes.draw(&mut chance))).collect();
+        Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
+    }
+
+    /// A transaction of one arm, given by its place.
+    ///
+    /// # Errors
+    /// What keeps it from being simulated.
+    pub(crate) fn run_one(
+        &self,
+        arm: usize,
+        known: &Acquaintances,
+        drawn: Drawn,
+        arena: &mut Arena,
+    ) -> Result<TransactionResult, TransactionError> {
+        let Drawn { seed, path, response } = drawn;
+        let (tcp, link) = (&self.arms[arm].tcp, &self.paths()[path]);
+        let fast_open = self.arms[arm].fast_open;
+        let known = known[arm][path].as_ref();
+        if let Some(burst) = &self.setting.burst {
+            return Ok(burst.meet(link, seed));
+        }
+        if let Some(page) = &self.page {
+            let spec = LoadSpec {
+                client: tcp.clone(),
+                server: tcp.clone(),
+                known,
+                fast_open,
+                spread: self.setting.spread,
+                ..LoadSpec::new(link, page)
+            };
+            return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
+        }
+        if let Some(beside) = &self.setting.beside {
+            let exchange = |pause| Exchange { request: self.request, pause, ..Exchange::of(response) };
+            let spec = NeighbourSpec {
+                link,
+                plain: beside.plain,
+                others: beside.others,
+                tcp: tcp.clone(),
+                short: beside.pause.map(exchange),
+                takes: beside.takes,
+            };
+            return neighbours::run(&spec, seed, arena);
+        }
+        let fetched = match &self.setting.backend {
+            None => TransactionResult::default(),
+            Some(backend) => backend.fetch(arm, self.request, response, seed, arena)?,
+        };
+        if self.setting.backend.is_some() && fetched.completion.is_none() {
+            return Ok(fetched);
+        }
+        let think = self.setting.think + fetched.completion.unwrap_or_default();
+        let spec = TransactionSpec { think, known, fast_open, ..self.spec(arm, link, response) };
+        let answered = transaction_in(&spec, seed, arena)?;
+        Ok(both_hops(answered, &fetched))
+    }
+
+    /// A transaction of an arm over a link.
+    fn spec<'a>(&self, arm: usize, link: &'a LinkSpec, response: u64) -> TransactionSpec<'a> {
+        TransactionSpec {
+            request: self.request,
+            think: self.setting.think,
+            established: self.established,
+            earlier: self.setting.earlier,
+            client: self.arms[arm].tcp.clone(),
+            server: self.arms[arm].tcp.clone(),
+            ..TransactionSpec::new(link, response)
+        }
+    }
+
+    /// What chance gives a transaction before it begins.
+    pub(crate) fn drawn(&self, index: u64) -> Drawn {
+        let seed = seeds::of_transaction(self.seed, index);
+        let path = match self.paths().len() {
+            1 => 0,
+            more => brisk_link::seeds::rng(seed, "path").next_u32() as usize % more,
+        };
+        Drawn { seed, path, response: self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size")) }
+    }
+
+    /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
+    ///
+    /// # Errors
+    /// What keeps it from being simulated, or the records from being written. Pages, neighbours, bursts and second
+    /// hops cannot be recorded; [`RecordError::Kind`] says so.
+    pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
+        let Setting { backend, beside, burst, .. } = &self.setting;
+        if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
+            return Err(RecordError::Kind);
+        }
+        let Drawn { seed, path, response } = self.drawn(index);
+        let link = &self.paths()[path];
+        let known = self.acquaint(&self.arms[arm], link)?;
+        let spec = TransactionSpec {
+            known: known.as_ref(),
+            fast_open: self.arms[arm].fast_open,
+            ..self.spec(arm, link, response)
+        };
+        Ok(transaction_recorded(&spec, seed, records)?)
+    }
+
+    /// The diagram of transaction `index` of one arm.
+    ///
+    /// # Errors
+    /// As [`Comparison::record`].
+    pub fn draw(&self, arm: usize, index: u64) -> Result<String, RecordError> {
+        let buffer = ladder::Buffer::default();
+        let records = Records { capture: Some(Box::new(buffer.clone())), trace: None };
+        self.record(arm, index, records)?;
+        Ok(ladder::svg(&buffer.bytes(), &format!("transaction {index} with {}", self.arms[arm].name)))
+    }
+}
+
+/// Why a transaction cannot be recorded.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// It is not one connection over one path.
+    #[error("only single transactions can be recorded: no pages, neighbours, bursts or second hops")]
+    Kind,
+    /// It cannot be simulated, or the records cannot be written.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+}
+
+/// The transaction of the client with what the hop behind cost; its payload counts once.
+fn both_hops(answered: TransactionResult, fetched: &TransactionResult) -> TransactionResult {
+    TransactionResult {
+        retransmits: answered.retransmits + fetched.retransmits,
+        timeouts: answered.timeouts + fetched.timeouts,
+        recoveries: answered.recoveries + fetched.recoveries,
+        undos: answered.undos + fetched.undos,
+        masked_losses: answered.masked_losses + fetched.masked_losses,
+        segments: answered.segments + fetched.segments,
+        probes: answered.probes + fetched.probes,
+        repaired_by_probe: answered.repaired_by_probe + fetched.repaired_by_probe,
+        repaired_by_parity: answered.repaired_by_parity + fetched.repaired_by_parity,
+        repaired_by_copy: answered.repaired_by_copy + fetched.repaired_by_copy,
+        wire_bytes_up: answered.wire_bytes_up + fetched.wire_bytes_up,
+        wire_bytes_down: answered.wire_bytes_down + fetched.wire_bytes_down,
+        dropped: answered.dropped + fetched.dropped,
+        ..answered
+    }
+}

@@ -1,0 +1,170 @@
+//! The watches of an epoll descriptor: level, edge, one-shot and exclusive.
+
+use std::collections::BTreeMap;
+
+use crate::errno::{Answer, Errno};
+
+/// Events of a descriptor; `poll` and `epoll` have the same numbers for them.
+pub(crate) type Flags = u32;
+
+/// Reported whether they were asked for or not.
+pub(crate) const ALWAYS: Flags = (libc::EPOLLERR | libc::EPOLLHUP) as Flags;
+const ET: Flags = libc::EPOLLET as Flags;
+pub(crate) const ONESHOT: Flags = libc::EPOLLONESHOT as Flags;
+const EXCLUSIVE: Flags = libc::EPOLLEXCLUSIVE as Flags;
+/// What may stand beside EPOLLEXCLUSIVE.
+const WITH_EXCLUSIVE: Flags =
+    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP) as Flags
+        | ET
+        | EXCLUSIVE;
+
+/// What has happened at a descriptor so far, counted: an edge is told again when more of it happens, though what is
+/// ready stays the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Happened {
+    /// What wakes those that read.
+    pub(crate) arrivals: u64,
+    /// What wakes everybody: errors, and the closing of a direction.
+    pub(crate) changes: u64,
+}
+
+/// What arrivals are news for.
+const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
+
+/// A descriptor that is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Watch {
+    pub(crate) events: Flags,
+    pub(crate) data: u64,
+    /// What was ready when it was told last, and what had happened: an edge is a change.
+    pub(crate) told: Option<(Flags, Happened)>,
+    /// EPOLLONESHOT: told once, silent until it is changed.
+    pub(crate) spent: bool,
+}
+
+/// The watches of one epoll descriptor.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Epoll {
+    pub(crate) watches: BTreeMap<i32, Watch>,
+}
+
+/// What epoll_ctl() asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// Watch a descriptor.
+    Add {
+        /// `EPOLLIN` and so on.
+        events: Flags,
+        /// What epoll_wait() gives back of it.
+        data: u64,
+    },
+    /// Watch it for something else.
+    Change {
+        /// `EPOLLIN` and so on.
+        events: Flags,
+        /// What epoll_wait() gives back of it.
+        data: u64,
+    },
+    /// Watch it no more.
+    Remove,
+}
+
+impl Epoll {
+    /// epoll_ctl() for a descriptor that exists.
+    pub(crate) fn control(&mut self, fd: i32, control: Control) -> Answer<()> {
+        let known = self.watches.get(&fd).copied();
+        let watch = |events, data| Watch { events, data, told: None, spent: false };
+        match (control, known) {
+            (Control::Add { .. }, Some(_)) => Err(Errno(libc::EEXIST)),
+            (Control::Change { events, .. }, _) if events & EXCLUSIVE != 0 => Err(Errno(libc::EINVAL)),
+            (Control::Change { .. } | Control::Remove, None) => Err(Errno(libc::ENOENT)),
+            (Control::Add { events, .. }, None)
+                if events & EXCLUSIVE != 0 && events & !WITH_EXCLUSIVE != 0 =>
+            {
+                Err(Errno(libc::EINVAL))
+            }
+            (Control::Change { events, .. }, Some(known)) if (events | known.events) & EXCLUSIVE != 0 => {
+                Err(Errno(libc::EINVAL))
+            }
+            (Control::Add { events, data } | Control::Change { events, data }, _) => {
+                self.watches.insert(fd, watch(events, data));
+                Ok(())
+            }
+            (Control::Remove, Some(_)) => {
+                self.watches.remove(&fd);
+                Ok(())
+            }
+        }
+    }
+
+    /// The descriptors that are watched.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = i32> + '_ {
+        self.watches.keys().copied()
+    }
+
+    /// A descriptor was closed.
+    pub(crate) fn forget(&mut self, fd: i32) {
+        self.watches.remove(&fd);
+    }
+}
+
+/// What is to be told of a watch.
+pub(crate) fn news(watch: &Watch, ready: Flags, happened: Happened) -> Option<Flags> {
+    let found = ready & (watch.events | ALWAYS);
+    if found == 0 || watch.spent {
+        return None;
+    }
+    let edge = match watch.told {
+        None => true,
+        Some((before, then)) => {
+            let more_to_read = watch.events & READS != 0 && happened.arrivals > then.arrivals;
+            found & !before != 0 || happened.changes > then.changes || more_to_read
+        }
+    };
+    (watch.events & ET == 0 || edge).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN: Flags = libc::EPOLLIN as Flags;
+    const OUT: Flags = libc::EPOLLOUT as Flags;
+
+    fn watch(events: Flags) -> Watch {
+        Watch { events, data: 7, told: None, spent: false }
+    }
+
+    #[test]
+    fn level_tells_as_long_as_it_holds_and_edge_tells_a_change() {
+        let at = |arrivals, changes| Happened { arrivals, changes };
+        assert_eq!(news(&watch(IN), IN, at(1, 0)), Some(IN));
+        let told = |events| Watch { told: Some((IN | OUT, at(1, 0))), ..watch(events) };
+        assert_eq!(news(&told(IN), IN, at(1, 0)), Some(IN));
+        assert_eq!(news(&told(IN | ET), IN, at(1, 0)), None);
+        assert_eq!(news(&told(IN | ET), IN, at(2, 0)), Some(IN), "more has arrived");
+        assert_eq!(news(&told(OUT | ET), OUT, at(2, 0)), None, "what arrives is nothing to who writes");
+        assert_eq!(news(&told(OUT | ET), OUT, at(2, 1)), Some(OUT), "an error is news to everybody");
+    }
+
+    #[test]
+    fn one_shot_is_silent_until_it_is_changed() {
+        let mut epoll = Epoll::default();
+        epoll.control(9, Control::Add { events: IN | ONESHOT, data: 1 }).unwrap();
+        let spent = Watch { spent: true, ..epoll.watches[&9] };
+        assert_eq!(news(&spent, IN, Happened::default()), None);
+        epoll.control(9, Control::Change { events: IN | ONESHOT, data: 1 }).unwrap();
+        assert_eq!(news(&epoll.watches[&9], IN, Happened::default()), Some(IN));
+    }
+
+    #[test]
+    fn exclusive_is_only_for_new_watches_of_few_events() {
+        let mut epoll = Epoll::default();
+        let add = |events| Control::Add { events, data: 1 };
+        assert_eq!(epoll.control(9, add(EXCLUSIVE | ONESHOT | IN)), Err(Errno(libc::EINVAL)));
+        epoll.control(9, add(EXCLUSIVE | IN)).unwrap();
+        assert_eq!(epoll.control(9, add(IN)), Err(Errno(libc::EEXIST)));
+        assert_eq!(epoll.control(9, Control::Change { events: IN, data: 1 }), Err(Errno(libc::EINVAL)));
+        assert_eq!(epoll.control(8, Control::Remove), Err(Errno(libc::ENOENT)));
+    }
+}
