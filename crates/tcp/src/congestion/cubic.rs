@@ -6,8 +6,9 @@
 //! and microseconds; a fraction of a byte is a remainder that is carried to the next acknowledgement.
 
 use super::hystart::{HyStart, Phase};
+use super::loss_based::Window;
 use super::reno::SLOW_START_BURST;
-use super::{Acked, CongestionController};
+use super::sample::AckSample;
 use crate::time::{Instant, Micros};
 
 /// C = 0.4 segments per second cubed, as a fraction.
@@ -92,7 +93,7 @@ impl Cubic {
     }
 
     /// Slow start (RFC 9438 section 4.10). Returns the bytes left for congestion avoidance.
-    fn slow_start(&mut self, acked: &Acked) -> u32 {
+    fn slow_start(&mut self, acked: &AckSample) -> u32 {
         let first = self.curve.ssthresh == u32::MAX;
         let phase =
             if first { self.hystart.on_ack(acked.rtt, acked.una, acked.nxt) } else { Phase::SlowStart };
@@ -100,13 +101,13 @@ impl Cubic {
             // RFC 9406 section 4.2: "If CSS_ROUNDS rounds are complete, enter congestion avoidance by
             // setting the ssthresh to the current cwnd."
             self.curve.ssthresh = self.cwnd;
-            return acked.bytes;
+            return acked.newly_acked;
         }
         if !acked.cwnd_limited {
             return 0;
         }
         let most = if self.paced { u32::MAX } else { SLOW_START_BURST.max(L * self.mss) };
-        let bytes = acked.bytes.min(most);
+        let bytes = acked.newly_acked.min(most);
         let growth = if first { self.hystart.growth(bytes) } else { bytes };
         let room = self.curve.ssthresh - self.cwnd;
         self.cwnd += growth.min(room);
@@ -114,7 +115,7 @@ impl Cubic {
     }
 
     /// Sections 4.2 to 4.5.
-    fn congestion_avoidance(&mut self, bytes: u32, acked: &Acked) {
+    fn congestion_avoidance(&mut self, bytes: u32, acked: &AckSample) {
         if self.curve.epoch.is_none() {
             self.begin_epoch(acked.now);
         }
@@ -154,7 +155,7 @@ impl Cubic {
 
     /// Section 5.8: time in which the window was not the limit does not count for t, nor does a pause
     /// of more than a round trip, in which nothing was in flight.
-    fn skip_unused_time(&mut self, acked: &Acked) {
+    fn skip_unused_time(&mut self, acked: &AckSample) {
         let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
         let Some(epoch) = &mut self.curve.epoch else { return };
         let since = Micros::between(last_ack, acked.now);
@@ -216,7 +217,7 @@ fn cube_root(n: u128) -> u64 {
     root as u64
 }
 
-impl CongestionController for Cubic {
+impl Window for Cubic {
     fn name(&self) -> &'static str {
         "cubic"
     }
@@ -229,14 +230,18 @@ impl CongestionController for Cubic {
         self.curve.ssthresh
     }
 
+    fn mss(&self) -> u32 {
+        self.mss
+    }
+
     fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
         self.cwnd = self.cwnd.max(self.mss);
     }
 
-    fn on_ack(&mut self, acked: &Acked) {
+    fn on_ack(&mut self, acked: &AckSample) {
         self.skip_unused_time(acked);
-        let bytes = if self.in_slow_start() { self.slow_start(acked) } else { acked.bytes };
+        let bytes = if self.in_slow_start() { self.slow_start(acked) } else { acked.newly_acked };
         if acked.cwnd_limited && bytes > 0 && !self.in_slow_start() {
             self.congestion_avoidance(bytes, acked);
         }
@@ -247,7 +252,7 @@ impl CongestionController for Cubic {
         self.curve.ssthresh
     }
 
-    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, first: bool) {
+    fn on_timeout(&mut self, _now: Instant, first: bool) {
         if first {
             self.reduce();
         }
@@ -313,17 +318,13 @@ mod tests {
             Flow::new(cubic)
         }
 
-        fn acked(&self, bytes: u32, rtt: Duration) -> Acked {
-            Acked {
-                now: self.now,
-                bytes,
+        fn acked(&self, bytes: u32, rtt: Duration) -> AckSample {
+            AckSample {
                 rtt: Some(rtt.into()),
                 srtt: Some(rtt.into()),
-                min_rtt: Some(rtt.into()),
                 una: self.una,
                 nxt: self.una + self.cubic.cwnd(),
-                in_flight_before: self.cubic.cwnd(),
-                cwnd_limited: true,
+                ..AckSample::acked(self.now, bytes)
             }
         }
 
@@ -480,7 +481,7 @@ mod tests {
     #[test]
     fn after_a_timeout_the_curve_starts_flat() {
         let mut flow = Flow::new(Cubic::new(MSS, 100 * MSS, true));
-        flow.cubic.on_timeout(flow.now, 100 * MSS, true);
+        flow.cubic.on_timeout(flow.now, true);
         assert_eq!((flow.cubic.cwnd(), flow.cubic.ssthresh()), (MSS, 70 * MSS));
         let rtt = Duration::from_millis(100);
         while flow.cubic.in_slow_start() {
@@ -496,8 +497,8 @@ mod tests {
     #[test]
     fn further_timeouts_leave_ssthresh() {
         let mut cubic = Cubic::new(1_000, 100_000, true);
-        cubic.on_timeout(Instant::ZERO, 100_000, true);
-        cubic.on_timeout(Instant::ZERO, 1_000, false);
+        cubic.on_timeout(Instant::ZERO, true);
+        cubic.on_timeout(Instant::ZERO, false);
         assert_eq!((cubic.cwnd(), cubic.ssthresh()), (1_000, 70_000));
         cubic.undo(Instant::ZERO);
         assert_eq!((cubic.cwnd(), cubic.ssthresh()), (100_000, u32::MAX));
@@ -587,7 +588,7 @@ mod tests {
     #[test]
     fn later_slow_starts_ignore_the_round_trip_time() {
         let mut flow = Flow::new(Cubic::new(MSS, 100 * MSS, true));
-        flow.cubic.on_timeout(flow.now, 100 * MSS, true);
+        flow.cubic.on_timeout(flow.now, true);
         let mut rtt = Duration::from_millis(50);
         for _ in 0..5 {
             rtt += Duration::from_millis(30);
@@ -602,7 +603,7 @@ mod tests {
         for mut flow in [Flow::new(Cubic::new(MSS, 10 * MSS, true)), Flow::after_congestion(100)] {
             let before = flow.cubic.cwnd();
             flow.now += Duration::from_millis(100);
-            let acked = Acked { cwnd_limited: false, ..flow.acked(5 * MSS, Duration::from_millis(100)) };
+            let acked = AckSample { cwnd_limited: false, ..flow.acked(5 * MSS, Duration::from_millis(100)) };
             flow.cubic.on_ack(&acked);
             assert_eq!(flow.cubic.cwnd(), before);
         }
@@ -620,7 +621,7 @@ mod tests {
             if round == 10 {
                 for _ in 0..100 {
                     pausing.now += rtt;
-                    let acked = Acked { cwnd_limited: false, ..pausing.acked(MSS, rtt) };
+                    let acked = AckSample { cwnd_limited: false, ..pausing.acked(MSS, rtt) };
                     pausing.cubic.on_ack(&acked);
                 }
             }

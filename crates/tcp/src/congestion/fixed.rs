@@ -1,6 +1,8 @@
 //! A window that never changes, for tests and for laboratory links whose capacity is known.
 
-use super::{Acked, CongestionController};
+use super::CongestionController;
+use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
+use crate::outcome::CongestionState;
 use crate::time::Instant;
 
 /// The fixed window.
@@ -26,27 +28,29 @@ impl CongestionController for Fixed {
     }
 
     /// The window itself: a reduction to it reduces nothing.
-    fn ssthresh(&self) -> u32 {
-        self.window
+    fn ssthresh(&self) -> Option<u32> {
+        Some(self.window)
     }
 
     fn set_mss(&mut self, _mss: u32) {}
 
-    fn on_ack(&mut self, _acked: &Acked) {}
+    fn start(&mut self, _window: u32, _ssthresh: Option<u32>) {}
 
-    fn on_congestion(&mut self, _now: Instant) -> u32 {
-        self.window
-    }
+    fn on_sent(&mut self, _sent: &Transmission) {}
 
-    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, _first: bool) {}
+    fn on_ack(&mut self, _ack: &AckSample) {}
 
-    fn set_cwnd(&mut self, _cwnd: u32) {}
+    fn on_congestion(&mut self, _event: &CongestionEvent) {}
 
-    fn set_ssthresh(&mut self, _ssthresh: u32) {}
+    fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    fn on_idle(&mut self, _now: Instant, _restart: u32) {}
+    fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
-    fn undo(&mut self, _now: Instant) {}
+    fn on_rto(&mut self, _rto: &RtoEvent) {}
+
+    fn on_spurious(&mut self, _now: Instant) {}
+
+    fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
 #[cfg(test)]
@@ -56,11 +60,11 @@ mod tests {
     #[test]
     fn nothing_moves_the_window() {
         let mut fixed = Fixed::new(30_000);
-        assert_eq!(fixed.on_congestion(Instant::ZERO), 30_000);
-        fixed.on_timeout(Instant::ZERO, 30_000, true);
-        fixed.set_cwnd(1_000);
-        fixed.on_idle(Instant::ZERO, 1_000);
-        fixed.undo(Instant::ZERO);
-        assert_eq!((fixed.cwnd(), fixed.ssthresh(), fixed.in_slow_start()), (30_000, 30_000, false));
+        fixed.start(1_000, Some(1_000));
+        fixed.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: Some(1_000) });
+        fixed.on_recovery_exit(CongestionState::Recovery);
+        fixed.on_idle_restart(Instant::ZERO, 1_000);
+        fixed.on_spurious(Instant::ZERO);
+        assert_eq!((fixed.cwnd(), fixed.ssthresh(), fixed.in_slow_start()), (30_000, Some(30_000), false));
     }
 }

@@ -3,7 +3,8 @@
 //! Slow start grows by the bytes acknowledged, congestion avoidance by one segment per window of
 //! bytes acknowledged, congestion halves the window.
 
-use super::{Acked, CongestionController};
+use super::loss_based::Window;
+use super::sample::AckSample;
 use crate::time::Instant;
 
 /// Most bytes by which one acknowledgement grows the window in slow start where transmissions are not
@@ -39,7 +40,7 @@ impl Reno {
     }
 }
 
-impl CongestionController for Reno {
+impl Window for Reno {
     fn name(&self) -> &'static str {
         "reno"
     }
@@ -52,16 +53,20 @@ impl CongestionController for Reno {
         self.ssthresh
     }
 
+    fn mss(&self) -> u32 {
+        self.mss
+    }
+
     fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
         self.cwnd = self.cwnd.max(self.mss);
     }
 
-    fn on_ack(&mut self, acked: &Acked) {
+    fn on_ack(&mut self, acked: &AckSample) {
         if !acked.cwnd_limited {
             return;
         }
-        let mut bytes = acked.bytes;
+        let mut bytes = acked.newly_acked;
         if self.in_slow_start() {
             let room = self.ssthresh - self.cwnd;
             let grown = bytes.min(SLOW_START_BURST.max(8 * self.mss)).min(room);
@@ -86,7 +91,7 @@ impl CongestionController for Reno {
         self.ssthresh
     }
 
-    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, first: bool) {
+    fn on_timeout(&mut self, _now: Instant, first: bool) {
         if first {
             self.reduce();
         }
@@ -123,22 +128,11 @@ impl CongestionController for Reno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brisk_wire::SeqNum;
 
     const MSS: u32 = 1_000;
 
-    fn acked(bytes: u32) -> Acked {
-        Acked {
-            now: Instant::ZERO,
-            bytes,
-            rtt: None,
-            srtt: None,
-            min_rtt: None,
-            una: SeqNum(0),
-            nxt: SeqNum(0),
-            in_flight_before: 0,
-            cwnd_limited: true,
-        }
+    fn acked(bytes: u32) -> AckSample {
+        AckSample::acked(Instant::ZERO, bytes)
     }
 
     /// In congestion avoidance with a window of `segments`.
@@ -209,15 +203,15 @@ mod tests {
     #[test]
     fn a_timeout_leaves_one_segment_and_lowers_ssthresh_once() {
         let mut reno = Reno::new(MSS, 10 * MSS);
-        reno.on_timeout(Instant::ZERO, 10 * MSS, true);
-        reno.on_timeout(Instant::ZERO, MSS, false);
+        reno.on_timeout(Instant::ZERO, true);
+        reno.on_timeout(Instant::ZERO, false);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (MSS, 5 * MSS));
     }
 
     #[test]
     fn undo_restores_window_and_ssthresh_once() {
         let mut reno = Reno::new(MSS, 10 * MSS);
-        reno.on_timeout(Instant::ZERO, 10 * MSS, true);
+        reno.on_timeout(Instant::ZERO, true);
         reno.undo(Instant::ZERO);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (10 * MSS, u32::MAX));
         reno.set_cwnd(4 * MSS);
@@ -228,7 +222,7 @@ mod tests {
     #[test]
     fn the_window_does_not_grow_while_it_is_not_the_limit() {
         let mut reno = Reno::new(MSS, 10 * MSS);
-        reno.on_ack(&Acked { cwnd_limited: false, ..acked(5 * MSS) });
+        reno.on_ack(&AckSample { cwnd_limited: false, ..acked(5 * MSS) });
         assert_eq!(reno.cwnd(), 10 * MSS);
     }
 

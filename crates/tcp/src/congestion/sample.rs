@@ -165,3 +165,28 @@ pub struct RtoEvent {
     /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
     pub max_ssthresh: Option<u32>,
 }
+
+#[cfg(test)]
+impl AckSample {
+    /// An acknowledgement of `newly_acked` bytes while all is well and the window is the limit.
+    pub(crate) fn acked(now: Instant, newly_acked: u32) -> AckSample {
+        AckSample {
+            now,
+            newly_acked,
+            newly_lost: 0,
+            una_advanced: true,
+            pipe_before: 0,
+            pipe: 0,
+            rtt: None,
+            srtt: None,
+            min_rtt: None,
+            una: SeqNum(0),
+            nxt: SeqNum(0),
+            state: CongestionState::Open,
+            episode: Episode::None,
+            may_grow: true,
+            cwnd_limited: true,
+            delivery: None,
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
 
+use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::segment::Built;
@@ -75,7 +76,7 @@ impl Connection {
             fin: data.fin,
             at: self.tx.stamp(data.range.end, now),
         };
-        let was_empty = self.tx.scoreboard.is_empty();
+        let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.scoreboard.pipe());
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
         self.tx.scoreboard.on_sent(&sent);
         self.tx.recovery.on_sent(&sent);
@@ -92,7 +93,14 @@ impl Connection {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());
         }
         self.tx.pacer.on_sent(data.range.len(), now);
-        self.tx.prr.on_sent(data.range.len());
+        self.tx.congestion.on_sent(&Transmission {
+            at: sent.at,
+            len: data.range.len(),
+            origin: data.origin,
+            pipe,
+            from_idle: was_empty,
+            app_limited: true,
+        });
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
         // Data that a SYN carried in vain holds nothing back when it is sent again (Linux: the same).

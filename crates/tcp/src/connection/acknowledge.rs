@@ -3,8 +3,7 @@
 
 use brisk_wire::Flags;
 
-use crate::congestion::Acked;
-use crate::congestion::CongestionController;
+use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::state::Input;
@@ -149,12 +148,12 @@ impl Connection {
         }
         if reducing {
             // The same acknowledgement ends the one before.
-            self.end_reduction(was, now);
+            self.end_reduction(was);
         }
         self.counters.masked_losses += 1;
         self.plan_with_loss();
         self.probe(Probe::MaskedLoss { by });
-        self.begin_reduction(episode, recover_fs, now);
+        self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
             Reaction::AtOnce => true,
             // Nothing is in flight that PRR could count: there is nothing to wait for.
@@ -162,7 +161,7 @@ impl Connection {
         };
         if at_once {
             self.tx.recovery.leave_cwr();
-            self.end_reduction(CongestionState::Cwr, now);
+            self.end_reduction(CongestionState::Cwr);
         }
     }
 
@@ -170,8 +169,7 @@ impl Connection {
     pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
         if self.tx.recovery.undo_masked() {
             self.tx.scoreboard.unmark_lost();
-            self.tx.prr.exit();
-            self.tx.congestion.undo(now);
+            self.tx.congestion.on_spurious(now);
             self.counters.undos += 1;
             self.probe(Probe::Undone { why: UndoCause::Dsack });
             self.report_recovery();
@@ -292,8 +290,7 @@ impl Connection {
         }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
-        self.tx.prr.exit();
-        self.tx.congestion.undo(now);
+        self.tx.congestion.on_spurious(now);
         self.counters.undos += 1;
         self.probe(Probe::Undone { why });
         self.report_recovery();
@@ -305,95 +302,82 @@ impl Connection {
         let was = self.tx.recovery.state();
         if ack.ece {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
-            self.begin_reduction(episode, ack.undelivered_before, now);
+            self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
         }
         let lost_present = self.tx.scoreboard.has_lost();
         let sacked = self.tx.scoreboard.sacked_bytes();
         let episode = self.tx.recovery.on_ack(ack, loss, lost_present, sacked, nxt);
-        self.begin_reduction(episode, ack.undelivered_before, now);
-        match self.tx.recovery.state() {
-            CongestionState::Recovery | CongestionState::Cwr => {
-                if ack.delivered_bytes > 0 || episode == Episode::Entered {
-                    let pipe = self.tx.scoreboard.pipe();
-                    let delivered = ack.delivered_bytes;
-                    let cwnd = self.tx.prr.on_ack(
-                        delivered,
-                        pipe,
-                        ack.advanced > 0,
-                        loss.newly_lost > 0,
-                        self.tx.mss(),
-                    );
-                    self.tx.congestion.set_cwnd(cwnd);
-                }
-            }
-            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
-                if episode == Episode::Exited {
-                    self.end_reduction(was, now);
-                }
-                self.grow(ack, now);
-            }
+        self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);
+        if episode == Episode::Exited {
+            self.end_reduction(was);
+        }
+        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux: the same).
+        let reordered =
+            || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
+        let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
+        let may_grow = shows_progress && !self.is_on_trust();
+        let (state, cwnd_limited) = (self.tx.recovery.state(), self.tx.is_cwnd_limited());
+        self.tx.congestion.on_ack(&AckSample {
+            now,
+            newly_acked: ack.delivered_bytes,
+            newly_lost: loss.newly_lost,
+            una_advanced: ack.advanced > 0,
+            pipe_before: ack.pipe_before,
+            pipe: self.tx.scoreboard.pipe(),
+            rtt: ack.rtt,
+            srtt: self.tx.rtt.srtt(),
+            min_rtt: self.tx.rtt.min_rtt(),
+            una: self.tx.scoreboard.una(),
+            nxt,
+            state,
+            episode,
+            may_grow,
+            cwnd_limited,
+            delivery: None,
+        });
+        if may_grow && !self.tx.recovery.lowers_window() {
+            self.tx.grow_queue(ack.delivered_bytes, now);
         }
     }
 
-    /// Lowers the window once per episode.
-    pub(crate) fn begin_reduction(&mut self, episode: Episode, recover_fs: u32, now: Instant) {
+    /// Has the window lowered, once per episode.
+    pub(crate) fn begin_reduction(
+        &mut self,
+        episode: Episode,
+        cause: CongestionCause,
+        undelivered_before: u32,
+        now: Instant,
+    ) {
         if episode != Episode::Entered {
             return;
         }
         self.ecn.on_reduced();
-        let ssthresh = self.tx.congestion.on_congestion(now);
-        let ssthresh = self.retreat(ssthresh);
-        self.tx.prr.enter(ssthresh, recover_fs);
-        if self.tx.recovery.state() == CongestionState::Recovery {
-            let held = self.delivered_while_held();
-            self.tx.prr.credit(held);
-        }
+        let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
+        let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
+        let max_ssthresh = self.retreat();
+        self.tx.congestion.on_congestion(&CongestionEvent {
+            now,
+            cause,
+            undelivered_before,
+            delivered_while_held,
+            max_ssthresh,
+        });
         self.counters.reductions += 1;
-        self.counters.recoveries += u64::from(self.tx.recovery.state() == CongestionState::Recovery);
+        self.counters.recoveries += u64::from(in_recovery);
         self.report_recovery();
     }
 
-    fn end_reduction(&mut self, was: CongestionState, _now: Instant) {
-        match was {
-            CongestionState::Recovery => self.tx.congestion.set_cwnd(self.tx.congestion.ssthresh()),
-            CongestionState::Cwr => {
-                let cwnd = self.tx.congestion.cwnd().min(self.tx.congestion.ssthresh());
-                self.tx.congestion.set_cwnd(cwnd);
-            }
-            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {}
-        }
-        self.tx.prr.exit();
+    fn end_reduction(&mut self, was: CongestionState) {
+        self.tx.congestion.on_recovery_exit(was);
         self.tx.rack.on_recovery_exit();
         self.report_recovery();
     }
 
     pub(crate) fn report_recovery(&mut self) {
         let (state, congestion) = (self.tx.recovery.state(), &self.tx.congestion);
-        let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh: congestion.ssthresh() };
+        let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
+        let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
         self.probe(probe);
-    }
-
-    fn grow(&mut self, ack: &AckOutcome, now: Instant) {
-        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux: the same).
-        let reordered =
-            || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
-        let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
-        if !shows_progress || self.is_on_trust() {
-            return;
-        }
-        let cwnd_limited = self.tx.is_cwnd_limited();
-        self.tx.congestion.on_ack(&Acked {
-            now,
-            bytes: ack.delivered_bytes,
-            rtt: ack.rtt,
-            srtt: self.tx.rtt.srtt(),
-            min_rtt: self.tx.rtt.min_rtt(),
-            una: self.tx.scoreboard.una(),
-            nxt: self.tx.scoreboard.nxt(),
-            in_flight_before: ack.pipe_before,
-            cwnd_limited,
-        });
-        self.tx.grow_queue(ack.delivered_bytes, now);
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
-use crate::congestion::CongestionController;
+use crate::congestion::sample::RtoEvent;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::transmit::Choice;
 use crate::connection::{Connection, Env, State};
@@ -702,12 +702,12 @@ impl Connection {
         if self.tx.handshake.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }
-        let in_flight = self.tx.scoreboard.pipe();
         if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
             && serving.serve.accepted
             && !core::mem::replace(&mut serving.reduced, true)
         {
-            self.tx.congestion.on_timeout(now, in_flight, true);
+            // Nothing of it is known to be still in flight.
+            self.tx.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
             self.counters.reductions += 1;
         }
     }
@@ -740,7 +740,7 @@ impl Connection {
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
-            self.tx.congestion.undo(now);
+            self.tx.congestion.on_spurious(now);
             self.counters.undos += 1;
         }
     }

@@ -7,7 +7,6 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
-use crate::congestion::CongestionController;
 use crate::connection::control::{AnswerInterval, Events};
 use crate::connection::ecn::EcnState;
 use crate::connection::keepalive::Keepalive;

@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 use brisk_wire::{OptionProfile, SeqNum};
 
 use crate::config::{EcnMode, TcpConfig};
-use crate::congestion::CongestionController;
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
@@ -396,7 +395,7 @@ impl Connection {
             min_rtt: self.tx.rtt.min_rtt().map(Duration::from),
             rto: self.tx.timeout().into(),
             cwnd: self.tx.congestion.cwnd(),
-            ssthresh: self.tx.congestion.ssthresh(),
+            ssthresh: self.tx.congestion.ssthresh().unwrap_or(u32::MAX),
             pipe: self.tx.scoreboard.pipe(),
             mss: self.tx.mss(),
             snd_wnd: self.tx.window.snd_wnd(),

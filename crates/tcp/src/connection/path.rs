@@ -19,7 +19,6 @@
 
 use brisk_wire::SeqNum;
 
-use crate::congestion::CongestionController;
 use crate::congestion::hystart::rtt_thresh;
 use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::planner::is_queued;
@@ -146,17 +145,15 @@ impl Connection {
     /// The initial window, once the MSS is known.
     pub(crate) fn start_window(&mut self) {
         let initial = self.unasked_window();
-        self.tx.congestion.set_cwnd(initial);
         if !self.may_ask() {
-            return;
+            return self.tx.congestion.start(initial, None);
         }
         self.path.start = Start::Open;
         // A threshold that leaves slow start no doubling is what random loss makes of short transfers: it would keep every
         // connection of the path at its initial window. Linux stores none at all (`tcp_no_ssthresh_metrics_save`).
         let known = self.path.known.window.and_then(|window| window.ssthresh);
-        if let Some(ssthresh) = known.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2)) {
-            self.tx.congestion.set_ssthresh(ssthresh);
-        }
+        let known = known.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2));
+        self.tx.congestion.start(initial, known);
     }
 
     /// Connections of this path may ask for more than ten segments, and do not take them unasked.
@@ -224,7 +221,7 @@ impl Connection {
         let at_once = self.tx.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
         self.tx.last_sent = now;
-        self.tx.congestion.set_cwnd(window);
+        self.tx.congestion.start(window, None);
         self.tx.pacer.spread(window, rtt.into(), self.tx.mss(), at_once, now);
     }
 
@@ -253,7 +250,8 @@ impl Connection {
             return;
         }
         self.end_trust();
-        self.tx.congestion.set_cwnd(self.tx.mss().min(self.tx.congestion.cwnd()));
+        let window = self.tx.mss().min(self.tx.congestion.cwnd());
+        self.tx.congestion.start(window, None);
     }
 
     /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.
@@ -272,18 +270,17 @@ impl Connection {
         }
     }
 
-    /// Loss, and the window is about to be lowered to `ssthresh`: data sent on trust was too much.
-    pub(crate) fn retreat(&mut self, ssthresh: u32) -> u32 {
+    /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound of the new
+    /// threshold if there was trust, since data sent on it was too much.
+    pub(crate) fn retreat(&mut self) -> Option<u32> {
         let was_on_trust = self.is_on_trust();
         self.end_trust();
         if !was_on_trust {
-            return ssthresh;
+            return None;
         }
-        let ssthresh = ssthresh.min(self.unasked_window());
-        self.tx.congestion.set_ssthresh(ssthresh);
         // The next connection is not to make the same mistake.
         self.path.tells_at = self.path.tells_at.map(|_| Instant::ZERO);
-        ssthresh
+        Some(self.unasked_window())
     }
 
     fn end_trust(&mut self) {
@@ -380,6 +377,7 @@ impl Connection {
             return None;
         }
         let (cwnd, ssthresh) = (self.tx.congestion.cwnd(), self.tx.congestion.ssthresh());
+        let ssthresh = ssthresh.unwrap_or(u32::MAX);
         let cwnd = match self.tx.recovery.state() {
             CongestionState::Open | CongestionState::Disorder => cwnd,
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => ssthresh,

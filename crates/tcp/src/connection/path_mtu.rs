@@ -8,10 +8,9 @@
 
 use alloc::vec::Vec;
 
-use crate::congestion::CongestionController;
 use crate::connection::Connection;
 use crate::connection::transmit::Choice;
-use crate::outcome::{AckOutcome, LossCause, LossOutcome, Origin, Room};
+use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin, Room};
 use crate::time::Instant;
 
 /// Large segments without an answer that make a tail loss probe small, and that are believed to have vanished when only
@@ -65,9 +64,8 @@ impl Connection {
             return;
         }
         self.tx.mtu.suspect(now);
-        self.tx.prr.exit();
         self.tx.recovery.on_flight_vanished(self.tx.scoreboard.nxt());
-        self.tx.congestion.set_cwnd(self.tx.congestion.ssthresh());
+        self.tx.congestion.on_recovery_exit(CongestionState::Recovery);
         self.shrink_segments();
     }
 

@@ -4,13 +4,12 @@
 use brisk_wire::SeqNum;
 
 use crate::config::{LossDetection, PrrBound, TcpConfig};
-use crate::congestion::{CongestionController, Controller};
+use crate::congestion::Controller;
 use crate::connection::Host;
 use crate::connection::plain_copy::PlainCopy;
 use crate::outcome::{CongestionState, Room};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
-use crate::send::prr::Prr;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
@@ -49,7 +48,6 @@ pub(crate) struct Sender {
     /// Detects losses in place of RACK, if so configured.
     pub(crate) rfc6675: Option<Rfc6675>,
     pub(crate) recovery: Recovery,
-    pub(crate) prr: Prr,
     pub(crate) window: SendWindow,
     pub(crate) pacer: Pacer,
     pub(crate) mtu: PathMtu,
@@ -207,14 +205,13 @@ impl Sender {
             rack: Rack::new(host.granularity, config.dup_thresh),
             recovery: Recovery::new(iss, config.frto),
             rfc6675,
-            prr: Prr::new(prr),
             window: SendWindow::new(),
             pacer: Pacer::new(config.pacing),
             mtu,
             largest_segment: largest,
             announced,
             option_len: 0,
-            congestion: Controller::new(config.congestion, mss, initial, config.pacing.is_some()),
+            congestion: Controller::new(config.congestion, prr, mss, initial, config.pacing.is_some()),
             handshake: HandshakeTimer {
                 copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
                 ..HandshakeTimer::default()
@@ -298,7 +295,7 @@ impl Sender {
     /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
     pub(crate) fn is_pressing(&self) -> bool {
         let is_small = || self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
-        self.prr.is_active() || (self.unsent() > 0 && is_small())
+        self.recovery.lowers_window() || (self.unsent() > 0 && is_small())
     }
 
     /// True if a FIN is queued and was never sent.
@@ -431,7 +428,7 @@ impl Sender {
         let cwnd = self.congestion.cwnd();
         let pace = Pace {
             cwnd,
-            slow_start: cwnd < self.congestion.ssthresh() / 2,
+            slow_start: cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
             pipe,
             mss,
             srtt: self.rtt.srtt(),
@@ -498,7 +495,7 @@ mod tests {
         assert!(!sender.is_pressing(), "nothing is written");
         sender.queue.write(b"waits");
         assert!(sender.is_pressing());
-        sender.congestion.set_cwnd(1_000_000);
+        sender.congestion.start(1_000_000, None);
         assert!(!sender.is_pressing(), "a large window sends in large pieces");
     }
 

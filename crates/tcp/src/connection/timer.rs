@@ -3,7 +3,7 @@
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
 //! the order is parity, reordering timer, mechanisms, retransmission timer, the rest.
 
-use crate::congestion::CongestionController;
+use crate::congestion::sample::{CongestionCause, RtoEvent};
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
@@ -109,18 +109,8 @@ impl Connection {
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
-            self.begin_reduction(episode, undelivered, now);
-            self.allow_one_retransmission();
-        }
-    }
-
-    /// A recovery that a timer begins has no acknowledgement that would let the first retransmission
-    /// out: PRR counts one segment as delivered (RFC 9937 as this stack applies it).
-    fn allow_one_retransmission(&mut self) {
-        if self.tx.prr.is_active() {
-            let (pipe, mss) = (self.tx.scoreboard.pipe(), self.tx.mss());
-            let cwnd = self.tx.prr.on_ack(mss, pipe, false, true, mss);
-            self.tx.congestion.set_cwnd(cwnd);
+            self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
+            self.tx.congestion.on_reordering_timeout(self.tx.scoreboard.pipe());
         }
     }
 
@@ -139,7 +129,6 @@ impl Connection {
         if self.has_waited_too_long(now) {
             return self.give_up(CloseReason::TimedOut);
         }
-        let in_flight = self.tx.scoreboard.pipe();
         // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
         // SACKed bits" if the receiver may have discarded what it reported: the first segment is
         // reported and was never acknowledged.
@@ -159,12 +148,9 @@ impl Connection {
         };
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
-        self.tx.prr.exit();
-        self.tx.congestion.on_timeout(now, in_flight, first);
-        self.retreat(self.tx.congestion.ssthresh());
-        // What is not declared lost yet is still in flight: the window is one segment beyond it.
-        let cwnd = self.tx.scoreboard.pipe() + self.tx.mss();
-        self.tx.congestion.set_cwnd(cwnd);
+        let max_ssthresh = self.retreat();
+        let pipe = self.tx.scoreboard.pipe();
+        self.tx.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
         self.counters.reductions += u64::from(first);
         if first {
             self.ecn.on_reduced();

@@ -5,7 +5,6 @@
 
 use brisk_wire::{Gentle, OptionProfile};
 
-use crate::congestion::CongestionController;
 use crate::connection::control::Control;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::proactive::CopiedRun;
@@ -350,7 +349,7 @@ impl Connection {
         let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
-        self.tx.congestion.on_idle(now, decayed.max(restart.min(cwnd)));
+        self.tx.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
         self.tx.last_sent = now;
         self.reopen_start();
     }

@@ -4,7 +4,6 @@ use brisk_wire::SeqNum;
 
 use super::Connection;
 use super::sender::Sender;
-use crate::congestion::CongestionController;
 use crate::mechanism::Mechanisms;
 use crate::outcome::CongestionState;
 use crate::time::{Instant, Micros};

@@ -6,7 +6,6 @@
 pub(crate) mod bytes;
 pub(crate) mod mtu;
 pub(crate) mod pacer;
-pub(crate) mod prr;
 pub(crate) mod push;
 pub(crate) mod queue;
 pub(crate) mod rack;

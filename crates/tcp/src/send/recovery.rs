@@ -370,6 +370,14 @@ impl Recovery {
         }
     }
 
+    /// True while the window is brought down after a congestion signal other than a timeout.
+    pub(crate) fn lowers_window(&self) -> bool {
+        match self.state {
+            CongestionState::Cwr | CongestionState::Recovery => true,
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => false,
+        }
+    }
+
     fn enter_recovery(&mut self, nxt: SeqNum) -> Episode {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);

@@ -1,4 +1,4 @@
-//! Proportional Rate Reduction (RFC 9937): the window during fast recovery and CWR.
+//! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and CWR.
 //!
 //! Sends in proportion to what the receiver reports delivered, so that the window is at `ssthresh`
 //! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC 6937 makes
@@ -33,24 +33,19 @@ impl Prr {
 
     /// A reduction to `ssthresh` begins. `recover_fs` is
     /// [`AckOutcome::undelivered_before`](crate::outcome::AckOutcome::undelivered_before).
-    pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32) {
+    ///
+    /// It would have begun earlier, had loss detection not waited for the answer to parity: `held` bytes were delivered
+    /// meanwhile, and nothing was sent for them. They count where the window is won back, that is below `ssthresh`:
+    /// otherwise the second of two losses waits a round trip for the acknowledgement of the first.
+    pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(PrrEpisode {
             ssthresh,
             recover_fs: recover_fs.max(1),
             prr_delivered: 0,
             prr_out: 0,
-            held: 0,
+            held: held.into(),
             cwnd: None,
         });
-    }
-
-    /// The reduction that has just begun would have begun earlier, had loss detection not waited for the answer to parity:
-    /// `bytes` were delivered meanwhile, and nothing was sent for them. They count where the window is won back, that is
-    /// below `ssthresh`: otherwise the second of two losses waits a round trip for the acknowledgement of the first.
-    pub(crate) fn credit(&mut self, bytes: u32) {
-        if let Some(episode) = &mut self.episode {
-            episode.held = bytes.into();
-        }
     }
 
     /// True while a reduction is under way.
@@ -58,9 +53,9 @@ impl Prr {
         self.episode.is_some()
     }
 
-    /// The reduction is over. Returns its `ssthresh`, which the window is set to, if one was active.
-    pub(crate) fn exit(&mut self) -> Option<u32> {
-        self.episode.take().map(|episode| episode.ssthresh)
+    /// The reduction is over.
+    pub(crate) fn exit(&mut self) {
+        self.episode = None;
     }
 
     /// Computes the window after an acknowledgement that reports `delivered` bytes and leaves `pipe`
@@ -143,7 +138,7 @@ mod tests {
         // 19 others come back as SACKs; the first lets the fast retransmit out, then about every
         // second lets one segment go.
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 20 * MSS);
+        prr.enter(10 * MSS, 20 * MSS, 0);
         let mut pipe = 20 * MSS - MSS;
         let mut sends = Vec::new();
         for sack in 0..19 {
@@ -161,7 +156,7 @@ mod tests {
         assert!(sends.iter().all(|segments| *segments <= 1), "no burst: {sends:?}");
         assert_eq!(sends.iter().sum::<u32>(), 10);
         assert_eq!(pipe, 9 * MSS + MSS);
-        assert_eq!(prr.exit(), Some(10 * MSS));
+        prr.exit();
         assert!(!prr.is_active());
     }
 
@@ -170,7 +165,7 @@ mod tests {
         // RFC 9937: "If (SND.UNA is advanced and no further loss indicated) SndCnt += SMSS", which is
         // the pace of slow start.
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 20 * MSS);
+        prr.enter(10 * MSS, 20 * MSS, 0);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, false, MSS), 4 * MSS);
         assert_eq!(prr.on_ack(0, 2 * MSS, false, false, MSS), 4 * MSS, "nothing delivered, nothing changes");
     }
@@ -179,22 +174,22 @@ mod tests {
     fn what_was_delivered_while_detection_waited_lets_all_losses_go_at_once() {
         // Of 20 segments 17 were reported before three were found lost: nothing is in flight any more.
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(14 * MSS, 3 * MSS);
-        assert_eq!(prr.clone().on_ack(0, 0, false, true, MSS), MSS, "by itself one at a time");
-        prr.credit(17 * MSS);
+        prr.enter(14 * MSS, 3 * MSS, 0);
+        assert_eq!(prr.on_ack(0, 0, false, true, MSS), MSS, "by itself one at a time");
+        prr.enter(14 * MSS, 3 * MSS, 17 * MSS);
         assert_eq!(prr.on_ack(0, 0, false, true, MSS), 14 * MSS);
         // Above the threshold it changes nothing.
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 20 * MSS);
-        let plain = prr.clone().on_ack(MSS, 18 * MSS, false, true, MSS);
-        prr.credit(3 * MSS);
+        prr.enter(10 * MSS, 20 * MSS, 0);
+        let plain = prr.on_ack(MSS, 18 * MSS, false, true, MSS);
+        prr.enter(10 * MSS, 20 * MSS, 3 * MSS);
         assert_eq!(prr.on_ack(MSS, 18 * MSS, false, true, MSS), plain);
     }
 
     #[test]
     fn while_losses_go_on_the_window_conserves_packets() {
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 20 * MSS);
+        prr.enter(10 * MSS, 20 * MSS, 0);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, true, true, MSS), 3 * MSS);
         prr.on_sent(MSS);
         assert_eq!(prr.on_ack(MSS, 2 * MSS, false, false, MSS), 3 * MSS);
@@ -203,7 +198,7 @@ mod tests {
     #[test]
     fn the_window_never_exceeds_ssthresh_by_catching_up() {
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 20 * MSS);
+        prr.enter(10 * MSS, 20 * MSS, 0);
         assert_eq!(prr.on_ack(15 * MSS, 5 * MSS, true, false, MSS), 10 * MSS);
     }
 
@@ -211,7 +206,7 @@ mod tests {
     fn the_first_retransmission_always_leaves() {
         // RFC 9937: "Force a fast retransmit upon entering recovery".
         let mut prr = Prr::new(PrrBound::Rfc9937);
-        prr.enter(10 * MSS, 1000 * MSS);
+        prr.enter(10 * MSS, 1000 * MSS, 0);
         assert_eq!(prr.on_ack(0, 30 * MSS, false, true, MSS), 31 * MSS);
         prr.on_sent(MSS);
         assert_eq!(prr.on_ack(1, 30 * MSS, false, true, MSS), 30 * MSS);
@@ -226,7 +221,7 @@ mod tests {
             mss in 1u32..70_000,
         ) {
             let mut prr = Prr::new(PrrBound::Rfc9937);
-            prr.enter(ssthresh, recover_fs);
+            prr.enter(ssthresh, recover_fs, 0);
             for (delivered, pipe, advanced, loss, out) in acks {
                 let cwnd = prr.on_ack(delivered, pipe, advanced, loss, mss);
                 prop_assert!(delivered == 0 || cwnd >= pipe);
@@ -241,7 +236,7 @@ mod tests {
         ) {
             let (flight, ssthresh) = (segments * MSS, segments * MSS / 2);
             let mut prr = Prr::new(PrrBound::Rfc9937);
-            prr.enter(ssthresh, flight);
+            prr.enter(ssthresh, flight, 0);
             let (mut pipe, mut total, mut out) = (flight, 0u64, 0u64);
             for count in delivered {
                 let bytes = (count * MSS).min(pipe);

@@ -1,0 +1,160 @@
+//! What loss-based controllers have in common: a window that grows outside of recovery and is reduced once per window of
+//! data, and Proportional Rate Reduction (RFC 9937), which brings it down during recovery.
+
+use core::fmt::Debug;
+
+use super::CongestionController;
+use super::prr::Prr;
+use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
+use crate::config::PrrBound;
+use crate::outcome::{CongestionState, Episode};
+use crate::time::Instant;
+
+/// The window of a loss-based controller: how it grows, and what a reduction makes of it. All sizes are in bytes.
+pub trait Window: Debug + Send {
+    /// Its name, as users know it.
+    fn name(&self) -> &'static str;
+    /// Congestion window.
+    fn cwnd(&self) -> u32;
+    /// Slow-start threshold; `u32::MAX` before the first congestion.
+    fn ssthresh(&self) -> u32;
+    /// The largest payload of a segment.
+    fn mss(&self) -> u32;
+    /// The largest payload changed (path MTU, option size).
+    fn set_mss(&mut self, mss: u32);
+    /// An acknowledgement of new data while no reduction is under way.
+    fn on_ack(&mut self, ack: &AckSample);
+    /// Congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`; leaves `cwnd` to PRR.
+    fn on_congestion(&mut self, now: Instant) -> u32;
+    /// Retransmission timeout: one segment from here. `first` is false for further timeouts of the same data, which do not
+    /// lower `ssthresh` again (RFC 5681 equation 4).
+    fn on_timeout(&mut self, now: Instant, first: bool);
+    /// PRR or the end of recovery sets the window.
+    fn set_cwnd(&mut self, cwnd: u32);
+    /// Sets the slow-start threshold: what is remembered of the path, or a limit that follows from it.
+    fn set_ssthresh(&mut self, ssthresh: u32);
+    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): at most `restart` bytes.
+    fn on_idle(&mut self, now: Instant, restart: u32);
+    /// The reduction was a mistake: restore what was in force before it.
+    fn undo(&mut self, now: Instant);
+    /// True while the window grows exponentially.
+    fn in_slow_start(&self) -> bool {
+        self.cwnd() < self.ssthresh()
+    }
+}
+
+/// A [`Window`] with Proportional Rate Reduction.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct LossBased<W> {
+    window: W,
+    prr: Prr,
+}
+
+impl<W: Window> LossBased<W> {
+    /// A controller that grows as `window` says.
+    pub fn new(window: W, bound: PrrBound) -> Self {
+        LossBased { window, prr: Prr::new(bound) }
+    }
+}
+
+impl<W: Window> CongestionController for LossBased<W> {
+    fn name(&self) -> &'static str {
+        self.window.name()
+    }
+
+    fn cwnd(&self) -> u32 {
+        self.window.cwnd()
+    }
+
+    fn ssthresh(&self) -> Option<u32> {
+        Some(self.window.ssthresh()).filter(|ssthresh| *ssthresh != u32::MAX)
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.window.in_slow_start()
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.window.set_mss(mss);
+    }
+
+    fn start(&mut self, window: u32, ssthresh: Option<u32>) {
+        self.window.set_cwnd(window);
+        if let Some(ssthresh) = ssthresh {
+            self.window.set_ssthresh(ssthresh);
+        }
+    }
+
+    fn on_sent(&mut self, sent: &Transmission) {
+        self.prr.on_sent(sent.len);
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        match ack.state {
+            CongestionState::Recovery | CongestionState::Cwr => {
+                if ack.newly_acked > 0 || ack.episode == Episode::Entered {
+                    let cwnd = self.prr.on_ack(
+                        ack.newly_acked,
+                        ack.pipe,
+                        ack.una_advanced,
+                        ack.newly_lost > 0,
+                        self.window.mss(),
+                    );
+                    self.window.set_cwnd(cwnd);
+                }
+            }
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
+                if ack.may_grow {
+                    self.window.on_ack(ack);
+                }
+            }
+        }
+    }
+
+    fn on_congestion(&mut self, event: &CongestionEvent) {
+        let mut ssthresh = self.window.on_congestion(event.now);
+        if let Some(max) = event.max_ssthresh {
+            ssthresh = ssthresh.min(max);
+            self.window.set_ssthresh(ssthresh);
+        }
+        self.prr.enter(ssthresh, event.undelivered_before, event.delivered_while_held);
+    }
+
+    fn on_recovery_exit(&mut self, from: CongestionState) {
+        let (cwnd, ssthresh) = (self.window.cwnd(), self.window.ssthresh());
+        match from {
+            CongestionState::Recovery => self.window.set_cwnd(ssthresh),
+            CongestionState::Cwr => self.window.set_cwnd(cwnd.min(ssthresh)),
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {}
+        }
+        self.prr.exit();
+    }
+
+    /// PRR counts one segment as delivered (RFC 9937 as this stack applies it).
+    fn on_reordering_timeout(&mut self, pipe: u32) {
+        if self.prr.is_active() {
+            let mss = self.window.mss();
+            let cwnd = self.prr.on_ack(mss, pipe, false, true, mss);
+            self.window.set_cwnd(cwnd);
+        }
+    }
+
+    fn on_rto(&mut self, rto: &RtoEvent) {
+        self.prr.exit();
+        self.window.on_timeout(rto.now, rto.first);
+        if let Some(max) = rto.max_ssthresh {
+            self.window.set_ssthresh(self.window.ssthresh().min(max));
+        }
+        // What is not declared lost yet is still in flight: the window is one segment beyond it.
+        self.window.set_cwnd(rto.pipe.saturating_add(self.window.mss()));
+    }
+
+    fn on_spurious(&mut self, now: Instant) {
+        self.prr.exit();
+        self.window.undo(now);
+    }
+
+    fn on_idle_restart(&mut self, now: Instant, restart: u32) {
+        self.window.on_idle(now, restart);
+    }
+}
