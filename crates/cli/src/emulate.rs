@@ -151,6 +151,9 @@ fn failure(error: EndError) -> Failure {
 fn warn_of_rates(spec: &LinkSpec, common: &Common) {
     let fixed = |rate: &Option<RateSpec>| match rate {
         Some(RateSpec::Constant(rate)) => rate.bits_per_second(),
+        Some(RateSpec::Steps(steps)) => {
+            steps.iter().map(|(_, rate)| rate.bits_per_second()).max().unwrap_or(0)
+        }
         Some(RateSpec::Trace { .. }) | None => 0,
     };
     let fastest = fixed(&spec.down.rate).max(fixed(&spec.up.rate));

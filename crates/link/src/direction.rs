@@ -369,6 +369,25 @@ mod tests {
     }
 
     #[test]
+    fn a_policer_drops_what_exceeds_it_and_delays_nothing() {
+        let mut down = link("--loss policer:12mbit,3kB", 1).down;
+        let offered: Vec<Offered> = (0..3).map(|i| down.offer(numbered(i, 1500), ms(0))).collect();
+        assert_eq!(offered, [Offered::Queued, Offered::Queued, Offered::DroppedLoss]);
+        assert_eq!(down.offer(numbered(3, 1500), ms(1)), Offered::Queued);
+        assert_eq!(drain(&mut down, ms(9)), [(0, 0), (0, 1), (1000, 3)]);
+        assert_eq!(down.counters().dropped_loss, 1);
+    }
+
+    #[test]
+    fn steps_of_the_rate_count_from_the_beginning_of_the_link() {
+        let spec = LinkSpec::parse("--rate 12mbit,3mbit@1s").unwrap();
+        let mut down = Link::<Vec<u8>>::starting_at(&spec, 1, ms(500)).down;
+        down.offer(numbered(1, 1500), ms(1400));
+        down.offer(numbered(2, 1500), ms(1500));
+        assert_eq!(drain(&mut down, ms(9000)), [(1_401_000, 1), (1_504_000, 2)]);
+    }
+
+    #[test]
     fn a_duplicate_follows_directly() {
         let mut down = link("--duplicate 100% --rate 12mbit", 1).down;
         down.offer(numbered(1, 1500), ms(0));
@@ -486,13 +505,20 @@ mod tests {
     fn texts() -> impl Strategy<Value = String> {
         let flag = |options: &'static [&'static str]| prop::sample::select(options);
         (
-            flag(&["", "--rate 5mbit", "--rate 300kbit --queue 4p", "--rate 1mbit --queue 5kB"]),
+            flag(&[
+                "",
+                "--rate 5mbit",
+                "--rate 5mbit,300kbit@5ms,2mbit@90ms",
+                "--rate 300kbit --queue 4p",
+                "--rate 1mbit --queue 5kB",
+            ]),
             flag(&[
                 "",
                 "--loss 10%",
                 "--loss after:5%,50%",
                 "--loss ge:p=5%,r=30%+1%",
                 "--loss outage:5ms..9ms,every=50ms",
+                "--loss policer:1mbit,5kB",
             ]),
             flag(&["", "--jitter 4ms", "--jitter 100us"]),
             flag(&["", "--reorder 10%,3ms", "--reorder 100%,1ms"]),

@@ -6,7 +6,7 @@
 //! back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
-use crate::units::Ratio;
+use crate::units::{Rate, Ratio};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
@@ -62,6 +62,13 @@ pub enum LossSpec {
         /// Distance between two begins, if it repeats.
         every: Option<Duration>,
     },
+    /// `policer:10mbit,100kB`: what exceeds the rate by more than the bucket holds, without any queue.
+    Policer {
+        /// What fills the bucket.
+        rate: Rate,
+        /// Size of the bucket, bytes; it is full when the link begins.
+        bucket: u64,
+    },
 }
 
 impl LossSpec {
@@ -89,6 +96,7 @@ impl LossSpec {
             LossSpec::Outage { from, to, every } => {
                 Model::Outage(Outage { from: began + *from, length: to.saturating_sub(*from), every: *every })
             }
+            LossSpec::Policer { rate, bucket } => Model::Policer(Policer::new(*rate, *bucket, began)),
         }
     }
 }
@@ -108,6 +116,8 @@ pub enum Model {
     Positions(Positions),
     /// Of [`LossSpec::Outage`].
     Outage(Outage),
+    /// Of [`LossSpec::Policer`].
+    Policer(Policer),
 }
 
 impl LossModel for Model {
@@ -120,6 +130,7 @@ impl LossModel for Model {
             Model::Trace(model) => model.lose(now, len),
             Model::Positions(model) => model.lose(now, len),
             Model::Outage(model) => model.lose(now, len),
+            Model::Policer(model) => model.lose(now, len),
         }
     }
 }
@@ -248,6 +259,42 @@ impl LossModel for Outage {
     }
 }
 
+/// A token bucket that drops instead of queueing, as operators enforce a rate with (Flach et al., "An Internet-Wide
+/// Analysis of Traffic Policing", SIGCOMM 2016). A dropped packet takes no tokens.
+#[derive(Debug)]
+pub struct Policer {
+    /// Bits per second, which is tokens per microsecond.
+    rate: u64,
+    /// Tokens; a byte costs [`Policer::BYTE`].
+    tokens: u64,
+    size: u64,
+    filled: Instant,
+}
+
+impl Policer {
+    /// Eight bits for a million microseconds.
+    const BYTE: u64 = 8_000_000;
+
+    fn new(rate: Rate, bucket: u64, began: Instant) -> Self {
+        let size = bucket.saturating_mul(Policer::BYTE);
+        Policer { rate: rate.bits_per_second(), tokens: size, size, filled: began }
+    }
+}
+
+impl LossModel for Policer {
+    fn lose(&mut self, now: Instant, len: usize) -> bool {
+        let elapsed = now.as_micros().saturating_sub(self.filled.as_micros());
+        self.filled = self.filled.max(now);
+        self.tokens = self.tokens.saturating_add(self.rate.saturating_mul(elapsed)).min(self.size);
+        let cost = (len as u64).saturating_mul(Policer::BYTE);
+        let passes = cost <= self.tokens;
+        if passes {
+            self.tokens -= cost;
+        }
+        !passes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,6 +399,20 @@ mod tests {
         assert_eq!(run(&once, 1, 8, 1000), [false, false, true, true, false, false, false, false]);
         let again = LossSpec::Outage { from: ms(2), to: ms(3), every: Some(ms(3)) };
         assert_eq!(run(&again, 1, 7, 1000), [false, false, true, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_policer_passes_a_bucket_and_from_then_on_its_rate() {
+        let spec = LossSpec::Policer { rate: Rate::from_bits_per_second(12_000_000), bucket: 15_000 };
+        // 1,500 bytes take 1 ms at that rate. Packets that come four times as fast: a bucket, then each fourth.
+        let lost = run(&spec, 1, 4013, 250);
+        let passed = lost.iter().filter(|lost| !**lost).count();
+        assert!(lost[..13].iter().all(|lost| !lost) && passed == 13 + 1000, "{passed} {:?}", &lost[..20]);
+        assert!(run(&spec, 1, 10_000, 1000).iter().all(|lost| !lost), "at its rate nothing is lost");
+        let mut model = spec.model(draws(1, "test"), Instant::ZERO);
+        let second = Instant::from_millis(1000);
+        let mut burst = |at| (0..20).filter(|_| !model.lose(at, 1500)).count();
+        assert_eq!((burst(Instant::ZERO), burst(second)), (10, 10), "silence fills no more than the bucket");
     }
 
     #[test]

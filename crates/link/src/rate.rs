@@ -10,12 +10,15 @@ use crate::units::Rate;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 /// How fast the bottleneck is, as written in `--rate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RateSpec {
     /// `20mbit`.
     Constant(Rate),
+    /// `20mbit,5mbit@10s`: rates and the times since the link began at which they begin, the first at zero; sorted.
+    Steps(Arc<[(Duration, Rate)]>),
     /// `trace:FILE`: opportunities to deliver, as recorded.
     Trace {
         /// Where the recording is.
@@ -33,6 +36,7 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) enum Serialiser {
     Constant(Constant),
+    Steps(Steps),
     Trace(Trace),
 }
 
@@ -45,6 +49,15 @@ impl Serialiser {
                 free: began,
                 remainder: 0,
             })),
+            RateSpec::Steps(steps) => {
+                let (_, first) = steps.first()?;
+                Some(Serialiser::Steps(Steps {
+                    now: Constant { rate: first.bits_per_second(), free: began, remainder: 0 },
+                    steps: steps.clone(),
+                    began,
+                    next: 1,
+                }))
+            }
             RateSpec::Trace { path: _, opportunities } => {
                 let times = opportunities.clone()?;
                 let period = times.last()?.checked_mul(NANOS_PER_MILLI).filter(|period| *period > 0)?;
@@ -58,6 +71,7 @@ impl Serialiser {
     pub(crate) fn departure(&mut self, now: u64, len: usize) -> u64 {
         match self {
             Serialiser::Constant(constant) => constant.departure(now, len),
+            Serialiser::Steps(steps) => steps.departure(now, len),
             Serialiser::Trace(trace) => trace.departure(now, len),
         }
     }
@@ -78,12 +92,56 @@ impl Constant {
             self.free = now;
             self.remainder = 0;
         }
-        let work = u128::from(len as u64) * 8 * 1_000_000_000 + u128::from(self.remainder);
+        self.finish(work_of(len))
+    }
+
+    /// When `work` after what is on the line has been done.
+    fn finish(&mut self, work: u128) -> u64 {
+        let work = work + u128::from(self.remainder);
         let nanos = u64::try_from(work / u128::from(self.rate)).unwrap_or(u64::MAX);
         self.remainder = (work % u128::from(self.rate)) as u64;
         self.free = self.free.saturating_add(nanos);
         // Rounded up: the last bit is out only after the last fraction of a nanosecond.
         self.free.saturating_add(u64::from(self.remainder > 0))
+    }
+}
+
+/// What a line does for a packet, in bits times nanoseconds per second: a rate does as much in a nanosecond.
+fn work_of(len: usize) -> u128 {
+    u128::from(len as u64) * 8 * 1_000_000_000
+}
+
+/// A rate that changes at given times, also in the middle of a packet.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    /// The line at the rate of now.
+    now: Constant,
+    steps: Arc<[(Duration, Rate)]>,
+    began: u64,
+    /// The next step to come.
+    next: usize,
+}
+
+impl Steps {
+    fn departure(&mut self, now: u64, len: usize) -> u64 {
+        if now > self.now.free {
+            self.now.free = now;
+            self.now.remainder = 0;
+        }
+        let mut work = work_of(len);
+        while let Some((after, rate)) = self.steps.get(self.next) {
+            let step = self.began.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+            let done = u128::from(self.now.rate) * u128::from(step.saturating_sub(self.now.free));
+            let wanted = work + u128::from(self.now.remainder);
+            if done > wanted {
+                break;
+            }
+            // The rest of the packet is serialised at the next rate.
+            work = wanted - done;
+            self.now = Constant { rate: rate.bits_per_second(), free: self.now.free.max(step), remainder: 0 };
+            self.next += 1;
+        }
+        self.now.finish(work)
     }
 }
 
@@ -207,6 +265,28 @@ mod tests {
         let mut link = constant(7_000_000);
         let last = (0..700_000).map(|_| link.departure(0, 1001)).last();
         assert_eq!(last, Some(700_000 * 1001 * 8 * 1000 / 7));
+    }
+
+    fn steps(list: &[(u64, u64)]) -> Serialiser {
+        let steps: Vec<(Duration, Rate)> = list
+            .iter()
+            .map(|(ms, bits)| (Duration::from_millis(*ms), Rate::from_bits_per_second(*bits)))
+            .collect();
+        Serialiser::new(&RateSpec::Steps(steps.into()), 0).unwrap()
+    }
+
+    #[test]
+    fn a_step_takes_effect_in_the_middle_of_a_packet() {
+        let mut link = steps(&[(0, 12_000_000), (10, 3_000_000), (20, 12_000_000)]);
+        assert_eq!(link.departure(0, 1500), 1_000_000);
+        // Half of it in the last half millisecond of the fast rate, the other half four times as slowly.
+        assert_eq!(link.departure(9_500_000, 1500), 12_000_000);
+        assert_eq!(link.departure(9_500_000, 1500), 16_000_000);
+        assert_eq!(link.departure(9_500_000, 1500), 20_000_000);
+        assert_eq!(link.departure(9_500_000, 1500), 21_000_000);
+        assert_eq!(link.departure(50_000_000, 1500), 51_000_000);
+        let mut link = steps(&[(0, 12_000_000), (10, 3_000_000), (20, 6_000_000)]);
+        assert_eq!(link.departure(30_000_000, 1500), 32_000_000, "steps that nobody saw have taken place");
     }
 
     #[test]

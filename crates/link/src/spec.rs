@@ -8,10 +8,10 @@
 //! |---|---|
 //! | `rtt` | round trip without load; half of it in each direction |
 //! | `delay` | one way |
-//! | `rate` | `20mbit`, `4mbit/256kbit`, `trace:FILE` (mahimahi), `none` |
+//! | `rate` | `20mbit`, `4mbit/256kbit`, `20mbit,5mbit@10s` (a step), `trace:FILE` (mahimahi), `none` |
 //! | `queue` | `128kB` or `200p` before the rate; 128 kB unless given |
 //! | `ecn-mark` | mark packets that find more than this in the queue: `30kB`, `20p` |
-//! | `loss` | `2%`, `after:1%,50%`, `ge:p=1%,r=50%,h=0%,k=100%`, `trace:FILE`, `list:3,7-9`, `outage:2s..4s,every=15s`; joined by `+` |
+//! | `loss` | `2%`, `after:1%,50%`, `ge:p=1%,r=50%,h=0%,k=100%`, `trace:FILE`, `list:3,7-9`, `outage:2s..4s,every=15s`, `policer:10mbit,100kB`; joined by `+` |
 //! | `reorder` | `1%,5ms`: this share is held back that long |
 //! | `duplicate` | share that arrives twice |
 //! | `jitter` | extra delay, uniform from 0 to this; never reorders |
@@ -26,7 +26,7 @@ use crate::loss::LossSpec;
 use crate::middlebox::MiddleboxSpec;
 use crate::queue::Depth;
 use crate::rate::{RateSpec, parse_rate_trace};
-use crate::units::{Ratio, ShowDuration, parse_duration, parse_ratio};
+use crate::units::{Ratio, ShowDuration, ShowSize, parse_duration, parse_ratio};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -400,6 +400,15 @@ impl fmt::Display for RateSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RateSpec::Constant(rate) => rate.fmt(f),
+            RateSpec::Steps(steps) => {
+                for (index, (after, rate)) in steps.iter().enumerate() {
+                    match index {
+                        0 => rate.fmt(f)?,
+                        _ => write!(f, ",{rate}@{}", ShowDuration(*after))?,
+                    }
+                }
+                Ok(())
+            }
             RateSpec::Trace { path, opportunities: _ } => write!(f, "trace:{path}"),
         }
     }
@@ -424,6 +433,7 @@ impl fmt::Display for LossSpec {
                 }
                 Ok(())
             }
+            LossSpec::Policer { rate, bucket } => write!(f, "policer:{rate},{}", ShowSize(*bucket)),
             LossSpec::Outage { from, to, every } => {
                 write!(f, "outage:{}..{}", ShowDuration(*from), ShowDuration(*to))?;
                 every.map_or(Ok(()), |every| write!(f, ",every={}", ShowDuration(every)))
@@ -485,6 +495,7 @@ mod tests {
             "--rate down:trace:a/b.down --loss trace:losses.txt",
             "--delay down:40ms --delay up:10ms",
             "--loss \"trace:my losses.txt\"",
+            "--rate down:20mbit,5mbit@10s,20mbit@12.5s --rate up:1mbit --loss policer:10mbit,100kB+1%",
         ] {
             assert_eq!(parse(text).to_string(), text);
         }
@@ -529,6 +540,23 @@ mod tests {
             (
                 "--loss list:0",
                 "--loss list:0: '0' does not name packets; write list:3,7-9; the first packet is 1",
+            ),
+            (
+                "--loss policer:10mbit",
+                "--loss policer:10mbit: it takes a rate and the size of a bucket; write policer:10mbit,100kB",
+            ),
+            (
+                "--loss policer:10mbit,1kB",
+                "--loss policer:10mbit,1kB: a bucket of 1kB passes no packet of full size; use at least 1.5kB",
+            ),
+            (
+                "--rate 20mbit,5mbit",
+                "--rate 20mbit,5mbit: '5mbit' does not say when it begins; write 20mbit,5mbit@10s",
+            ),
+            (
+                "--rate 20mbit,5mbit@10s,1mbit@10s",
+                "--rate 20mbit,5mbit@10s,1mbit@10s: '1mbit@10s' does not begin after the step before; write \
+                 20mbit,5mbit@10s",
             ),
             ("--queue 200q", "--queue 200q: 'q' is not a unit of size; use B, kB, MB, GB, KiB, MiB or GiB"),
             (
@@ -625,6 +653,10 @@ mod tests {
                 k
             }),
             path().prop_map(|path| LossSpec::Trace { path, lost: None }),
+            (1u64..u64::MAX, 1500u64..u64::MAX).prop_map(|(bits, bucket)| LossSpec::Policer {
+                rate: Rate::from_bits_per_second(bits),
+                bucket,
+            }),
             vec(2u64..50, 1..5).prop_map(|gaps| {
                 let mut at = 0;
                 let ranges: Vec<(u64, u64)> = gaps
@@ -689,6 +721,18 @@ mod tests {
         prop_oneof![
             (1u64..u64::MAX).prop_map(|bits| RateSpec::Constant(Rate::from_bits_per_second(bits))),
             path().prop_map(|path| RateSpec::Trace { path, opportunities: None }),
+            vec((1u64..1_000_000_000, 1u64..u64::MAX), 2..5).prop_map(|steps| {
+                let mut at = Duration::ZERO;
+                let steps: Vec<(Duration, Rate)> = steps
+                    .iter()
+                    .enumerate()
+                    .map(|(index, (gap, bits))| {
+                        at += Duration::from_nanos(if index == 0 { 0 } else { *gap });
+                        (at, Rate::from_bits_per_second(*bits))
+                    })
+                    .collect();
+                RateSpec::Steps(steps.into())
+            }),
         ]
     }
 
@@ -744,7 +788,7 @@ mod tests {
         fn no_near_miss_makes_the_grammar_panic(
             key in proptest::sample::select(KEYS),
             pieces in vec(proptest::sample::select(&[
-                "1", "5ms", "%", ",", ":", "+", "/", "..", "ge:", "after:", "list:", "outage:", "trace:", "p=", "-", "p",
+                "1", "5ms", "%", ",", ":", "@", "policer:", "+", "/", "..", "ge:", "after:", "list:", "outage:", "trace:", "p=", "-", "p",
                 "strip-option:", "split", "@syn", "down:", "up:", "kB", "mbit", "none", "every=", ".",
             ][..]), 0..8),
         ) {

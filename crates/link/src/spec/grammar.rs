@@ -78,12 +78,28 @@ pub(crate) fn parse_seed(value: &str) -> Result<u64, SpecError> {
     })
 }
 
-/// `20mbit` or `trace:FILE`.
+/// `20mbit`, `20mbit,5mbit@10s` or `trace:FILE`.
 pub(crate) fn parse_rate_spec(value: &str) -> Result<RateSpec, SpecError> {
-    match value.strip_prefix("trace:") {
-        Some(path) => Ok(RateSpec::Trace { path: trace_path(path)?, opportunities: None }),
-        None => parse_rate(value).map(RateSpec::Constant),
+    if let Some(path) = value.strip_prefix("trace:") {
+        return Ok(RateSpec::Trace { path: trace_path(path)?, opportunities: None });
     }
+    let Some((first, later)) = value.split_once(',') else {
+        return parse_rate(value).map(RateSpec::Constant);
+    };
+    let mut steps = Vec::from([(Duration::ZERO, parse_rate(first.trim())?)]);
+    let mut last = Duration::ZERO;
+    for step in later.split(',').map(str::trim) {
+        let wrong =
+            |problem: &str| SpecError::new(value, format!("'{step}' {problem}"), "write 20mbit,5mbit@10s");
+        let (rate, after) = step.split_once('@').ok_or_else(|| wrong("does not say when it begins"))?;
+        let after = parse_duration(after.trim())?;
+        if after <= last {
+            return Err(wrong("does not begin after the step before"));
+        }
+        steps.push((after, parse_rate(rate.trim())?));
+        last = after;
+    }
+    Ok(RateSpec::Steps(steps.into()))
 }
 
 fn trace_path(path: &str) -> Result<Arc<str>, SpecError> {
@@ -158,7 +174,7 @@ pub(crate) fn parse_mtu(value: &str) -> Result<Mtu, SpecError> {
     }
 }
 
-const LOSS_MODELS: &[&str] = &["after", "ge", "trace", "list", "outage"];
+const LOSS_MODELS: &[&str] = &["after", "ge", "trace", "list", "outage", "policer"];
 
 /// One or more models joined by `+`.
 pub(crate) fn parse_losses(value: &str) -> Result<Vec<LossSpec>, SpecError> {
@@ -177,6 +193,7 @@ fn parse_loss(text: &str) -> Result<LossSpec, SpecError> {
         "trace" => Ok(LossSpec::Trace { path: trace_path(rest)?, lost: None }),
         "list" => parse_positions(rest),
         "outage" => parse_outage(rest),
+        "policer" => parse_policer(rest),
         _ => {
             let remedy = format!("{} (or a ratio such as 2%)", suggest("", model, LOSS_MODELS));
             Err(SpecError::new(text, format!("'{model}' is not a loss model"), remedy))
@@ -270,6 +287,21 @@ fn parse_outage(rest: &str) -> Result<LossSpec, SpecError> {
         return Err(wrong("it begins again before it ends"));
     }
     Ok(LossSpec::Outage { from, to, every })
+}
+
+fn parse_policer(rest: &str) -> Result<LossSpec, SpecError> {
+    let Some((rate, bucket)) = rest.split_once(',') else {
+        let problem = "it takes a rate and the size of a bucket";
+        return Err(SpecError::new(rest, problem, "write policer:10mbit,100kB"));
+    };
+    let (rate, bucket) = (parse_rate(rate.trim())?, bucket.trim());
+    match parse_size(bucket)? {
+        0..1500 => {
+            let problem = format!("a bucket of {bucket} passes no packet of full size");
+            Err(SpecError::new(rest, problem, "use at least 1.5kB"))
+        }
+        bucket => Ok(LossSpec::Policer { rate, bucket }),
+    }
 }
 
 /// Reads a recording of losses: `1` lost, `0` delivered, white space and `#` comments ignored.
