@@ -1,9 +1,12 @@
 //! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
 
+use brisk_wire::{Flags, TcpHeader};
+
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::control::Control;
-use crate::connection::segment::Built;
+use crate::connection::segment::{Built, Segment};
+use crate::connection::state::State;
 use crate::connection::transmit::{Choice, Data};
 use crate::event::Probe;
 use crate::mechanism::{Mechanism, ParityPlan};
@@ -12,23 +15,34 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 impl Connection {
-    pub(crate) fn account(&mut self, choice: &Choice, built: Built, packet_len: usize, now: Instant) {
+    pub(crate) fn account(
+        &mut self,
+        choice: &Choice,
+        segment: &Segment,
+        built: Built,
+        packet_len: usize,
+        now: Instant,
+    ) {
         match choice {
-            Choice::Control(control) => self.account_control(*control),
-            Choice::Syn => self.account_syn(now),
+            Choice::Control(control) => self.account_control(*control, &segment.header),
+            Choice::Syn(gentle) => {
+                self.account_syn_option(*gentle);
+                self.account_syn(now);
+            }
             Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
-            Choice::Data(data) => self.account_data(data, now),
+            Choice::Data(data) => self.account_data(data, segment, now),
             Choice::Copy(range) => self.account_copy(*range, now),
-            Choice::Parity(plan) => self.account_parity(plan, now),
+            Choice::Parity(plan) => self.account_parity(plan, segment, now),
             Choice::Companion => {
                 self.note_bare_ack();
-                self.account_ack();
+                self.account_ack(&segment.header);
             }
             Choice::Ack(_) => {
+                self.gentle_sent(segment.header.options.gentle, now);
                 self.note_bare_ack();
-                self.account_ack();
-                self.consider_ack_copy(now);
+                self.account_ack(&segment.header);
+                self.consider_ack_copy(&segment.header, now);
             }
         }
         self.count_packet(built, packet_len);
@@ -37,21 +51,32 @@ impl Connection {
 
     /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver reads neither the
     /// acknowledgement number nor the window.
-    fn account_ack(&mut self) {
+    fn account_ack(&mut self, header: &TcpHeader) {
+        self.account_header(header);
         self.rx.on_ack_sent();
     }
 
-    fn account_control(&mut self, control: Control) {
+    fn account_header(&mut self, header: &TcpHeader) {
+        self.rx.on_window_sent(header.window);
+        if header.options.fast_open.is_some() {
+            self.on_fast_open_option_sent();
+        }
+    }
+
+    fn account_control(&mut self, control: Control, header: &TcpHeader) {
         match control {
-            Control::ChallengeAck => self.account_ack(),
+            Control::ChallengeAck => self.account_ack(header),
             // The peer refuses a poke for its sequence number, and with it the acknowledgement in it.
-            Control::Poke | Control::Reset(_) | Control::Abort => {}
+            Control::Poke | Control::Reset(_) | Control::Abort => self.account_header(header),
         }
     }
 
     /// The SYN or SYN-ACK left, from here or (with a SYN cookie) from the stack.
     pub(crate) fn account_syn(&mut self, now: Instant) {
         let again = self.tx.handshake.sent > 0;
+        if again && self.state == State::SynSent {
+            self.ecn.withdraw();
+        }
         let origin = if again { Origin::Retransmit } else { Origin::New };
         let data = self.syn_data().len();
         let range = SeqRange::with_len(self.secrets.iss, 1 + data);
@@ -67,7 +92,17 @@ impl Connection {
         self.tx.rto.arm(now, wait.into());
     }
 
-    fn account_data(&mut self, data: &Data, now: Instant) {
+    fn account_data(&mut self, data: &Data, segment: &Segment, now: Instant) {
+        self.gentle_sent(segment.header.options.gentle, now);
+        if segment.header.flags.contains(Flags::CWR) {
+            self.ecn.on_cwr_sent();
+        }
+        if let Some(burst) = data.burst {
+            self.tx.burst_push = burst;
+            if burst.pushes() {
+                self.tx.queue.mark_burst(data.range.start + data.payload_len());
+            }
+        }
         let sent = Sent {
             range: data.range,
             segment_size: data.segment_size,
@@ -118,21 +153,24 @@ impl Connection {
         }
         self.count_data(data, fresh);
         self.rx.ack.on_data_sent(now);
-        self.account_ack();
+        self.account_ack(&segment.header);
         self.probe(Probe::Sent { range: data.range, origin: data.origin });
-        let copied = self.consider_copy(data, now);
+        let copied = self.consider_copy(data, &segment.header, now);
         if fresh {
             self.encode(data, copied, now);
         }
         self.tell_mechanisms(&sent, now);
     }
 
-    fn account_parity(&mut self, plan: &ParityPlan, now: Instant) {
+    fn account_parity(&mut self, plan: &ParityPlan, segment: &Segment, now: Instant) {
         let wire = plan.wire();
+        if segment.header.options.fast_open.is_some() {
+            self.on_fast_open_option_sent();
+        }
         self.tx.pacer.on_sent(wire.len(), now);
         self.tx.spend_redundancy(wire.len());
         self.counters.redundant_bytes += u64::from(wire.len());
-        self.note_parity_sent(plan, now);
+        self.note_parity_sent(plan, segment.header.options.gentle, now);
         self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
     }
 

@@ -19,13 +19,11 @@
 //! They leave only if the SYN carries data under a cookie, and the server takes them only behind a SYN that
 //! opened its connection; at most an initial window of them on both sides.
 
-use alloc::vec::Vec;
-
-use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum, TcpHeader};
+use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 
 use crate::connection::fast_open::Role;
 use crate::connection::transmit::Choice;
-use crate::connection::{Connection, Env, State};
+use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
@@ -66,13 +64,7 @@ impl Connection {
         (!range.is_empty()).then_some(Choice::AfterSyn(range))
     }
 
-    pub(crate) fn build_after_syn(
-        &mut self,
-        range: SeqRange,
-        now: Instant,
-        env: &Env<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
         let in_parts =
             matches!(self.fast_open.as_deref(), Some(Role::Client(opening)) if opening.connect.in_parts());
         let (seq, flags, options) = if in_parts {
@@ -84,7 +76,7 @@ impl Connection {
             let timestamps = self.config.timestamps.then(|| self.rx.timestamps.option(now));
             (range.start, flags, Options { timestamps, ..Options::default() })
         };
-        let header = TcpHeader {
+        TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq,
@@ -93,8 +85,7 @@ impl Connection {
             window: self.rx.window.syn_window(),
             urgent: 0,
             options,
-        };
-        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(range), env, out);
+        }
     }
 
     pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {

@@ -95,8 +95,8 @@ impl EcnState {
         self.reduced = self.active;
     }
 
-    /// The flags and the IP field for a segment that is about to leave.
-    pub(crate) fn mark(&mut self, origin: Origin, has_data: bool) -> (Flags, Ecn) {
+    /// Returns the flags and the IP field of a segment that leaves now.
+    pub(crate) fn mark(&self, origin: Origin, has_data: bool) -> (Flags, Ecn) {
         if !self.active {
             return (Flags(0), Ecn::NotEct);
         }
@@ -104,9 +104,13 @@ impl EcnState {
         let fresh = origin == Origin::New && has_data;
         if fresh && self.reduced {
             flags |= Flags::CWR;
-            self.reduced = false;
         }
         (flags, if fresh { Ecn::Ect0 } else { Ecn::NotEct })
+    }
+
+    /// A segment with CWR left.
+    pub(crate) fn on_cwr_sent(&mut self) {
+        self.reduced = false;
     }
 }
 
@@ -180,6 +184,7 @@ mod tests {
         ecn.on_reduced();
         assert_eq!(ecn.mark(Origin::Retransmit, true), (Flags(0), Ecn::NotEct));
         assert_eq!(ecn.mark(Origin::New, true), (Flags::CWR, Ecn::Ect0));
+        ecn.on_cwr_sent();
         assert_eq!(ecn.mark(Origin::New, true), (Flags(0), Ecn::Ect0), "CWR once");
     }
 }

@@ -64,6 +64,28 @@ pub(crate) struct Active {
     pub(crate) rx: Option<ParityRx>,
 }
 
+/// What a SYN or SYN-ACK says of Corrective and Proactive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SynOption {
+    /// Nothing.
+    None,
+    /// The option, with this byte.
+    Capability(u8),
+    /// Nothing, since the option does not fit beside the others.
+    NoRoom,
+    /// Nothing any more: this is a retransmission.
+    Withdrawn,
+}
+
+impl SynOption {
+    pub(crate) fn option(self) -> Option<Gentle> {
+        match self {
+            SynOption::Capability(byte) => Some(Gentle::Capability(byte)),
+            SynOption::None | SynOption::NoRoom | SynOption::Withdrawn => None,
+        }
+    }
+}
+
 impl GentleLayer {
     pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
         // What was lost is what SACK leaves out: without it nothing could be repaired.
@@ -116,30 +138,41 @@ impl GentleLayer {
 
 /// The handshake.
 impl Connection {
-    /// The option of the SYN or SYN-ACK that leaves next, beside the other `options`: only the first has
-    /// one. A retransmission must pass whatever dropped the first; the option is off then.
-    pub(crate) fn syn_gentle_option(&mut self, options: &Options, profile: &OptionProfile) -> Option<Gentle> {
-        let answer = self.state == State::SynReceived;
+    /// Returns what the SYN or SYN-ACK that leaves next says: only the first has the option. A retransmission must pass whatever
+    /// dropped the first; the option is off then.
+    pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
         if self.tx.handshake.sent > 0 {
-            if self.gentle.spoken.is_some() {
-                self.stop_gentle(GentleOff::HandshakeRetransmitted);
+            return if self.gentle.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
+        }
+        let byte = if self.state == State::SynReceived {
+            self.gentle.spoken
+        } else {
+            self.gentle.willing.and_then(|willing| willing.offer(self.config.timestamps))
+        };
+        match byte {
+            None => SynOption::None,
+            Some(byte) if fits(Gentle::Capability(byte), self.syn_options_with_cookie(now), profile) => {
+                SynOption::Capability(byte)
             }
-            return None;
+            Some(_) => SynOption::NoRoom,
         }
-        let byte =
-            if answer { self.gentle.spoken? } else { self.gentle.willing?.offer(self.config.timestamps)? };
-        let option = Gentle::Capability(byte);
-        if !fits(option, options, profile) {
-            self.gentle.switch_off(GentleOff::NoRoom);
-            return None;
+    }
+
+    /// A SYN or SYN-ACK left.
+    pub(crate) fn account_syn_option(&mut self, option: SynOption) {
+        match option {
+            SynOption::None => {}
+            SynOption::Capability(byte) => {
+                self.gentle.seen = true;
+                self.gentle.spoken = Some(byte);
+                if self.state != State::SynReceived {
+                    self.gentle.offered = true;
+                    self.gentle.outcome = GentleOutcome::Pending;
+                }
+            }
+            SynOption::NoRoom => self.gentle.switch_off(GentleOff::NoRoom),
+            SynOption::Withdrawn => self.stop_gentle(GentleOff::HandshakeRetransmitted),
         }
-        self.gentle.seen = true;
-        self.gentle.spoken = Some(byte);
-        if !answer {
-            self.gentle.offered = true;
-            self.gentle.outcome = GentleOutcome::Pending;
-        }
-        Some(option)
     }
 
     /// The option that our first SYN or SYN-ACK had, while it is in force.
@@ -362,8 +395,8 @@ impl Active {
 }
 
 /// Whether the option has room on a SYN or SYN-ACK beside the others.
-fn fits(option: Gentle, options: &Options, profile: &OptionProfile) -> bool {
-    let with = Options { gentle: Some(option), ..options.clone() };
+fn fits(option: Gentle, options: Options, profile: &OptionProfile) -> bool {
+    let with = Options { gentle: Some(option), ..options };
     let mut area = arrayvec::ArrayVec::new();
     !with.emit_with(true, profile, &mut area).gentle
 }

@@ -15,7 +15,7 @@ use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::error::CloseReason;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::{Keep, Mechanism, Offer};
+use crate::mechanism::{Keep, Mechanism};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant, Micros};
 
@@ -300,12 +300,8 @@ impl Connection {
         }
     }
 
-    /// Lets the mechanisms add to a first SYN or SYN-ACK; a retransmitted one goes without them.
-    pub(crate) fn offer_mechanisms(&mut self, on: Offer<'_>, options: &mut Options) {
-        if self.tx.handshake.sent == 0 {
-            for mechanism in &mut self.mechanisms {
-                mechanism.offer(on, options);
-            }
-        }
+    /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
+    pub(crate) fn syn_options_with_cookie(&self, now: Instant) -> Options {
+        Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
     }
 }

@@ -240,25 +240,22 @@ impl Connection {
         None
     }
 
-    /// The checksum of what a parity covers, computed once for all parities of a group: they leave one after
-    /// the other.
-    pub(crate) fn parity_checksum(&mut self, plan: &ParityPlan) -> u32 {
+    /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the other.
+    fn parity_checksum(&self, plan: &ParityPlan) -> u32 {
         let range = plan.layout.range();
-        let known = self.parity_tx().and_then(|tx| tx.checksum).filter(|_| plan.row > 0);
-        if let Some((_, crc32c)) = known.filter(|(of, _)| *of == range) {
-            return crc32c;
-        }
-        let pieces = self.tx.queue.pieces(range);
-        let crc32c = checksum(&plan.layout, self.secrets.iss + 1, placed_pieces(range.start, &pieces));
-        drop(pieces);
-        if let Some(tx) = self.parity_tx() {
-            tx.checksum = Some((range, crc32c));
-        }
-        crc32c
+        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
+        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| plan.row > 0 && *of == range);
+        known.map_or_else(
+            || {
+                let pieces = self.tx.queue.pieces(range);
+                checksum(&plan.layout, self.secrets.iss + 1, placed_pieces(range.start, &pieces))
+            },
+            |(_, crc32c)| crc32c,
+        )
     }
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, plan: &ParityPlan, crc32c: u32, flags: Option<Gentle>) -> Gentle {
+    pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<Gentle>) -> Gentle {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
         let flags = match self.gentle.agreed().map(|agreed| agreed.profile) {
@@ -268,6 +265,7 @@ impl Connection {
             }
             Some(Profile::F2) | None => ENC | if plan.fin_end { FIN_END } else { 0 },
         };
+        let crc32c = self.parity_checksum(plan);
         if plan.parities > 1 {
             let (parity, parities) = (plan.row, plan.parities);
             return Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
@@ -275,13 +273,16 @@ impl Connection {
         Gentle::EncF2 { flags, enc_len, start_off, crc32c }
     }
 
-    /// A parity segment left.
-    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, now: Instant) {
+    /// A parity segment left with this option.
+    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, option: Option<Gentle>, now: Instant) {
         let nxt = self.tx.scoreboard.nxt();
         self.counters.parity.sent += 1;
         self.counters.parity.sent_bytes += u64::from(plan.wire().len());
         let Some(tx) = self.parity_tx() else { return };
         let range = plan.layout.range();
+        if let Some(Gentle::EncF2 { crc32c, .. } | Gentle::EncRs { crc32c, .. }) = option {
+            tx.checksum = Some((range, crc32c));
+        }
         tx.encoder.sent();
         tx.ring.push(range, plan.wire(), now);
         let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;

@@ -22,13 +22,11 @@
 //! retransmission: nothing falls back, nothing is withdrawn, the timer runs on. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
-use alloc::vec::Vec;
-
-use brisk_wire::{Ecn, Flags, Options, SeqNum, TcpHeader};
+use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
 use crate::connection::fast_open::{Role, TIMESTAMP_TICK};
 use crate::connection::transmit::Choice;
-use crate::connection::{Connection, Env, State};
+use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};
 use crate::outcome::{Arrived, Origin, Sent};
@@ -171,50 +169,41 @@ impl Connection {
         (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::SynCopy)
     }
 
-    /// A SYN as a stack without Fast Open would send it, the SYN again where that is permitted, or the SYN-ACK
-    /// again.
-    pub(crate) fn build_syn_copy(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
-        if self.state == State::SynReceived {
-            return self.build_syn_ack_again(now, env, out);
-        }
-        let gentle = self.config.handshake_copies.and(self.gentle_spoken());
-        let again = self.repeats_syn_data();
-        let fast_open = if again { self.syn_fast_open_option() } else { None };
-        let data = SeqRange::with_len(self.secrets.iss + 1, self.copied_syn_data());
+    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN again where that is
+    /// permitted, or the SYN-ACK again with every option of the first.
+    pub(crate) fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
+        let answer = self.state == State::SynReceived;
+        let (flags, ack, data) = if answer {
+            (Flags::ACK | self.ecn.syn_ack_flags(), self.rx.rcv_nxt(), 0)
+        } else {
+            (self.ecn.syn_flags(), SeqNum(0), self.copied_syn_data())
+        };
+        let gentle = if answer {
+            self.gentle_spoken()
+        } else {
+            self.config.handshake_copies.and(self.gentle_spoken())
+        };
+        let fast_open = match answer {
+            true => self.served_option(),
+            false if self.repeats_syn_data() => self.syn_fast_open_option(),
+            false => None,
+        };
         let header = TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq: self.secrets.iss,
-            ack: SeqNum(0),
-            flags: Flags::SYN | self.ecn.syn_flags(),
+            ack,
+            flags: Flags::SYN | flags,
             window: self.rx.window.syn_window(),
             urgent: 0,
             options: Options { gentle, fast_open, ..self.syn_options(now) },
         };
-        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(data), env, out);
+        (header, SeqRange::with_len(self.secrets.iss + 1, data))
     }
 
     /// Bytes of data on the copy of the SYN that left.
     fn copied_syn_data(&self) -> u32 {
         self.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
-    }
-
-    /// With every option of the first, which [`Connection::syn_options`] gives to no retransmission.
-    fn build_syn_ack_again(&self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) {
-        let mut options = self.syn_options(now);
-        options.fast_open = self.served_option();
-        options.gentle = self.gentle_spoken();
-        let header = TcpHeader {
-            src_port: self.tuple.local.port(),
-            dst_port: self.tuple.remote.port(),
-            seq: self.secrets.iss,
-            ack: self.rx.rcv_nxt(),
-            flags: Flags::SYN | Flags::ACK | self.ecn.syn_ack_flags(),
-            window: self.rx.window.syn_window(),
-            urgent: 0,
-            options,
-        };
-        self.emit(&header, Ecn::NotEct, &[], env, out);
     }
 
     pub(crate) fn account_syn_copy(&mut self, now: Instant) {

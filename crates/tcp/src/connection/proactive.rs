@@ -1,11 +1,10 @@
 //! Proactive on one connection: the copier behind the sender and the filter in front of the receiver
 //! (Gentle Aggression section 6). The parts are in [`crate::mechanism::proactive`].
 
-use brisk_wire::{Ecn, Flags, TcpHeader, gentle};
+use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::arrive::Verdict;
-use crate::connection::segment::Built;
 use crate::connection::transmit::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
@@ -24,8 +23,6 @@ pub(crate) struct Proactive {
     filter: Filter,
     copy_acks: bool,
     charge_cwnd: bool,
-    /// The header of the segment that was built last: a copy repeats it to the letter.
-    header: Option<TcpHeader>,
 }
 
 impl Proactive {
@@ -47,7 +44,6 @@ impl Proactive {
             filter: Filter::new(config.rule, config.report),
             copy_acks: config.copy_acks,
             charge_cwnd: config.charge_cwnd,
-            header: None,
         }
     }
 }
@@ -123,15 +119,6 @@ impl Connection {
         }
     }
 
-    /// Writes the copy that was chosen: the kept header with the mark, and the payload once more.
-    pub(crate) fn build_copy(&mut self, env: &Env<'_>, out: &mut alloc::vec::Vec<u8>) -> Built {
-        if let Some(copy) = self.proactive().and_then(|proactive| proactive.copies.front()) {
-            let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
-            self.emit(&copy.header, Ecn::NotEct, &self.tx.queue.pieces(payload), env, out);
-        }
-        Built::whole(Origin::Duplicate)
-    }
-
     /// A copy left.
     pub(crate) fn account_copy(&mut self, range: SeqRange, now: Instant) {
         if let Some(proactive) = self.proactive_mut() {
@@ -162,22 +149,15 @@ impl Connection {
         self.probe(Probe::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// A data segment was built with this header.
-    pub(crate) fn keep_header(&mut self, header: &TcpHeader) {
-        if let Some(proactive) = self.proactive_mut() {
-            proactive.header = Some(header.clone());
-        }
-    }
-
-    /// The data segment left. True if it is copied as it leaves, rather than by the planner's word.
-    pub(crate) fn consider_copy(&mut self, data: &Data, now: Instant) -> bool {
-        if self.proactive().is_none() {
+    /// The data segment left with this header, which a copy repeats to the letter. True if it is copied as it leaves, rather
+    /// than by the planner's word.
+    pub(crate) fn consider_copy(&mut self, data: &Data, header: &TcpHeader, now: Instant) -> bool {
+        if self.proactive().is_none() || data.mtu_probe {
             return false;
         }
         let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.timeout());
         let named = self.planned_copy(&data.range);
         let Some(proactive) = self.proactive_mut() else { return false };
-        let Some(header) = proactive.header.take().filter(|_| !data.mtu_probe) else { return false };
         let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
         let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
         let before = proactive.copies.off();
@@ -186,21 +166,19 @@ impl Connection {
             self.account_copies(data.range, segments, now);
             return true;
         }
-        let copied = proactive.copies.on_sent(&original, &header);
+        let copied = proactive.copies.on_sent(&original, header);
         if let (Origin::New, Some(wait)) = (data.origin, named) {
-            proactive.copies.add(data.range, &header, now + wait);
+            proactive.copies.add(data.range, header, now + wait);
         }
         self.report_copies_off(before);
         copied
     }
 
-    /// An acknowledgement without data left; it is copied if so configured.
-    pub(crate) fn consider_ack_copy(&mut self, now: Instant) {
+    /// An acknowledgement without data left with this header; it is copied if so configured.
+    pub(crate) fn consider_ack_copy(&mut self, header: &TcpHeader, now: Instant) {
         let nxt = self.tx.scoreboard.nxt();
         let Some(proactive) = self.proactive_mut().filter(|proactive| proactive.copy_acks) else { return };
-        if let Some(header) = proactive.header.take() {
-            proactive.copies.add(SeqRange::with_len(nxt, 0), &header, now);
-        }
+        proactive.copies.add(SeqRange::with_len(nxt, 0), header, now);
     }
 
     /// Copies count against the congestion window only if so configured.

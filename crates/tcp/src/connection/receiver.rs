@@ -139,13 +139,13 @@ impl Receiver {
         self.window.update_worthwhile(irs, self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
-    /// Returns the window field for a segment whose receiver ignores it.
-    pub(crate) fn unpromised_window(&self) -> u16 {
-        self.window.unpromised(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
+    /// Returns the window field of a segment that leaves now.
+    pub(crate) fn window_field(&self) -> u16 {
+        self.window.field(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
-    /// The window field for a segment that leaves now.
-    pub(crate) fn advertise(&mut self) -> u16 {
-        self.window.advertise(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
+    /// A segment left with this window field: its receiver may send up to there.
+    pub(crate) fn on_window_sent(&mut self, field: u16) {
+        self.window.on_sent(self.rcv_nxt(), field);
     }
 }

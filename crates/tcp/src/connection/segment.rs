@@ -1,16 +1,16 @@
-//! Writes the segment that was chosen. Nothing is decided here.
+//! A segment, from the choice to its bytes. Nothing is decided and nothing changes here.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
+use brisk_wire::{ChecksumFill, Ecn, Flags, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
 use crate::connection::control::Control;
+use crate::connection::gentle::SynOption;
 use crate::connection::state::State;
 use crate::connection::transmit::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};
-use crate::mechanism::{Offer, ParityPlan};
 use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
@@ -32,62 +32,96 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// A packet of one segment, whole.
-    pub(crate) fn whole(origin: Origin) -> Built {
-        Built { segment_size: None, twice: false, origin, in_place: None }
-    }
-
     /// Bytes of payload that are not in the buffer.
     pub(crate) fn in_place_len(&self) -> usize {
         self.in_place.map_or(0, |range| range.len() as usize)
     }
 }
 
-impl Connection {
-    /// Writes the next packet into `out`, if there is one to send: decide, build, account.
-    pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
-        loop {
-            let Some(choice) = self.choose(now, env) else {
-                self.update_timers(now);
-                return None;
-            };
-            let built = self.build(&choice, now, env, out);
-            self.account(&choice, built, out.len() + built.in_place_len(), now);
-            // A packet that cannot be built (no room for the header) is gone like a lost one.
-            if !out.is_empty() {
-                return Some(built);
-            }
-        }
-    }
+/// A segment that is ready to be written.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) header: TcpHeader,
+    ecn: Ecn,
+    payload: Payload,
+    /// Payload bytes of each wire segment, if there are several.
+    segment_size: Option<u16>,
+    /// The device sends each of them twice.
+    twice: bool,
+    origin: Origin,
+}
 
-    fn build(&mut self, choice: &Choice, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+/// Where the payload of a segment comes from.
+#[derive(Debug)]
+enum Payload {
+    None,
+    /// This range of the send queue.
+    Queued(SeqRange),
+    /// Parity of a range of the send queue.
+    Parity(Vec<u8>),
+}
+
+impl Segment {
+    /// A segment that is not ECN-capable.
+    fn new(origin: Origin, header: TcpHeader, payload: Payload) -> Self {
+        Segment { header, ecn: Ecn::NotEct, payload, segment_size: None, twice: false, origin }
+    }
+}
+
+impl Connection {
+    /// Returns the segment that `choice` asks for.
+    pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {
-            Choice::Control(control) => self.build_control(*control, now, env, out),
-            Choice::Syn => self.build_syn(now, env, out),
+            Choice::Control(control) => {
+                Segment::new(Origin::Ack, self.control_header(*control, now), Payload::None)
+            }
+            Choice::Syn(gentle) => {
+                let header = self.syn_header(*gentle, now);
+                Segment::new(Origin::New, header, Payload::Queued(self.syn_data()))
+            }
             Choice::SynCopy => {
-                self.build_syn_copy(now, env, out);
-                Built::whole(Origin::Duplicate)
+                let (header, data) = self.syn_copy(now);
+                Segment::new(Origin::Duplicate, header, Payload::Queued(data))
             }
             Choice::AfterSyn(range) => {
-                self.build_after_syn(*range, now, env, out);
-                Built::whole(Origin::New)
+                let header = self.after_syn_header(*range, now);
+                Segment::new(Origin::New, header, Payload::Queued(*range))
             }
-            Choice::Data(data) => self.build_data(data, now, env, out),
-            Choice::Copy(_) => self.build_copy(env, out),
-            Choice::Parity(plan) => self.build_parity(plan, now, env, out),
+            Choice::Data(data) => self.build_data(data, now),
+            Choice::Copy(_) => match self.proactive().and_then(|proactive| proactive.copies.front()) {
+                Some(copy) => {
+                    let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
+                    Segment::new(Origin::Duplicate, copy.header.clone(), Payload::Queued(payload))
+                }
+                None => Segment::new(Origin::Duplicate, self.ack_header(now), Payload::None),
+            },
+            Choice::Parity(plan) => {
+                // The receiver of parity reads neither the acknowledgement nor SACK blocks.
+                let mut header = self.header(plan.seq, Flags::ACK, now);
+                header.options.sack = SackBlocks::default();
+                header.options.gentle = Some(self.parity_option(plan, header.options.gentle));
+                let range = plan.layout.range();
+                let pieces = self.tx.queue.pieces(range);
+                let mut payload = vec![0; plan.layout.payload_len()];
+                parity(&plan.layout, plan.row, placed_pieces(range.start, &pieces), &mut payload);
+                Segment::new(Origin::Parity, header, Payload::Parity(payload))
+            }
             Choice::Companion => {
                 let mut header = self.ack_header(now);
                 header.options.gentle = None;
-                self.emit(&header, Ecn::NotEct, &[], env, out);
-                Built::whole(Origin::Ack)
+                Segment::new(Origin::Ack, header, Payload::None)
             }
-            Choice::Ack(option) => self.build_ack(*option, now, env, out),
+            Choice::Ack(option) => {
+                let mut header = self.ack_header(now);
+                header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
+                Segment::new(Origin::Ack, header, Payload::None)
+            }
         }
     }
 
-    fn build_control(&mut self, control: Control, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+    fn control_header(&self, control: Control, now: Instant) -> TcpHeader {
         let nxt = self.tx.scoreboard.nxt();
-        let header = match control {
+        match control {
             Control::ChallengeAck => self.ack_header(now),
             Control::Poke => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
             Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
@@ -97,123 +131,70 @@ impl Connection {
                 options: Options::default(),
                 ..self.header(seq, Flags::RST, now)
             },
-        };
-        self.emit(&header, Ecn::NotEct, &[], env, out);
-        Built::whole(Origin::Ack)
+        }
     }
 
-    fn build_syn(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+    fn syn_header(&self, gentle: SynOption, now: Instant) -> TcpHeader {
         let answer = self.state == State::SynReceived;
-        let mut options = self.syn_options(now);
-        options.fast_open = self.syn_fast_open_option();
-        let data = self.syn_data();
-        let offer = if answer { Offer::SynAck(&Options::default()) } else { Offer::Syn };
-        self.offer_mechanisms(offer, &mut options);
-        options.gentle = self.syn_gentle_option(&options, env.option_profile);
-        let mut flags = Flags::SYN;
-        if answer {
-            flags |= Flags::ACK | self.ecn.syn_ack_flags();
-        } else {
-            if self.tx.handshake.sent > 0 {
-                self.ecn.withdraw();
-            }
-            flags |= self.ecn.syn_flags();
-        }
-        let header = TcpHeader {
+        let flags = match (answer, self.tx.handshake.sent) {
+            (true, _) => Flags::ACK | self.ecn.syn_ack_flags(),
+            (false, 0) => self.ecn.syn_flags(),
+            // A retransmitted SYN does not ask for ECN: the first may have been lost because of it.
+            (false, _) => Flags(0),
+        };
+        TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
             seq: self.secrets.iss,
             ack: if answer { self.acknowledged() } else { SeqNum(0) },
-            flags,
+            flags: Flags::SYN | flags,
             // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST
             // NOT be scaled."
             window: self.rx.window.syn_window(),
             urgent: 0,
-            options,
-        };
-        self.emit(&header, Ecn::NotEct, &self.tx.queue.pieces(data), env, out);
-        Built::whole(Origin::New)
+            options: Options { gentle: gentle.option(), ..self.syn_options_with_cookie(now) },
+        }
     }
 
-    fn build_data(&mut self, data: &Data, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+    fn build_data(&self, data: &Data, now: Instant) -> Segment {
+        let len = data.payload_len();
+        let payload = SeqRange::with_len(data.range.start, len);
         let mut flags = Flags::ACK;
         if data.fin {
             flags |= Flags::FIN;
         }
-        let len = data.payload_len();
-        let payload_range = SeqRange::with_len(data.range.start, len);
-        if self.tx.queue.push_at(payload_range) {
+        if self.tx.queue.push_at(payload) || data.burst.is_some_and(|burst| burst.pushes()) {
             flags |= Flags::PSH;
         }
-        if self.config.push_bursts && data.origin == Origin::New && self.tx.ends_burst(payload_range, now) {
-            flags |= Flags::PSH;
-            self.tx.queue.mark_burst(payload_range.end);
-        }
-        // A probe that carries new data is data like any other (RFC 3168 section 6.1.5 speaks of
-        // retransmissions).
-        let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
-        let (ecn_flags, ecn) = self.ecn.mark(if fresh { Origin::New } else { data.origin }, len > 0);
+        let (ecn_flags, ecn) = self.ecn.mark(self.ecn_origin(data), len > 0);
         let mut header = self.header(data.range.start, flags | ecn_flags, now);
         if let Some(pointer) = self.urgent.pointer(data.range.start) {
             header.flags |= Flags::URG;
             header.urgent = pointer;
         }
-        self.gentle_sent(header.options.gentle, now);
-        self.keep_header(&header);
-        let segment_size = (len > data.segment_size).then_some(data.segment_size as u16);
-        let pieces = self.tx.queue.pieces(payload_range);
-        // A single segment is copied faster than it is described.
-        if env.payload_in_place && segment_size.is_some() && pieces.len() <= MOST_PIECES {
-            self.emit_headers(&header, ecn, len, env, out);
-            return Built {
-                segment_size,
-                twice: data.twice,
-                origin: data.origin,
-                in_place: Some(payload_range),
-            };
+        Segment {
+            header,
+            ecn,
+            payload: Payload::Queued(payload),
+            segment_size: (len > data.segment_size).then_some(data.segment_size as u16),
+            twice: data.twice,
+            origin: data.origin,
         }
-        self.emit(&header, ecn, &pieces, env, out);
-        Built { segment_size, twice: data.twice, ..Built::whole(data.origin) }
     }
 
-    /// The parity is computed from the send queue straight into the packet's payload.
-    fn build_parity(&mut self, plan: &ParityPlan, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
-        let window = self.rx.unpromised_window();
-        let mut header = self.header_with(plan.seq, Flags::ACK, window, now);
-        header.options.sack = SackBlocks::default();
-        let range = plan.layout.range();
-        let crc32c = self.parity_checksum(plan);
-        let pieces = self.tx.queue.pieces(range);
-        let bytes = placed_pieces(range.start, &pieces);
-        let mut payload = vec![0; plan.layout.payload_len()];
-        parity(&plan.layout, plan.row, bytes, &mut payload);
-        header.options.gentle = Some(self.parity_option(plan, crc32c, header.options.gentle));
-        self.emit(&header, Ecn::NotEct, &[&payload], env, out);
-        Built::whole(Origin::Parity)
-    }
-
-    fn build_ack(&mut self, option: Option<Gentle>, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
-        let mut header = self.ack_header(now);
-        header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
-        self.gentle_sent(header.options.gentle, now);
-        self.keep_header(&header);
-        self.emit(&header, Ecn::NotEct, &[], env, out);
-        Built::whole(Origin::Ack)
+    /// A probe that carries new data is data like any other to ECN (RFC 3168 section 6.1.5 speaks of retransmissions).
+    pub(crate) fn ecn_origin(&self, data: &Data) -> Origin {
+        if data.range.end.gt(self.tx.scoreboard.nxt()) { Origin::New } else { data.origin }
     }
 
     /// The header of an acknowledgement alone.
-    fn ack_header(&mut self, now: Instant) -> TcpHeader {
+    fn ack_header(&self, now: Instant) -> TcpHeader {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
         self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now)
     }
 
     /// The header that every segment after the SYN shares.
-    fn header(&mut self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
-        let window = self.rx.advertise();
-        self.header_with(seq, flags, window, now)
-    }
-
-    fn header_with(&mut self, seq: SeqNum, flags: Flags, window: u16, now: Instant) -> TcpHeader {
+    fn header(&self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
         let ack = self.acknowledged();
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
@@ -229,7 +210,7 @@ impl Connection {
             seq,
             ack,
             flags,
-            window,
+            window: self.rx.window_field(),
             urgent: 0,
             options,
         }
@@ -245,34 +226,33 @@ impl Connection {
         }
     }
 
-    pub(super) fn emit(
-        &self,
-        header: &TcpHeader,
-        ecn: Ecn,
-        payload: &[&[u8]],
-        env: &Env<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        let ip = self.ip(ecn);
-        let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
-        if brisk_wire::emit_with(&ip, header, payload, fill, env.option_profile, out).is_err() {
-            out.clear();
-        }
-    }
-
-    /// As [`Connection::emit`], for a payload that stays where it is.
-    fn emit_headers(&self, header: &TcpHeader, ecn: Ecn, payload_len: u32, env: &Env<'_>, out: &mut Vec<u8>) {
-        let len = payload_len as usize;
-        if brisk_wire::emit_headers_with(&self.ip(ecn), header, len, env.option_profile, out).is_err() {
-            out.clear();
-        }
-    }
-
-    fn ip(&self, ecn: Ecn) -> IpMeta {
+    /// Writes a segment into `out`, which stays empty if the options do not fit the header.
+    pub(crate) fn emit(&self, segment: &Segment, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
+        let Segment { segment_size, twice, origin, .. } = *segment;
         let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
         ip.hop_limit = self.config.hop_limit;
         ip.dscp = self.config.dscp;
-        ip.ecn = ecn;
-        ip
+        ip.ecn = segment.ecn;
+        let (header, profile) = (&segment.header, env.option_profile);
+        let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
+        let mut in_place = None;
+        let written = match &segment.payload {
+            Payload::None => brisk_wire::emit_with(&ip, header, &[], fill, profile, out),
+            Payload::Parity(parity) => brisk_wire::emit_with(&ip, header, &[parity], fill, profile, out),
+            Payload::Queued(range) => {
+                let pieces = self.tx.queue.pieces(*range);
+                // A single segment is copied faster than it is described.
+                if env.payload_in_place && segment_size.is_some() && pieces.len() <= MOST_PIECES {
+                    in_place = Some(*range);
+                    brisk_wire::emit_headers_with(&ip, header, range.len() as usize, profile, out)
+                } else {
+                    brisk_wire::emit_with(&ip, header, &pieces, fill, profile, out)
+                }
+            }
+        };
+        if written.is_err() {
+            out.clear();
+        }
+        Built { segment_size, twice, origin, in_place }
     }
 }

@@ -418,23 +418,21 @@ impl Sender {
         next > 0 && room.pipe.saturating_add(next) <= room.cwnd && next <= room.peer
     }
 
-    /// True if the transmission of `range`, which is new, ends a burst of several segments.
-    pub(crate) fn ends_burst(&mut self, range: SeqRange, now: Instant) -> bool {
-        let (mss, room) = (self.mss(), self.room(now));
-        let end = self.queue.end();
+    /// The burst of which the transmission of `range`, which is new, is the last so far.
+    pub(crate) fn burst_with(&self, range: SeqRange, room: &Room) -> BurstPush {
+        let (mss, end) = (self.mss(), self.queue.end());
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
         let (pipe, peer) = (room.pipe.saturating_add(range.len()), room.peer.saturating_sub(range.len()));
         let more = left > 0 && pipe.saturating_add(mss) <= room.cwnd && left.min(mss) <= peer;
-        let cwnd = self.congestion.cwnd();
         let pace = Pace {
-            cwnd,
-            slow_start: cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
+            cwnd: room.cwnd,
+            slow_start: room.cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
             pipe,
             mss,
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
         };
-        self.burst_push.on_segment(&pace, more)
+        self.burst_push.with_segment(&pace, more)
     }
 
     /// Nothing will be sent any more.

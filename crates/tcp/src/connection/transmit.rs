@@ -3,16 +3,21 @@
 //! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, parity, new
 //! data, an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
 
+use alloc::vec::Vec;
+
 use brisk_wire::{Gentle, OptionProfile};
 
 use crate::connection::control::Control;
+use crate::connection::gentle::SynOption;
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::proactive::CopiedRun;
+use crate::connection::segment::Built;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
 use crate::mechanism::{Mechanism, ParityPlan};
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
+use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
@@ -21,8 +26,8 @@ use crate::time::{Instant, Micros};
 pub(crate) enum Choice {
     /// A control segment.
     Control(Control),
-    /// The SYN, or the SYN-ACK.
-    Syn,
+    /// The SYN, or the SYN-ACK, and what it says of Corrective and Proactive.
+    Syn(SynOption),
     /// A copy of the SYN or of the SYN-ACK.
     SynCopy,
     /// Data that follows the SYN before its answer.
@@ -54,6 +59,8 @@ pub(crate) struct Data {
     pub(crate) mtu_probe: bool,
     /// Each of several segments is followed by its copy as it leaves.
     pub(crate) twice: bool,
+    /// The burst that it belongs to, where bursts end with PSH.
+    pub(crate) burst: Option<BurstPush>,
 }
 
 impl Data {
@@ -75,6 +82,23 @@ enum Extent {
 }
 
 impl Connection {
+    /// Writes the next packet into `out`, if there is one to send: decide, build, account.
+    pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
+        loop {
+            let Some(choice) = self.choose(now, env) else {
+                self.update_timers(now);
+                return None;
+            };
+            let segment = self.build(&choice, now);
+            let built = self.emit(&segment, env, out);
+            self.account(&choice, &segment, built, out.len() + built.in_place_len(), now);
+            // A packet that cannot be built (no room for the header) is gone like a lost one.
+            if !out.is_empty() {
+                return Some(built);
+            }
+        }
+    }
+
     /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
     /// asked.
     #[inline]
@@ -136,7 +160,9 @@ impl Connection {
         }
         match self.state {
             State::Closed => return None,
-            State::SynSent | State::SynReceived if self.tx.handshake.due => return Some(Choice::Syn),
+            State::SynSent | State::SynReceived if self.tx.handshake.due => {
+                return Some(Choice::Syn(self.syn_gentle_option(now, env.option_profile)));
+            }
             State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::SynCopy),
             State::SynSent => return self.choose_syn_copy().or_else(|| self.choose_after_syn()),
             State::SynReceived => return self.choose_early(now, env),
@@ -210,6 +236,7 @@ impl Connection {
             fin,
             mtu_probe: false,
             twice: false,
+            burst: None,
         })
     }
 
@@ -224,6 +251,7 @@ impl Connection {
             fin,
             mtu_probe: true,
             twice: false,
+            burst: None,
         })
     }
 
@@ -274,6 +302,7 @@ impl Connection {
                 fin,
                 mtu_probe: false,
                 twice: false,
+                burst: None,
             }));
         }
         // Of a tail longer than a segment may be now, the last part is enough.
@@ -308,6 +337,7 @@ impl Connection {
         match self.extent(&room, mss, most, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
+                let burst = self.burst_with(SeqRange::with_len(range.start, len), &room);
                 Some(Choice::Data(Data {
                     range,
                     segment_size: mss,
@@ -315,6 +345,7 @@ impl Connection {
                     fin,
                     mtu_probe: false,
                     twice: twice && len > mss,
+                    burst,
                 }))
             }
             Extent::Congestion => {
@@ -326,6 +357,11 @@ impl Connection {
                 None
             }
         }
+    }
+
+    /// The burst that ends with this new data, for now; `None` if the ends of bursts carry no PSH.
+    fn burst_with(&self, payload: SeqRange, room: &Room) -> Option<BurstPush> {
+        self.config.push_bursts.then(|| self.tx.burst_with(payload, room))
     }
 
     pub(crate) fn note_burst_end(&mut self, limited: bool) {
@@ -434,14 +470,17 @@ impl Connection {
         if self.tx.queue.within_record(range) != range {
             return None;
         }
-        room.permits(Origin::New, size).then_some(Choice::Data(Data {
-            range,
-            segment_size: size,
-            origin: Origin::New,
-            fin: false,
-            mtu_probe: true,
-            twice: false,
-        }))
+        room.permits(Origin::New, size).then(|| {
+            Choice::Data(Data {
+                range,
+                segment_size: size,
+                origin: Origin::New,
+                fin: false,
+                mtu_probe: true,
+                twice: false,
+                burst: self.burst_with(range, room),
+            })
+        })
     }
 
     /// An acknowledgement that nothing carried.

@@ -114,17 +114,15 @@ impl RecvWindow {
         }
     }
 
-    /// Decides what to announce in a segment that leaves now, and remembers it: the window field.
+    /// Returns the window field of a segment that leaves now.
     /// `free` is the room of the receive queue, `rcv_mss` the size of the peer's segments.
-    pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
-        let window = self.offer(rcv_nxt, free, rcv_mss);
-        self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + window);
-        (window >> self.shift) as u16
+    pub(crate) fn field(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
+        (self.offer(rcv_nxt, free, rcv_mss) >> self.shift) as u16
     }
 
-    /// Returns the window field of [`RecvWindow::advertise`] for a segment whose receiver ignores it: nothing is promised.
-    pub(crate) fn unpromised(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
-        (self.offer(rcv_nxt, free, rcv_mss) >> self.shift) as u16
+    /// A segment left with this window field.
+    pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum, field: u16) {
+        self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + (u32::from(field) << self.shift));
     }
 
     /// The window to announce, rounded to the scale.
@@ -295,6 +293,13 @@ mod tests {
     const BUFFER: BufferConfig = BufferConfig { initial: 128 << 10, max: 6 << 20 };
     const MSS: u32 = 1460;
 
+    /// A segment leaves: its window field.
+    fn advertise(window: &mut RecvWindow, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
+        let field = window.field(rcv_nxt, free, rcv_mss);
+        window.on_sent(rcv_nxt, field);
+        field
+    }
+
     /// A window that starts at `NXT`, scaled by 7.
     fn scaled() -> RecvWindow {
         let mut window = RecvWindow::new(BUFFER, WindowRules::default(), MSS);
@@ -340,16 +345,16 @@ mod tests {
     #[test]
     fn an_unpromised_window_does_not_move_the_edge() {
         let mut window = scaled();
-        window.advertise(NXT, 10_000, MSS);
+        advertise(&mut window, NXT, 10_000, MSS);
         let edge = window.right_edge(NXT);
         let consumed = NXT + 60_000;
         assert_eq!(
-            window.unpromised(consumed, 128 << 10, MSS),
-            window.clone().advertise(consumed, 128 << 10, MSS)
+            window.field(consumed, 128 << 10, MSS),
+            advertise(&mut window.clone(), consumed, 128 << 10, MSS)
         );
         assert_eq!(window.right_edge(NXT), edge);
         assert!(window.update_worthwhile(NXT - 1, consumed, 128 << 10, MSS));
-        window.advertise(consumed, 128 << 10, MSS);
+        advertise(&mut window, consumed, 128 << 10, MSS);
         assert!(!window.update_worthwhile(NXT - 1, consumed, 128 << 10, MSS));
     }
 
@@ -376,7 +381,7 @@ mod tests {
     #[test]
     fn an_idle_receiver_announces_its_buffer() {
         let mut window = scaled();
-        assert_eq!(window.advertise(NXT, BUFFER.initial, MSS), (BUFFER.initial >> 7) as u16);
+        assert_eq!(advertise(&mut window, NXT, BUFFER.initial, MSS), (BUFFER.initial >> 7) as u16);
         assert_eq!(window.rcv_wnd(NXT), BUFFER.initial as u32);
     }
 
@@ -387,9 +392,9 @@ mod tests {
     fn the_right_edge_stays_when_nobody_reads() {
         let mut window = scaled();
         let size = BUFFER.initial as u32;
-        window.advertise(NXT, BUFFER.initial, MSS);
+        advertise(&mut window, NXT, BUFFER.initial, MSS);
         for arrived in (0..size).step_by(1_448) {
-            let field = u32::from(window.advertise(NXT + arrived, (size - arrived) as usize, MSS)) << 7;
+            let field = u32::from(advertise(&mut window, NXT + arrived, (size - arrived) as usize, MSS)) << 7;
             assert_eq!(window.right_edge(NXT + arrived), NXT + size, "after {arrived} bytes");
             assert!(field <= size - arrived, "never more than there is room for");
             assert!(size - arrived - field < 128, "never less but by rounding");
@@ -401,19 +406,19 @@ mod tests {
     #[test]
     fn a_full_buffer_opens_the_window_only_by_something_worthwhile() {
         let mut window = scaled();
-        window.advertise(NXT, BUFFER.initial, MSS);
+        advertise(&mut window, NXT, BUFFER.initial, MSS);
         let nxt = NXT + BUFFER.initial as u32;
-        assert_eq!(window.advertise(nxt, 0, MSS), 0);
-        assert_eq!(window.advertise(nxt, 8_000, MSS), 0, "less than a sixteenth of the buffer");
+        assert_eq!(advertise(&mut window, nxt, 0, MSS), 0);
+        assert_eq!(advertise(&mut window, nxt, 8_000, MSS), 0, "less than a sixteenth of the buffer");
         assert!(!window.update_worthwhile(IRS, nxt, 8_000, MSS));
         assert!(window.update_worthwhile(IRS, nxt, 8_192, MSS));
-        assert_eq!(window.advertise(nxt, 8_192, MSS), 64);
+        assert_eq!(advertise(&mut window, nxt, 8_192, MSS), 64);
     }
 
     #[test]
     fn reading_announces_the_window_once_it_has_doubled() {
         let mut window = scaled();
-        window.advertise(NXT, BUFFER.initial, MSS);
+        advertise(&mut window, NXT, BUFFER.initial, MSS);
         let nxt = NXT + (BUFFER.initial as u32 - 20_000);
         assert!(!window.update_worthwhile(IRS, nxt, 39_000, MSS));
         assert!(window.update_worthwhile(IRS, nxt, 40_000, MSS));
@@ -433,7 +438,7 @@ mod tests {
             window.update_worthwhile(IRS, NXT + 40_000, BUFFER.initial, MSS),
             "it has closed by more than half"
         );
-        window.advertise(nxt, 65_536, MSS);
+        advertise(&mut window, nxt, 65_536, MSS);
         assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been told");
     }
 
@@ -444,7 +449,7 @@ mod tests {
             RecvWindow::new(BufferConfig { initial: 1_000, max: 6 << 20 }, WindowRules::default(), MSS);
         window.agree_scaling();
         window.start(NXT, Instant::ZERO);
-        window.advertise(NXT, 1_000, 50);
+        advertise(&mut window, NXT, 1_000, 50);
         let nxt = window.right_edge(NXT);
         assert!(!window.update_worthwhile(IRS, nxt, 100, 50), "100 bytes are none in units of 128");
         assert!(window.update_worthwhile(IRS, nxt, 130, 50));
@@ -460,11 +465,15 @@ mod tests {
     #[test]
     fn without_scaling_windows_are_whole_segments() {
         let mut window = unscaled(10_000);
-        assert_eq!(window.advertise(NXT, 10_000, MSS), 8_760);
-        assert_eq!(window.advertise(NXT + 100, 10_000, MSS), 8_660, "the edge moves by a segment or not");
-        assert_eq!(window.advertise(NXT + 220, 10_000, MSS), 8_760);
+        assert_eq!(advertise(&mut window, NXT, 10_000, MSS), 8_760);
+        assert_eq!(
+            advertise(&mut window, NXT + 100, 10_000, MSS),
+            8_660,
+            "the edge moves by a segment or not"
+        );
+        assert_eq!(advertise(&mut window, NXT + 220, 10_000, MSS), 8_760);
         let mut large = unscaled(1 << 20);
-        assert_eq!(large.advertise(NXT, 1 << 20, MSS), u16::MAX, "the field is full");
+        assert_eq!(advertise(&mut large, NXT, 1 << 20, MSS), u16::MAX, "the field is full");
     }
 
     /// The peer sends a window per round trip and doubles it; the application reads at once.

@@ -39,22 +39,25 @@ pub(crate) struct BurstPush {
     sent: u32,
     /// How many it has at most.
     most: u32,
+    /// Another full segment could not follow the last one at once.
+    stalled: bool,
 }
 
 impl BurstPush {
-    /// A segment of new data leaves; `more`: another full one may follow at once. True if it ends a
-    /// burst of several.
-    pub(crate) fn on_segment(&mut self, pace: &Pace, more: bool) -> bool {
-        if self.sent == 0 {
-            self.most = longest(pace);
-        }
-        self.sent += 1;
-        let ends = self.sent >= self.most || !more;
-        let several = self.sent > 1;
-        if ends {
-            self.sent = 0;
-        }
-        ends && several
+    /// The burst with one more segment of new data; `more`: another full one may follow at once.
+    pub(crate) fn with_segment(&self, pace: &Pace, more: bool) -> Self {
+        let (sent, most) = if self.is_over() { (0, longest(pace)) } else { (self.sent, self.most) };
+        BurstPush { sent: sent + 1, most, stalled: !more }
+    }
+
+    /// True if the next segment begins another burst.
+    fn is_over(&self) -> bool {
+        self.stalled || self.sent >= self.most
+    }
+
+    /// True if the last segment ends a burst of several.
+    pub(crate) fn pushes(&self) -> bool {
+        self.is_over() && self.sent > 1
     }
 }
 
@@ -84,7 +87,11 @@ mod tests {
 
     fn pushes(pace: &Pace, segments: u32) -> std::vec::Vec<u32> {
         let mut burst = BurstPush::default();
-        (1..=segments).filter(|at| burst.on_segment(pace, *at < segments)).collect()
+        let mut pushes = |at: &u32| {
+            burst = burst.with_segment(pace, *at < segments);
+            burst.pushes()
+        };
+        (1..=segments).filter(|at| pushes(at)).collect()
     }
 
     #[test]

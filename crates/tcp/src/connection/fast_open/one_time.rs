@@ -53,18 +53,25 @@ impl Connection {
         }
     }
 
-    /// The Fast Open option of the segment outside the handshake that leaves now.
-    pub(crate) fn fast_open_option(&mut self) -> Option<FastOpen> {
-        match self.fast_open.as_deref_mut()? {
-            Role::Client(opening) => {
-                opening.requests_left = opening.requests_left.checked_sub(1)?;
-                Some(FastOpen::REQUEST)
-            }
-            Role::Server(Serving { one_time: OneTime::Given(cookie, left), .. }) => {
-                *left = left.checked_sub(1)?;
+    /// The Fast Open option of a segment outside the handshake that leaves now.
+    pub(crate) fn fast_open_option(&self) -> Option<FastOpen> {
+        match self.fast_open.as_deref()? {
+            Role::Client(opening) => (opening.requests_left > 0).then_some(FastOpen::REQUEST),
+            Role::Server(Serving { one_time: OneTime::Given(cookie, 1..), .. }) => {
                 Some(FastOpen::with_cookie(*cookie))
             }
             Role::Server(_) => None,
+        }
+    }
+
+    /// A segment outside the handshake left with this option.
+    pub(crate) fn on_fast_open_option_sent(&mut self) {
+        match self.fast_open.as_deref_mut() {
+            Some(Role::Client(opening)) => opening.requests_left = opening.requests_left.saturating_sub(1),
+            Some(Role::Server(Serving { one_time: OneTime::Given(_, left), .. })) => {
+                *left = left.saturating_sub(1);
+            }
+            Some(Role::Server(_)) | None => {}
         }
     }
 
