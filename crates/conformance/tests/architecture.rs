@@ -18,8 +18,6 @@ type Edge = (&'static str, &'static str, &'static str);
 const KNOWN: &[Edge] = &[
     ("tcp", "connection", "event"),
     ("tcp", "connection", "mechanism"),
-    ("tcp", "connection::transmit", "connection::proactive"),
-    ("tcp", "connection::plain_copy", "connection::transmit"),
     ("tcp", "connection::plain_copy", "connection::fast_open"),
     ("tcp", "mechanism", "outcome"),
     ("tcp", "stack::half_open", "stack::settle"),

@@ -21,8 +21,8 @@
 
 use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 
+use crate::connection::decision::Choice;
 use crate::connection::fast_open::Role;
-use crate::connection::transmit::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::outcome::{Arrived, Origin, Sent};

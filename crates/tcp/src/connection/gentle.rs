@@ -14,6 +14,7 @@ use brisk_wire::{Flags, Gentle, OptionProfile, Options};
 
 use crate::config::TcpConfig;
 use crate::connection::arrive::Verdict;
+use crate::connection::decision::SynOption;
 use crate::connection::f1::Quarantine;
 use crate::connection::opening::Told;
 use crate::connection::parity::ParityTx;
@@ -62,28 +63,6 @@ pub(crate) struct Active {
     pub(crate) tx: Option<ParityTx>,
     /// Parity of the peer.
     pub(crate) rx: Option<ParityRx>,
-}
-
-/// What a SYN or SYN-ACK says of Corrective and Proactive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SynOption {
-    /// Nothing.
-    None,
-    /// The option, with this byte.
-    Capability(u8),
-    /// Nothing, since the option does not fit beside the others.
-    NoRoom,
-    /// Nothing any more: this is a retransmission.
-    Withdrawn,
-}
-
-impl SynOption {
-    pub(crate) fn option(self) -> Option<Gentle> {
-        match self {
-            SynOption::Capability(byte) => Some(Gentle::Capability(byte)),
-            SynOption::None | SynOption::NoRoom | SynOption::Withdrawn => None,
-        }
-    }
 }
 
 impl GentleLayer {

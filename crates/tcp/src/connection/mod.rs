@@ -30,6 +30,7 @@ mod after_syn;
 mod application;
 mod arrive;
 mod control;
+mod decision;
 mod ecn;
 mod f1;
 mod fast_open;

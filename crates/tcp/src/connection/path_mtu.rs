@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::connection::Connection;
-use crate::connection::transmit::Choice;
+use crate::connection::decision::Choice;
 use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin, Room};
 use crate::time::Instant;
 

@@ -24,8 +24,8 @@
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
+use crate::connection::decision::Choice;
 use crate::connection::fast_open::{Role, TIMESTAMP_TICK};
-use crate::connection::transmit::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};

@@ -5,7 +5,7 @@ use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::arrive::Verdict;
-use crate::connection::transmit::{Choice, Data};
+use crate::connection::decision::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};

@@ -6,9 +6,8 @@ use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Ecn, Flags, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
 use crate::connection::control::Control;
-use crate::connection::gentle::SynOption;
+use crate::connection::decision::{Choice, Data, SynOption};
 use crate::connection::state::State;
-use crate::connection::transmit::{Choice, Data};
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};
 use crate::outcome::Origin;

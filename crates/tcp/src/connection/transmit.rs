@@ -5,70 +5,20 @@
 
 use alloc::vec::Vec;
 
-use brisk_wire::{Gentle, OptionProfile};
+use brisk_wire::OptionProfile;
 
-use crate::connection::control::Control;
-use crate::connection::gentle::SynOption;
+use crate::connection::decision::{Choice, Data};
 use crate::connection::plain_copy::PlainCopy;
 use crate::connection::proactive::CopiedRun;
 use crate::connection::segment::Built;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
-use crate::mechanism::{Mechanism, ParityPlan};
+use crate::mechanism::Mechanism;
 use crate::outcome::{Ask, Origin, Room};
 use crate::receive::Owed;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
-
-/// What leaves next.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Choice {
-    /// A control segment.
-    Control(Control),
-    /// The SYN, or the SYN-ACK, and what it says of Corrective and Proactive.
-    Syn(SynOption),
-    /// A copy of the SYN or of the SYN-ACK.
-    SynCopy,
-    /// Data that follows the SYN before its answer.
-    AfterSyn(SeqRange),
-    /// Data, a FIN, or both.
-    Data(Data),
-    /// The next of the copies that wait, of this range.
-    Copy(SeqRange),
-    /// A parity segment.
-    Parity(ParityPlan),
-    /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
-    Companion,
-    /// An acknowledgement alone.
-    Ack(Option<Gentle>),
-}
-
-/// A range of the send queue that leaves in one transmission.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Data {
-    /// Sequence numbers, the FIN's included.
-    pub(crate) range: SeqRange,
-    /// Payload bytes of each wire segment.
-    pub(crate) segment_size: u32,
-    /// Why.
-    pub(crate) origin: Origin,
-    /// The range ends with our FIN.
-    pub(crate) fin: bool,
-    /// It is a path-MTU probe: larger than the MSS in force.
-    pub(crate) mtu_probe: bool,
-    /// Each of several segments is followed by its copy as it leaves.
-    pub(crate) twice: bool,
-    /// The burst that it belongs to, where bursts end with PSH.
-    pub(crate) burst: Option<BurstPush>,
-}
-
-impl Data {
-    /// Payload bytes, without the FIN.
-    pub(crate) fn payload_len(&self) -> u32 {
-        self.range.len() - u32::from(self.fin)
-    }
-}
 
 /// How much new data may leave, and what stopped it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
