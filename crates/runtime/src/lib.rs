@@ -7,7 +7,7 @@
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`hedge`] | [`HedgedStream`]: a request over Fast Open that a second connection insures |
-//! | [`split`] | its two halves |
+//! | `stream::split` | its two halves |
 //! | [`listener`] | [`TcpListener`] |
 //! | [`memory`] | two endpoints joined by an emulated link |
 //! | [`prefix`] | an address with the length of its network |
