@@ -120,6 +120,7 @@ impl DerefMut for Controller {
     }
 }
 
+pub mod bbr;
 pub mod cubic;
 pub mod fixed;
 pub mod hystart;

@@ -1,0 +1,279 @@
+//! Which losses show congestion, and the answer to them.
+//!
+//! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a single
+//! random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be *excess*: more
+//! losses than the random loss of this path, learned as it goes, makes plausible. Random loss is believed up to 5 %.
+
+use super::super::sample::{LostPacket, RateSample};
+use super::{Bbr, Phase, State};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros};
+use brisk_wire::SeqNum;
+
+/// Loss runs in a round that end Startup.
+pub(super) const MIN_RUNS_IN_STARTUP: u32 = 6;
+/// Loss runs in a round that end a probe for bandwidth.
+pub(super) const MIN_RUNS_IN_UP: u32 = 2;
+/// Loss threshold of the draft, percent.
+const LOSS_THRESHOLD: u64 = 2;
+/// Most random loss that is believed, parts per million.
+const MAX_RANDOM_LOSS: u64 = 50_000;
+/// Weight of what is believed before anything is learned: one lost segment of 100, in runs of 1.3.
+const PRIOR_SEGMENTS: u64 = 100;
+const PRIOR_RUNS: u64 = 10;
+const PRIOR_RUN_MILLI: u64 = 1300;
+/// Segments after which what was learned counts half.
+const MEMORY_SEGMENTS: u64 = 16_384;
+/// `POISSON[k]`: the mean, in thousandths, at which more than `k` events have a probability of 1 %.
+const POISSON: [u64; 17] =
+    [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
+
+/// Seven tenths.
+pub(super) fn times_beta(value: u64) -> u64 {
+    value / 10 * 7 + value % 10 * 7 / 10
+}
+
+/// The round trip in which losses are counted.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct LossRound {
+    ends_at: u64,
+    /// True if the last acknowledgement began a round.
+    pub(super) start: bool,
+    /// True if this round has lost something.
+    pub(super) is_lossy: bool,
+    /// Lost ranges that do not adjoin.
+    pub(super) runs: u32,
+    last_end: Option<SeqNum>,
+}
+
+impl LossRound {
+    pub(super) fn update(&mut self, prior_delivered: u64, delivered: u64) {
+        self.start = prior_delivered >= self.ends_at;
+        if self.start {
+            self.ends_at = delivered;
+        }
+    }
+
+    /// Something was lost: the round lasts until the next data is delivered.
+    pub(super) fn begin(&mut self, delivered: u64) {
+        if !self.is_lossy {
+            self.ends_at = delivered;
+        }
+        self.is_lossy = true;
+    }
+
+    pub(super) fn record(&mut self, range: SeqRange, delivered: u64) {
+        self.begin(delivered);
+        if self.last_end != Some(range.start) {
+            self.runs += 1;
+        }
+        self.last_end = Some(range.end);
+    }
+}
+
+/// The random loss of the path, learned from rounds that show no congestion.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct Evidence {
+    segments: u64,
+    lost: u64,
+    runs: u64,
+    /// The last four lossy rounds, the newest in the lowest bit: 1 if the queue stood.
+    queued: u8,
+    /// Counters of the connection when this round began.
+    round_delivered: u64,
+    round_lost: u64,
+    round_rtt: Option<Micros>,
+}
+
+impl Evidence {
+    /// Expected loss, parts per million.
+    fn loss_ppm(&self) -> u64 {
+        ((self.lost + 1) * 1_000_000 / (self.segments + PRIOR_SEGMENTS)).min(MAX_RANDOM_LOSS)
+    }
+
+    /// Expected length of a run, thousandths of a segment.
+    fn run_milli(&self) -> u64 {
+        let runs = self.runs + PRIOR_RUNS;
+        ((PRIOR_RUN_MILLI * PRIOR_RUNS + self.lost * 1000) / runs).clamp(1000, 3000)
+    }
+
+    /// The most lost segments of `segments` that random loss makes plausible.
+    fn allowed(&self, segments: u64) -> u64 {
+        allowed_losses(segments, self.loss_ppm(), self.run_milli())
+    }
+
+    fn learn(&mut self, segments: u64, lost: u64, runs: u64) {
+        self.segments += segments;
+        self.lost += lost;
+        self.runs += runs;
+        if self.segments > MEMORY_SEGMENTS {
+            (self.segments, self.lost, self.runs) = (self.segments / 2, self.lost / 2, self.runs / 2);
+        }
+    }
+}
+
+fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
+    let mean = segments.saturating_mul(loss_ppm) / run_milli.max(1);
+    let runs = match POISSON.iter().position(|limit| mean <= *limit) {
+        Some(runs) => runs as u64,
+        // Beyond the table: mean + 2.4 sqrt(mean) + 1.
+        None => (mean + (mean * 1000).isqrt() * 12 / 5 + 1000) / 1000,
+    };
+    runs * run_milli / 1000
+}
+
+impl Bbr {
+    /// True if more is lost than 2 % of the flight, in enough places, and more than random loss explains.
+    pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
+        let flight = u64::from(tx_in_flight);
+        lost * 100 > flight * LOSS_THRESHOLD
+            && self.loss_round.runs >= min_runs
+            && self.segments(lost) > self.evidence.allowed(self.segments(flight))
+    }
+
+    fn segments(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(u64::from(self.mss))
+    }
+
+    /// A loss round may end with `sample`: decides whether its losses show congestion, and answers or learns.
+    pub(super) fn end_loss_round(&mut self, sample: &RateSample) {
+        let evidence = &mut self.evidence;
+        evidence.round_rtt = match (evidence.round_rtt, sample.rtt) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if !self.loss_round.start {
+            return;
+        }
+        let lost_bytes = self.lost.saturating_sub(evidence.round_lost);
+        let bytes = self.delivered.saturating_sub(evidence.round_delivered) + lost_bytes;
+        let is_queued = evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
+        (evidence.round_delivered, evidence.round_lost) = (self.delivered, self.lost);
+        evidence.round_rtt = None;
+        let (segments, lost) = (self.segments(bytes), self.segments(lost_bytes));
+        let allowed = self.evidence.allowed(segments);
+        let is_excess = lost > allowed;
+        if self.loss_round.is_lossy {
+            self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
+        }
+        // What is lost while the queue stands is no random loss; of excess as much counts as was plausible.
+        let random = if is_queued { 0 } else { lost.min(allowed) };
+        self.evidence.learn(segments, random, u64::from(self.loss_round.runs).min(random));
+        let is_congestion = is_excess || self.evidence.queued.count_ones() >= 2 && is_queued;
+        if self.loss_round.is_lossy && is_congestion && !self.is_probing() {
+            self.bounds.lower_bandwidth(self.max_bw.get());
+            if is_excess || !sample.app_limited {
+                self.bounds.lower_inflight(self.cwnd, times_beta);
+            }
+        }
+        self.loss_round.is_lossy = false;
+    }
+
+    /// A probe has put too much in flight: keeps that as the long-term limit and ends the probe.
+    pub(super) fn end_lossy_probe(&mut self, lost: &LostPacket) {
+        let at_loss = inflight_at_loss(lost.range.len(), lost.tx_in_flight, lost.lost);
+        self.cycle.prev_too_high = true;
+        self.cycle.is_probe_sample = false;
+        if !lost.app_limited {
+            self.bounds.inflight_longterm = at_loss.max(times_beta(self.target_inflight()));
+        }
+        if self.state == State::ProbeBw(Phase::Up) {
+            self.record_probe_ended_by_loss();
+            self.start_down(lost.now);
+        }
+    }
+
+    /// Remembers the state in case the losses prove to be none.
+    pub(super) fn record_probe_ended_by_loss(&mut self) {
+        let state = self.state;
+        if let Some(undo) = &mut self.undo {
+            undo.left = Some(state);
+        }
+    }
+
+    /// Congestion experienced (RFC 3168), once per window: as a loss, with the reduction of RFC 8511.
+    pub(super) fn answer_mark(&mut self, now: Instant) {
+        match self.state {
+            State::Startup => {
+                self.full_pipe.reached = true;
+                self.bounds.inflight_longterm =
+                    self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
+                self.start_drain();
+            }
+            State::ProbeBw(Phase::Up) => {
+                self.cycle.prev_too_high = true;
+                self.cycle.is_probe_sample = false;
+                self.bounds.inflight_longterm =
+                    self.bounds.inflight_latest.max(times_beta(self.target_inflight()));
+                self.start_down(now);
+            }
+            State::Drain | State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) | State::ProbeRtt => {
+                self.bounds.lower_inflight(self.cwnd, |inflight| inflight / 100 * 85);
+            }
+        }
+    }
+}
+
+/// Bytes that were in flight when the losses crossed the threshold, within a lost transmission of `len` bytes.
+fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
+    let len = u64::from(len);
+    let (Some(flight_before), Some(lost_before)) =
+        (u64::from(tx_in_flight).checked_sub(len), lost.checked_sub(len))
+    else {
+        return u64::from(tx_in_flight);
+    };
+    let prefix = (LOSS_THRESHOLD * flight_before).saturating_sub(100 * lost_before) / (100 - LOSS_THRESHOLD);
+    flight_before + prefix.min(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// U7.
+    #[test]
+    fn the_limit_is_where_the_losses_crossed_the_threshold() {
+        assert_eq!(inflight_at_loss(10_000, 100_000, 11_000), 90_816);
+        assert_eq!(inflight_at_loss(10_000, 100_000, 12_000), 90_000);
+        assert_eq!(inflight_at_loss(2000, 1000, 2000), 1000, "a flight smaller than what was lost");
+    }
+
+    /// U13.
+    #[test]
+    fn as_many_losses_are_allowed_as_random_loss_makes_plausible() {
+        assert_eq!(allowed_losses(20, 20_000, 1000), 2);
+        assert_eq!(allowed_losses(20, 50_000, 1000), 4);
+        assert_eq!(allowed_losses(64, 20_000, 1000), 5);
+        assert_eq!(allowed_losses(10, 10_000, 1000), 1);
+        assert_eq!(allowed_losses(30, 20_000, 1500), 3);
+        let learned = Evidence { segments: 500, lost: 10, ..Evidence::default() };
+        assert_eq!(learned.loss_ppm(), 18_333);
+        assert_eq!((Evidence::default().loss_ppm(), Evidence::default().run_milli()), (10_000, 1300));
+    }
+
+    #[test]
+    fn beyond_the_table_the_allowance_goes_on_growing() {
+        let allowed: [u64; 5] = [800, 900, 1000, 10_000, 100_000].map(|n| allowed_losses(n, 10_000, 1000));
+        assert_eq!(allowed, [15, 17, 18, 125, 1076]);
+    }
+
+    #[test]
+    fn random_loss_is_believed_up_to_5_percent_and_forgotten_by_halves() {
+        let mut evidence = Evidence::default();
+        for _ in 0..100 {
+            evidence.learn(100, 30, 20);
+        }
+        assert_eq!((evidence.loss_ppm(), evidence.run_milli()), (50_000, 1499));
+        evidence.learn(10_000, 0, 0);
+        assert!(evidence.segments < 10_001 && evidence.lost == 1500);
+    }
+
+    #[test]
+    fn adjoining_losses_are_one_run() {
+        let mut round = LossRound::default();
+        for (from, to) in [(1000, 2000), (2000, 3000), (5000, 6000)] {
+            round.record(SeqRange::new(SeqNum(from), SeqNum(to)), 70_000);
+        }
+        assert_eq!((round.runs, round.is_lossy, round.ends_at), (2, true, 70_000));
+    }
+}

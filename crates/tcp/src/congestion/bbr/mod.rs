@@ -1,0 +1,376 @@
+//! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one round trip of it
+//! in flight.
+//!
+//! [`Bbr`] is a value: time, acknowledgements and losses are handed in, the window and the pacing rate are read. Its
+//! model of the path is the bandwidth ([`MaxBandwidth`]), the round-trip time ([`MinRtt`]), the aggregation of
+//! acknowledgements ([`Aggregation`]) and what losses say about the volume that fits ([`Bounds`]). The state says how
+//! the path is probed next.
+//!
+//! Loss ratios of the draft are judged by significance: a short flight with one random loss exceeds 2 %, which says
+//! nothing about the path (`loss.rs`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `filters` | rounds, bandwidth, round-trip time, aggregation of acknowledgements |
+//! | `startup` | Startup, the estimate that the pipe is full, Drain |
+//! | `probe_bw` | the cycle Down, Cruise, Refill, Up |
+//! | `probe_rtt` | the drain that measures the round-trip time |
+//! | `bounds` | the long-term and short-term limits |
+//! | `loss` | which losses show congestion, and the answer to them |
+//! | `output` | pacing rate and window |
+
+use super::CongestionController;
+use super::sample::{
+    AckSample, CongestionCause, CongestionEvent, ControllerStart, LostPacket, RateSample, RtoEvent,
+    Transmission,
+};
+use crate::outcome::CongestionState;
+use crate::time::{Instant, Micros};
+
+use bounds::Bounds;
+use filters::{Aggregation, MaxBandwidth, MinRtt, Rounds};
+use loss::{Evidence, LossRound};
+use probe_bw::Cycle;
+use probe_rtt::ProbeRtt;
+use startup::FullPipe;
+
+mod bounds;
+mod filters;
+mod loss;
+mod output;
+mod probe_bw;
+mod probe_rtt;
+mod startup;
+
+/// Smallest window, segments.
+const MIN_PIPE_SEGMENTS: u64 = 4;
+
+/// A BBR flow.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Bbr {
+    mss: u32,
+    initial_window: u32,
+    /// State of the generator (SplitMix64).
+    random: u64,
+    state: State,
+    /// Congestion window, bytes.
+    cwnd: u32,
+    /// The window before recovery or ProbeRTT, bytes.
+    prior_cwnd: u32,
+    /// Bytes per second.
+    pacing_rate: u64,
+    /// False until a round-trip time has set the pacing rate.
+    has_rtt: bool,
+    /// `C.delivered` as last reported.
+    delivered: u64,
+    /// `C.lost` as last reported.
+    lost: u64,
+    /// Samples of what was sent before so much was delivered are application-limited: ProbeRTT held back.
+    app_limited_until: u64,
+    rounds: Rounds,
+    max_bw: MaxBandwidth,
+    min_rtt: MinRtt,
+    aggregation: Aggregation,
+    full_pipe: FullPipe,
+    drain_start_round: u64,
+    bounds: Bounds,
+    loss_round: LossRound,
+    evidence: Evidence,
+    cycle: Cycle,
+    probe_rtt: ProbeRtt,
+    /// True from a transmission out of idle to the next acknowledgement.
+    idle_restart: bool,
+    /// True if the window limited sending in this round.
+    cwnd_limited: bool,
+    /// True from the beginning of recovery to its end, timeouts included.
+    in_episode: bool,
+    undo: Option<Undo>,
+}
+
+/// What BBR does to learn about the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+enum State {
+    /// Doubles the rate each round until the bandwidth no longer grows.
+    Startup,
+    /// Removes the queue that Startup has built.
+    Drain,
+    /// Cycles around the bandwidth.
+    ProbeBw(Phase),
+    /// Halves the flight to see the round-trip time without a queue.
+    ProbeRtt,
+}
+
+/// A phase of the bandwidth probing cycle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+enum Phase {
+    /// Slower than the bandwidth, until the queue is gone and there is headroom.
+    Down,
+    /// At the bandwidth.
+    Cruise,
+    /// At the bandwidth without short-term limits, for a round.
+    Refill,
+    /// Faster than the bandwidth.
+    Up,
+}
+
+/// What is restored if recovery turns out to have been a mistake.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Undo {
+    /// The probing state that a loss of this recovery has ended.
+    left: Option<State>,
+    bw_shortterm: u64,
+    inflight_shortterm: u64,
+    inflight_longterm: u64,
+}
+
+impl Bbr {
+    /// A flow that begins at `now`.
+    pub fn new(start: &ControllerStart, now: Instant) -> Self {
+        let mss = start.mss.max(1);
+        let initial_window = start.initial_window.max(mss);
+        let mut bbr = Bbr {
+            mss,
+            initial_window,
+            random: start.seed,
+            state: State::Startup,
+            cwnd: initial_window,
+            prior_cwnd: 0,
+            pacing_rate: 1,
+            has_rtt: false,
+            delivered: 0,
+            lost: 0,
+            app_limited_until: 0,
+            rounds: Rounds::default(),
+            max_bw: MaxBandwidth::default(),
+            min_rtt: MinRtt::new(now),
+            aggregation: Aggregation::new(now),
+            full_pipe: FullPipe::default(),
+            drain_start_round: 0,
+            bounds: Bounds::default(),
+            loss_round: LossRound::default(),
+            evidence: Evidence::default(),
+            cycle: Cycle::new(now),
+            probe_rtt: ProbeRtt::default(),
+            idle_restart: false,
+            cwnd_limited: false,
+            in_episode: false,
+            undo: None,
+        };
+        bbr.pace_window_per(Micros::from_millis(1));
+        bbr
+    }
+
+    /// Pacing rate, bytes per second.
+    pub fn pacing_rate(&self) -> u64 {
+        self.pacing_rate
+    }
+
+    /// Estimated bandwidth, bytes per second; zero before the first sample.
+    pub fn bandwidth(&self) -> u64 {
+        self.max_bw.get().min(self.bounds.bw_shortterm)
+    }
+
+    /// A transmission has been marked lost.
+    pub fn on_lost(&mut self, lost: &LostPacket) {
+        self.delivered = lost.delivered;
+        self.loss_round.record(lost.range, self.delivered);
+        if self.cycle.is_probe_sample
+            && self.is_loss_too_high(lost.tx_in_flight, lost.lost, loss::MIN_RUNS_IN_UP)
+        {
+            self.end_lossy_probe(lost);
+        }
+    }
+
+    /// Counts rounds and loss rounds: each ends when data that was sent after its beginning is delivered.
+    fn begin_rounds(&mut self, sample: Option<&RateSample>) {
+        self.rounds.start = false;
+        self.loss_round.start = false;
+        if let Some(sample) = sample {
+            self.rounds.update(sample.prior_delivered, self.delivered);
+            self.loss_round.update(sample.prior_delivered, self.delivered);
+            if self.rounds.start {
+                self.cycle.rounds_since_probe += 1;
+            }
+        }
+    }
+
+    /// Saves what a mistaken recovery must restore, once per recovery.
+    fn begin_episode(&mut self) {
+        self.save_cwnd();
+        if !self.in_episode {
+            self.undo = Some(Undo {
+                left: None,
+                bw_shortterm: self.bounds.bw_shortterm,
+                inflight_shortterm: self.bounds.inflight_shortterm,
+                inflight_longterm: self.bounds.inflight_longterm,
+            });
+        }
+        self.in_episode = true;
+    }
+
+    fn save_cwnd(&mut self) {
+        let held = self.in_episode || self.state == State::ProbeRtt;
+        self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
+    }
+
+    /// True in the states that look for more bandwidth, in which losses are expected.
+    fn is_probing(&self) -> bool {
+        matches!(self.state, State::Startup | State::ProbeBw(Phase::Refill | Phase::Up))
+    }
+
+    /// A number below `bound`.
+    fn draw(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.random;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % bound.max(1)
+    }
+}
+
+impl CongestionController for Bbr {
+    fn name(&self) -> &'static str {
+        "bbr"
+    }
+
+    fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.state == State::Startup
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.max(1);
+        self.cwnd = self.cwnd.max(self.mss);
+    }
+
+    fn start(&mut self, window: u32, _ssthresh: Option<u32>) {
+        self.cwnd = window.max(self.mss);
+    }
+
+    fn on_sent(&mut self, sent: &Transmission) {
+        if sent.from_idle && sent.app_limited {
+            self.idle_restart = true;
+            self.aggregation.restart(sent.at);
+            match self.state {
+                State::ProbeBw(_) => self.pacing_rate = self.paced(self.bandwidth(), (1, 1)),
+                State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
+                State::Startup | State::Drain => {}
+            }
+        }
+    }
+
+    /// The order of the steps is part of the algorithm.
+    fn on_ack(&mut self, ack: &AckSample) {
+        if let Some(delivery) = ack.delivery {
+            self.delivered = delivery.delivered;
+            self.lost = delivery.lost;
+        }
+        let sample = ack.delivery.and_then(|delivery| delivery.rate).map(|sample| RateSample {
+            app_limited: sample.app_limited || sample.prior_delivered < self.app_limited_until,
+            ..sample
+        });
+        self.cwnd_limited |= ack.cwnd_limited;
+        self.begin_rounds(sample.as_ref());
+        if let Some(sample) = &sample {
+            self.bounds.observe(sample);
+            self.max_bw.update(sample);
+            self.end_loss_round(sample);
+        }
+        let bandwidth = self.bandwidth();
+        // The maximum is of one or two slots: 5 to 10 rounds, and of this round and the last in Startup.
+        let slot_rounds = if self.full_pipe.reached { 5 } else { 1 };
+        self.aggregation.update(
+            ack.now,
+            ack.newly_acked,
+            bandwidth,
+            self.cwnd,
+            self.rounds.count,
+            slot_rounds,
+        );
+        if let Some(sample) = &sample {
+            self.full_pipe.update(sample, self.rounds.start);
+        }
+        self.leave_startup(ack, sample.as_ref());
+        self.leave_drain(ack.now, ack.pipe);
+        self.advance_cycle(ack, sample.as_ref());
+        self.update_min_rtt(ack, sample.as_ref());
+        if let Some(sample) = sample.as_ref().filter(|_| self.loss_round.start) {
+            self.loss_round.runs = 0;
+            if !sample.is_probe {
+                self.bounds.restart_latest(sample);
+            }
+        }
+        self.set_pacing_rate(ack.srtt);
+        self.set_window(ack.newly_acked);
+        self.cwnd_limited &= !self.rounds.start;
+    }
+
+    /// The window stays: the model answers to losses.
+    fn on_congestion(&mut self, event: &CongestionEvent) {
+        self.begin_episode();
+        match event.cause {
+            CongestionCause::Loss => {}
+            CongestionCause::Ecn => self.answer_mark(event.now),
+            CongestionCause::Repaired(_) => self.loss_round.begin(self.delivered),
+        }
+    }
+
+    fn on_recovery_exit(&mut self, _from: CongestionState) {
+        if self.in_episode {
+            self.in_episode = false;
+            self.cwnd = self.cwnd.max(self.prior_cwnd);
+        }
+    }
+
+    fn on_reordering_timeout(&mut self, _pipe: u32) {}
+
+    /// One segment from here, with the model as it is.
+    fn on_rto(&mut self, rto: &RtoEvent) {
+        let probing = self.is_probing();
+        self.begin_episode();
+        self.full_pipe.restart(0);
+        if !probing && self.bounds.inflight_shortterm == bounds::UNBOUNDED {
+            // Otherwise the first adaption would begin with the window of one segment.
+            self.bounds.inflight_shortterm = u64::from(self.cwnd.max(self.prior_cwnd));
+        }
+        self.cwnd = rto.pipe.saturating_add(self.mss);
+    }
+
+    /// Restores the window and the limits, and probes again.
+    fn on_spurious(&mut self, _now: Instant) {
+        let Some(undo) = self.undo.take() else {
+            return;
+        };
+        self.cwnd = self.cwnd.max(self.prior_cwnd);
+        self.loss_round.is_lossy = false;
+        self.full_pipe.restart(0);
+        self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
+        self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
+        self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(undo.inflight_longterm);
+        if self.state == State::ProbeRtt || undo.left == Some(self.state) {
+            return;
+        }
+        match undo.left {
+            Some(State::Startup) => {
+                self.full_pipe.reached = false;
+                self.state = State::Startup;
+            }
+            Some(State::ProbeBw(_)) => self.start_refill(),
+            Some(State::Drain | State::ProbeRtt) | None => {}
+        }
+    }
+
+    /// The model outlasts silence, and what leaves after it is paced.
+    fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
+}
+
+/// Bytes that `rate` bytes per second deliver in `span`, rounded up.
+fn bytes_in(rate: u64, span: Micros) -> u64 {
+    u64::try_from((u128::from(rate) * u128::from(span.0)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Pacing rate and window, from the model and the state.
+
+use super::bounds::UNBOUNDED;
+use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State, bytes_in};
+use crate::time::Micros;
+
+/// A factor as numerator and denominator.
+type Gain = (u64, u64);
+
+/// Startup: 4 ln 2, the smallest rate that doubles the delivered volume in each round.
+const STARTUP_PACING: Gain = (277, 100);
+/// Paced slower than the bandwidth, percent, so that a queue cannot grow from rounding.
+const PACING_PERCENT: u64 = 99;
+/// Slowest pacing while nothing is known, bytes per second.
+const MIN_STARTUP_RATE: u64 = 125_000;
+/// Largest quantum of the pacer, bytes.
+const MAX_QUANTUM: u64 = 64 << 10;
+/// Largest rate, bytes per second.
+const MAX_RATE: u64 = 1 << 40;
+
+impl State {
+    fn pacing_gain(self) -> Gain {
+        match self {
+            State::Startup => STARTUP_PACING,
+            State::Drain => (1, 2),
+            State::ProbeBw(Phase::Down) => (9, 10),
+            State::ProbeBw(Phase::Cruise | Phase::Refill) | State::ProbeRtt => (1, 1),
+            State::ProbeBw(Phase::Up) => (5, 4),
+        }
+    }
+
+    fn cwnd_gain(self) -> Gain {
+        match self {
+            State::Startup | State::Drain => (2, 1),
+            State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) => (2, 1),
+            State::ProbeBw(Phase::Up) => (9, 4),
+            State::ProbeRtt => (1, 2),
+        }
+    }
+}
+
+impl Bbr {
+    /// Paces a window of now per `rtt`, with the gain of Startup.
+    pub(super) fn pace_window_per(&mut self, rtt: Micros) {
+        let per_round = u128::from(self.cwnd) * 1_000_000 * u128::from(STARTUP_PACING.0);
+        let rate = per_round / (u128::from(STARTUP_PACING.1) * u128::from(rtt.0.max(1)));
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.pacing_rate = rate.clamp(MIN_STARTUP_RATE, MAX_RATE);
+    }
+
+    /// `gain` times `bandwidth`, less the margin.
+    pub(super) fn paced(&self, bandwidth: u64, gain: Gain) -> u64 {
+        let rate = u128::from(bandwidth) * u128::from(gain.0 * PACING_PERCENT) / u128::from(gain.1 * 100);
+        u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, MAX_RATE)
+    }
+
+    /// Sets the pacing rate; before the pipe has been full it only grows.
+    pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
+        if let Some(srtt) = srtt.filter(|_| !self.has_rtt) {
+            self.has_rtt = true;
+            self.pace_window_per(srtt);
+        }
+        if self.bandwidth() == 0 {
+            return;
+        }
+        let rate = self.paced(self.bandwidth(), self.state.pacing_gain());
+        if self.full_pipe.reached || rate > self.pacing_rate {
+            self.pacing_rate = rate;
+        }
+    }
+
+    /// `gain` times what `bandwidth` delivers in a round trip, bytes; the initial window while that is unknown.
+    pub(super) fn bdp(&self, bandwidth: u64, gain: Gain) -> u64 {
+        match self.min_rtt.get() {
+            Some(rtt) => bytes_in(bandwidth, rtt).saturating_mul(gain.0).div_ceil(gain.1),
+            None => u64::from(self.initial_window),
+        }
+    }
+
+    /// The volume that keeps a path with `bandwidth` busy `gain` times over, bytes.
+    pub(super) fn inflight(&self, bandwidth: u64, gain: Gain) -> u64 {
+        self.with_room_for_bursts(self.bdp(bandwidth, gain))
+    }
+
+    /// What a path without a queue holds, as far as the window fills it, bytes.
+    pub(super) fn target_inflight(&self) -> u64 {
+        self.bdp(self.bandwidth(), (1, 1)).min(u64::from(self.cwnd))
+    }
+
+    /// What is sent at once, bytes: a millisecond of the pacing rate, as the pacer does.
+    pub(super) fn quantum(&self) -> u64 {
+        let min = 2 * u64::from(self.mss);
+        (self.pacing_rate / 1000).clamp(min, MAX_QUANTUM.max(min))
+    }
+
+    fn with_room_for_bursts(&self, inflight: u64) -> u64 {
+        let mss = u64::from(self.mss);
+        let inflight = inflight.max(3 * self.quantum()).max(MIN_PIPE_SEGMENTS * mss);
+        inflight + if self.state == State::ProbeBw(Phase::Up) { 2 * mss } else { 0 }
+    }
+
+    fn max_inflight(&self) -> u64 {
+        let bandwidth = self.bandwidth();
+        self.with_room_for_bursts(
+            self.bdp(bandwidth, self.state.cwnd_gain()) + self.aggregation.extra(bandwidth),
+        )
+    }
+
+    /// Grows the window by `acked` bytes towards what the model allows, and caps it.
+    pub(super) fn set_window(&mut self, acked: u32) {
+        let max_inflight = self.max_inflight();
+        let (cwnd, acked) = (u64::from(self.cwnd), u64::from(acked));
+        let min = MIN_PIPE_SEGMENTS * u64::from(self.mss);
+        let grown = if self.full_pipe.reached {
+            (cwnd + acked).min(max_inflight)
+        } else if cwnd < max_inflight || self.delivered < u64::from(self.initial_window) {
+            cwnd + acked
+        } else {
+            cwnd
+        };
+        let cap = match self.state {
+            State::Startup | State::Drain => UNBOUNDED,
+            State::ProbeBw(Phase::Down | Phase::Refill | Phase::Up) => self.bounds.inflight_longterm,
+            State::ProbeBw(Phase::Cruise) => self.headroom(),
+            State::ProbeRtt => self.headroom().min(self.probe_rtt.cwnd),
+        };
+        let cwnd = grown.max(min).min(cap).min(self.bounds.inflight_shortterm).max(min);
+        self.cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);
+    }
+}

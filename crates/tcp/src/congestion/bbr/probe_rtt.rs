@@ -1,0 +1,81 @@
+//! ProbeRTT: every five seconds half of the path is left empty for 200 ms, unless the application has left it so.
+
+use super::super::sample::{AckSample, RateSample};
+use super::{Bbr, MIN_PIPE_SEGMENTS, State};
+use crate::time::{Instant, Micros};
+
+/// How long the flight is kept small, in addition to a round.
+const DURATION: Micros = Micros::from_millis(200);
+
+/// A measurement that is under way.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct ProbeRtt {
+    /// The window until it is over, bytes. Of the round-trip time from before: when both estimates have expired the
+    /// new one may still hold the queue.
+    pub(super) cwnd: u64,
+    /// When it may end; `None` until the flight is small.
+    ends_at: Option<Instant>,
+    has_had_round: bool,
+}
+
+impl Bbr {
+    /// Takes the round-trip time of an acknowledgement; begins, goes on with and ends ProbeRTT.
+    pub(super) fn update_min_rtt(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
+        let rtt = sample.and_then(|sample| sample.rtt);
+        let half_bdp = self.bdp(self.bandwidth(), (1, 2));
+        let flight = u64::from(ack.pipe_before);
+        self.min_rtt.observe_round(ack.now, self.rounds.start, flight, rtt, half_bdp);
+        let first = ack.rtt.or(ack.srtt).filter(|_| self.min_rtt.get().is_none());
+        let expired = self.min_rtt.update(ack.now, rtt.or(first));
+        if self.state == State::ProbeRtt {
+            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+        } else if expired && !self.idle_restart {
+            self.save_cwnd();
+            self.probe_rtt = ProbeRtt {
+                cwnd: half_bdp.max(MIN_PIPE_SEGMENTS * u64::from(self.mss)),
+                ..ProbeRtt::default()
+            };
+            self.state = State::ProbeRtt;
+            self.cycle.stop_probe();
+            self.rounds.restart(self.delivered);
+            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+        }
+        if ack.newly_acked > 0 {
+            self.idle_restart = false;
+        }
+    }
+
+    fn go_on_with_probe_rtt(&mut self, now: Instant, pipe: u32) {
+        // What is delivered now says nothing about the bandwidth.
+        self.app_limited_until = (self.delivered + u64::from(pipe)).max(1);
+        match self.probe_rtt.ends_at {
+            None if u64::from(pipe) <= self.probe_rtt.cwnd.max(u64::from(self.cwnd.min(4 * self.mss))) => {
+                self.probe_rtt.ends_at = Some(now + DURATION);
+                self.probe_rtt.has_had_round = false;
+                self.rounds.restart(self.delivered);
+            }
+            None => {}
+            Some(_) => {
+                self.probe_rtt.has_had_round |= self.rounds.start;
+                if self.probe_rtt.has_had_round {
+                    self.leave_probe_rtt_when_over(now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn leave_probe_rtt_when_over(&mut self, now: Instant) {
+        if self.probe_rtt.ends_at.is_none_or(|ends_at| now <= ends_at) {
+            return;
+        }
+        self.min_rtt.postpone(now);
+        self.cwnd = self.cwnd.max(self.prior_cwnd);
+        self.bounds.reset_shortterm();
+        if self.full_pipe.reached {
+            self.start_down(now);
+            self.start_cruise();
+        } else {
+            self.state = State::Startup;
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Startup, the estimate that the pipe is full, and Drain.
+
+use super::super::sample::{AckSample, RateSample};
+use super::loss::MIN_RUNS_IN_STARTUP;
+use super::{Bbr, State};
+use crate::outcome::CongestionState;
+use crate::time::Instant;
+
+/// Rounds without growth after which the pipe is full.
+const FULL_ROUNDS: u32 = 3;
+/// Rounds after which Drain ends, whatever is in flight.
+const MAX_DRAIN_ROUNDS: u64 = 3;
+
+/// Watches for the end of growth: three rounds in which the bandwidth grew by less than a quarter.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct FullPipe {
+    bandwidth: u64,
+    rounds: u32,
+    /// True if the pipe is full as far as this probe has seen.
+    pub(super) now: bool,
+    /// True if it has been full since Startup.
+    pub(super) reached: bool,
+}
+
+impl FullPipe {
+    /// Looks for growth from `bandwidth` on.
+    pub(super) fn restart(&mut self, bandwidth: u64) {
+        *self = FullPipe { bandwidth, rounds: 0, now: false, reached: self.reached };
+    }
+
+    pub(super) fn update(&mut self, sample: &RateSample, round_start: bool) {
+        let Some(rate) = sample.rate else {
+            return;
+        };
+        if self.now || sample.app_limited {
+            return;
+        }
+        if rate.saturating_mul(4) >= self.bandwidth.saturating_mul(5) {
+            self.restart(rate);
+        } else if round_start {
+            self.rounds += 1;
+            self.now = self.rounds >= FULL_ROUNDS;
+            self.reached |= self.now;
+        }
+    }
+}
+
+impl Bbr {
+    /// Ends Startup when the pipe is full, or a round of it has lost too much.
+    pub(super) fn leave_startup(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
+        if self.state != State::Startup {
+            return;
+        }
+        if let Some(sample) = sample.filter(|_| self.loss_round.start && !self.full_pipe.reached)
+            && ack.state == CongestionState::Recovery
+            && self.is_loss_too_high(sample.tx_in_flight, sample.lost, MIN_RUNS_IN_STARTUP)
+        {
+            self.record_probe_ended_by_loss();
+            self.full_pipe.reached = true;
+            self.bounds.inflight_longterm =
+                self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
+        }
+        if self.full_pipe.reached {
+            self.start_drain();
+        }
+    }
+
+    pub(super) fn start_drain(&mut self) {
+        self.state = State::Drain;
+        self.drain_start_round = self.rounds.count;
+        // Otherwise the losses that have ended Startup would be answered a second time.
+        self.reset_congestion_signals();
+    }
+
+    /// Ends Drain when no more than the path holds is in flight.
+    pub(super) fn leave_drain(&mut self, now: Instant, pipe: u32) {
+        if self.state == State::Drain
+            && (u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))
+                || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS)
+        {
+            self.start_down(now);
+        }
+    }
+
+    pub(super) fn reset_congestion_signals(&mut self) {
+        self.loss_round.is_lossy = false;
+        self.bounds.reset_latest();
+    }
+}

@@ -1,0 +1,405 @@
+//! A BBR flow on a path of one bottleneck, packet by packet, with a delivery-rate sampler.
+
+use super::*;
+use crate::congestion::sample::DeliverySample;
+use crate::outcome::{Episode, Origin};
+use crate::seq_ranges::SeqRange;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use brisk_wire::SeqNum;
+
+const MSS: u32 = 1448;
+
+fn start() -> ControllerStart {
+    ControllerStart { mss: MSS, initial_window: 10 * MSS, paced: false, seed: 7 }
+}
+
+/// A flow whose model says: 1,250,000 bytes a second, 40 ms, the pipe has been full.
+fn informed() -> Bbr {
+    let mut bbr = Bbr::new(&start(), Instant::ZERO);
+    bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
+    bbr.max_bw.update(&RateSample {
+        prior_delivered: 0,
+        delivered: 0,
+        lost: 0,
+        tx_in_flight: 0,
+        app_limited: false,
+        is_probe: false,
+        rtt: None,
+        rate: Some(1_250_000),
+    });
+    bbr.has_rtt = true;
+    bbr.full_pipe.reached = true;
+    bbr
+}
+
+/// U17.
+#[test]
+fn rates_and_windows_follow_from_the_model() {
+    let mut bbr = informed();
+    assert_eq!(bbr.bdp(bbr.bandwidth(), (1, 1)), 50_000);
+    bbr.set_pacing_rate(None);
+    assert_eq!(bbr.pacing_rate(), 3_427_875);
+    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.set_pacing_rate(None);
+    assert_eq!((bbr.pacing_rate(), bbr.quantum()), (1_546_875, 2896));
+    bbr.set_window(1 << 20);
+    assert_eq!(bbr.cwnd(), 112_500 + 2 * MSS);
+    bbr.state = State::ProbeRtt;
+    bbr.probe_rtt.cwnd = bbr.bdp(bbr.bandwidth(), (1, 2));
+    bbr.set_window(MSS);
+    assert_eq!(bbr.cwnd(), 25_000);
+}
+
+#[test]
+fn a_mistaken_recovery_restores_limits_and_probes_again() {
+    let mut bbr = informed();
+    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.cwnd = 100_000;
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    bbr.record_probe_ended_by_loss();
+    bbr.bounds.inflight_longterm = 50_000;
+    bbr.bounds.bw_shortterm = 1_000_000;
+    bbr.start_down(Instant::ZERO);
+    bbr.cwnd = 30_000;
+    bbr.on_spurious(Instant::ZERO);
+    assert_eq!((bbr.cwnd, bbr.state), (100_000, State::ProbeBw(Phase::Refill)));
+    assert_eq!((bbr.bounds.inflight_longterm, bbr.bandwidth()), (bounds::UNBOUNDED, 1_250_000));
+    bbr.cwnd = 20_000;
+    bbr.on_spurious(Instant::ZERO);
+    assert_eq!(bbr.cwnd, 20_000, "once");
+}
+
+#[test]
+fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
+    let mut bbr = informed();
+    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.cwnd = 100_000;
+    bbr.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: None });
+    assert_eq!((bbr.cwnd, bbr.bandwidth(), bbr.bounds.inflight_shortterm), (MSS, 1_250_000, 100_000));
+}
+
+#[test]
+fn congestion_experienced_takes_15_percent_outside_of_a_probe_and_ends_one() {
+    let mut bbr = informed();
+    bbr.cwnd = 100_000;
+    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.on_congestion(&event(CongestionCause::Ecn));
+    assert_eq!((bbr.bounds.inflight_shortterm, bbr.bandwidth()), (85_000, 1_250_000));
+    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.on_congestion(&event(CongestionCause::Ecn));
+    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (State::ProbeBw(Phase::Down), 35_000));
+}
+
+fn event(cause: CongestionCause) -> CongestionEvent {
+    CongestionEvent {
+        now: Instant::ZERO,
+        cause,
+        undelivered_before: 0,
+        delivered_while_held: 0,
+        max_ssthresh: None,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Packet {
+    number: u64,
+    sent: Instant,
+    /// When its acknowledgement arrives; `None` if it is lost.
+    acked: Option<Instant>,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    lost: u64,
+    tx_in_flight: u32,
+    app_limited: bool,
+}
+
+/// A flow with endless data over one bottleneck; losses are noticed when three later packets are acknowledged.
+struct Flow {
+    bbr: Bbr,
+    /// Bytes per second, round trip and buffer of the path.
+    rate: u64,
+    rtt: Micros,
+    buffer: u64,
+    /// Random loss, parts per million.
+    loss: u64,
+    now: Instant,
+    free_at: Instant,
+    next_send: Instant,
+    flight: VecDeque<Packet>,
+    pipe: u32,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    lost: u64,
+    sent: u64,
+    chance: u64,
+    recovery_until: Option<u64>,
+    /// When the application began to write slowly, how many packets it had written, and its bytes per second from
+    /// there on; before there are endless data.
+    application: Option<(Instant, u64, u64)>,
+    largest_queue: Micros,
+    states: Vec<State>,
+}
+
+impl Flow {
+    fn new(mbit: u64, rtt: Micros, buffer: u64, loss: u64) -> Flow {
+        Flow {
+            bbr: Bbr::new(&start(), Instant::ZERO),
+            rate: mbit * 125_000,
+            rtt,
+            buffer,
+            loss,
+            now: Instant::ZERO,
+            free_at: Instant::ZERO,
+            next_send: Instant::ZERO,
+            flight: VecDeque::new(),
+            pipe: 0,
+            delivered: 0,
+            delivered_at: Instant::ZERO,
+            first_sent: Instant::ZERO,
+            lost: 0,
+            sent: 0,
+            chance: 99,
+            recovery_until: None,
+            application: None,
+            largest_queue: Micros::ZERO,
+            states: Vec::new(),
+        }
+    }
+
+    /// Runs to `seconds`; returns the bytes delivered in that time.
+    fn run_to(&mut self, seconds: u64) -> u64 {
+        let (end, before) = (Instant::from_millis(seconds * 1000), self.delivered);
+        loop {
+            if self.states.last() != Some(&self.bbr.state) {
+                self.states.push(self.bbr.state);
+            }
+            let ack = self.flight.iter().find_map(|packet| packet.acked).unwrap_or(end);
+            let waits = self.application.is_some_and(|(since, sent, rate)| {
+                (self.sent - sent) * u64::from(MSS) > bytes_in(rate, Micros::between(since, self.now))
+            });
+            let send = match self.pipe + MSS <= self.bbr.cwnd() {
+                true if waits => self.now + Micros(500),
+                true => self.next_send.max(self.now),
+                false => end,
+            };
+            let next = ack.min(send);
+            if next >= end {
+                self.now = end;
+                return self.delivered - before;
+            }
+            self.now = next;
+            if ack <= send {
+                self.acknowledge();
+            } else if !waits {
+                self.send();
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let from_idle = self.flight.is_empty();
+        if from_idle {
+            (self.delivered_at, self.first_sent) = (self.now, self.now);
+        }
+        let app_limited = self.application.is_some();
+        self.bbr.on_sent(&Transmission {
+            at: self.now,
+            len: MSS,
+            origin: Origin::New,
+            pipe: self.pipe,
+            from_idle,
+            app_limited,
+        });
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let queue = Micros::between(self.now, self.free_at);
+        let is_lost = (self.chance >> 33) % 1_000_000 < self.loss || bytes_in(self.rate, queue) > self.buffer;
+        let mut acked = None;
+        if !is_lost {
+            self.largest_queue = self.largest_queue.max(queue);
+            self.free_at = self.free_at.max(self.now) + Micros(u64::from(MSS) * 1_000_000 / self.rate);
+            acked = Some(self.free_at + self.rtt);
+        }
+        self.pipe += MSS;
+        self.flight.push_back(Packet {
+            number: self.sent,
+            sent: self.now,
+            acked,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent: self.first_sent,
+            lost: self.lost,
+            tx_in_flight: self.pipe,
+            app_limited,
+        });
+        self.sent += 1;
+        self.next_send = self.now + Micros(u64::from(MSS) * 1_000_000 / self.bbr.pacing_rate());
+    }
+
+    fn acknowledge(&mut self) {
+        let pipe_before = self.pipe;
+        let cwnd_limited = self.pipe + MSS > self.bbr.cwnd();
+        let at = self.flight.iter().position(|packet| packet.acked.is_some()).unwrap_or(0);
+        let packet = self.flight.remove(at).expect("an acknowledgement of a packet");
+        self.pipe -= MSS;
+        self.delivered += u64::from(MSS);
+        let interval = Micros::between(packet.first_sent, packet.sent)
+            .max(Micros::between(packet.delivered_at, self.now));
+        self.first_sent = packet.sent;
+        self.delivered_at = self.now;
+        let mut newly_lost = 0;
+        while let Some(lost) = self.flight.front().copied().filter(|lost| lost.number + 3 <= packet.number) {
+            self.flight.pop_front();
+            self.pipe -= MSS;
+            self.lost += u64::from(MSS);
+            newly_lost += MSS;
+            if self.recovery_until.is_none() {
+                self.recovery_until = Some(self.sent);
+                self.bbr.on_congestion(&event(CongestionCause::Loss));
+            }
+            self.bbr.on_lost(&LostPacket {
+                now: self.now,
+                range: SeqRange::with_len(SeqNum((lost.number * u64::from(MSS)) as u32), MSS),
+                tx_in_flight: lost.tx_in_flight,
+                lost: self.lost - lost.lost,
+                delivered: self.delivered,
+                app_limited: lost.app_limited,
+            });
+        }
+        let over = self.recovery_until.is_some_and(|until| packet.number >= until);
+        if over {
+            self.recovery_until = None;
+            self.bbr.on_recovery_exit(CongestionState::Recovery);
+        }
+        let state =
+            if self.recovery_until.is_some() { CongestionState::Recovery } else { CongestionState::Open };
+        let rtt = Micros::between(packet.sent, self.now);
+        let delivered = self.delivered - packet.delivered;
+        self.bbr.on_ack(&AckSample {
+            now: self.now,
+            newly_acked: MSS,
+            newly_lost,
+            una_advanced: true,
+            pipe_before,
+            pipe: self.pipe,
+            rtt: Some(rtt),
+            srtt: Some(rtt),
+            min_rtt: Some(self.rtt),
+            una: SeqNum(0),
+            nxt: SeqNum(0),
+            state,
+            episode: if over { Episode::Exited } else { Episode::None },
+            may_grow: true,
+            cwnd_limited,
+            delivery: Some(DeliverySample {
+                delivered: self.delivered,
+                lost: self.lost,
+                rate: Some(RateSample {
+                    prior_delivered: packet.delivered,
+                    delivered,
+                    lost: self.lost - packet.lost,
+                    tx_in_flight: packet.tx_in_flight,
+                    app_limited: packet.app_limited,
+                    is_probe: false,
+                    rtt: Some(rtt),
+                    rate: (interval >= self.rtt)
+                        .then(|| (u128::from(delivered) * 1_000_000).div_ceil(interval.0.into()) as u64),
+                }),
+            }),
+        });
+    }
+
+    fn percent_of_rate(&self, bytes: u64, seconds: u64) -> u64 {
+        bytes * 100 / (self.rate * seconds)
+    }
+}
+
+/// S1, S4: the pipe is full after some rounds, nothing is lost, and the queue is that of a probe at most.
+#[test]
+fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
+    let mut flow = Flow::new(10, Micros::from_millis(40), 400_000, 0);
+    flow.run_to(2);
+    assert_eq!(
+        flow.states.get(..3),
+        Some(&[State::Startup, State::Drain, State::ProbeBw(Phase::Cruise)][..]),
+        "Drain has already left what Down would"
+    );
+    assert!(flow.largest_queue < Micros::from_millis(60), "{:?}", flow.largest_queue);
+    flow.largest_queue = Micros::ZERO;
+    let delivered = flow.run_to(32);
+    assert!(flow.percent_of_rate(delivered, 30) >= 95, "{}", flow.percent_of_rate(delivered, 30));
+    assert!(flow.largest_queue <= Micros::from_millis(48), "{:?}", flow.largest_queue);
+    assert_eq!(flow.lost, 0);
+    assert!(flow.states.contains(&State::ProbeRtt) && flow.states.contains(&State::ProbeBw(Phase::Up)));
+    let bandwidth = flow.bbr.bandwidth() * 100 / flow.rate;
+    assert!((99..=101).contains(&bandwidth), "{bandwidth}");
+}
+
+/// S6, S7.
+#[test]
+fn random_loss_costs_what_it_loses() {
+    for (loss_percent, rtt, floor) in [(1, 100, 93), (2, 100, 90), (2, 20, 88), (5, 100, 75)] {
+        let mut flow = Flow::new(20, Micros::from_millis(rtt), 250_000, loss_percent * 10_000);
+        flow.run_to(5);
+        let delivered = flow.run_to(45);
+        let percent = flow.percent_of_rate(delivered, 40);
+        assert!(percent >= floor, "{loss_percent} % at {rtt} ms: {percent}");
+    }
+}
+
+/// S5.
+#[test]
+fn a_short_buffer_is_respected() {
+    // 100 Mbit/s, 40 ms: a path of 500,000 bytes.
+    for (share_percent, floor, max_loss_permille) in [(5, 75, 30), (25, 85, 30), (100, 95, 10)] {
+        let mut flow = Flow::new(100, Micros::from_millis(40), 5_000 * share_percent, 0);
+        flow.run_to(3);
+        let (lost, sent) = (flow.lost, flow.sent);
+        let delivered = flow.run_to(23);
+        let percent = flow.percent_of_rate(delivered, 20);
+        assert!(percent >= floor, "{share_percent} %: {percent}");
+        let loss = (flow.lost - lost) * 1000 / ((flow.sent - sent) * u64::from(MSS));
+        assert!(loss <= max_loss_permille, "{share_percent} %: {loss}");
+    }
+}
+
+/// S17, S18.
+#[test]
+fn a_step_of_the_rate_is_found() {
+    let mut flow = Flow::new(20, Micros::from_millis(50), 250_000, 0);
+    flow.run_to(10);
+    flow.rate /= 4;
+    flow.run_to(22);
+    let bandwidth = flow.bbr.bandwidth() * 100 / flow.rate;
+    assert!((95..=105).contains(&bandwidth), "two cycles later: {bandwidth}");
+    flow.rate *= 4;
+    flow.run_to(32);
+    let bandwidth = flow.bbr.bandwidth() * 100 / flow.rate;
+    assert!((90..=101).contains(&bandwidth), "{bandwidth}");
+}
+
+/// S21, S22.
+#[test]
+fn the_round_trip_time_is_measured_every_five_seconds_of_a_full_path_only() {
+    let mut flow = Flow::new(10, Micros::from_millis(40), 100_000, 0);
+    flow.run_to(30);
+    let probes = flow.states.iter().filter(|state| **state == State::ProbeRtt).count();
+    assert!((4..=6).contains(&probes), "{probes}");
+    flow.states.clear();
+    flow.application = Some((flow.now, flow.sent, 300_000));
+    flow.run_to(60);
+    assert!(!flow.states.contains(&State::ProbeRtt), "the application leaves the path half empty");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_flow() {
+    let run = |seed| {
+        let mut flow = Flow::new(20, Micros::from_millis(30), 100_000, 10_000);
+        flow.bbr.random = seed;
+        (flow.run_to(12), flow.sent, flow.states.len())
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
