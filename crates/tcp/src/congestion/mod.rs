@@ -1,7 +1,7 @@
 //! Congestion control: who owns the window.
 //!
 //! A [`CongestionController`] is told what was sent, delivered and lost ([`sample`]) and answers with a window and, if it
-//! paces, with a rate. It decides what the window is also during recovery; [`crate::send::recovery`] decides when that is.
+//! paces, with a rate. It decides what the window is also during recovery; `send/recovery.rs` decides when that is.
 //! The loss-based controllers share [`loss_based::LossBased`], which runs Proportional Rate Reduction there.
 
 use core::fmt::Debug;
