@@ -13,7 +13,7 @@ use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
 use crate::congestion::sample::RtoEvent;
 use crate::connection::decision::Choice;
-use crate::connection::plain_copy::PlainCopy;
+use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Mode, Plan, Report};

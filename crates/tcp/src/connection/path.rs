@@ -21,7 +21,7 @@ use brisk_wire::SeqNum;
 
 use crate::congestion::hystart::rtt_thresh;
 use crate::connection::fast_open::TIMESTAMP_TICK;
-use crate::connection::planner::is_queued;
+use crate::connection::gentle::planner::is_queued;
 use crate::connection::sender::{HandshakeTimer, initial_window};
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;

@@ -6,7 +6,7 @@ use brisk_wire::SeqNum;
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::connection::Host;
-use crate::connection::plain_copy::PlainCopy;
+use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::outcome::{CongestionState, Room};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;

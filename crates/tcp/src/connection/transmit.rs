@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use brisk_wire::OptionProfile;
 
 use crate::connection::decision::{Choice, Data};
-use crate::connection::plain_copy::PlainCopy;
-use crate::connection::proactive::CopiedRun;
+use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::segment::Built;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};

@@ -7,7 +7,7 @@ use brisk_wire::{Gentle, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Choice, Data};
-use crate::connection::planner::is_queued;
+use crate::connection::gentle::planner::is_queued;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};

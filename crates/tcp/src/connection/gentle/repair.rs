@@ -6,7 +6,7 @@
 use brisk_wire::{Flags, Options, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
-use crate::connection::proactive::is_marked;
+use crate::connection::gentle::proactive::is_marked;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;

@@ -15,17 +15,24 @@ use brisk_wire::{Flags, Gentle, OptionProfile, Options};
 use crate::config::TcpConfig;
 use crate::connection::arrive::Verdict;
 use crate::connection::decision::SynOption;
-use crate::connection::f1::Quarantine;
+use crate::connection::gentle::f1::Quarantine;
+use crate::connection::gentle::parity::ParityTx;
+use crate::connection::gentle::proactive::Proactive;
+use crate::connection::gentle::repair::ParityRx;
 use crate::connection::opening::Told;
-use crate::connection::parity::ParityTx;
-use crate::connection::proactive::Proactive;
-use crate::connection::repair::ParityRx;
 use crate::connection::{Connection, Env, State};
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::signal::{News, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, Reaction, Repair};
 use crate::time::{Instant, Micros};
+
+pub(crate) mod f1;
+pub(crate) mod parity;
+pub(crate) mod plain_copy;
+pub(crate) mod planner;
+pub(crate) mod proactive;
+pub(crate) mod repair;
 
 /// Bytes of a data segment that a set of flags takes, padding included.
 const FLAGS_LEN: u32 = 8;
@@ -39,14 +46,14 @@ pub(crate) struct GentleLayer {
     /// An option was sent or received in the handshake.
     seen: bool,
     /// Our first SYN had the option; the SYN-ACK had one.
-    pub(super) offered: bool,
-    pub(super) answered: bool,
+    pub(in crate::connection) offered: bool,
+    pub(in crate::connection) answered: bool,
     /// What the memory of destinations has heard.
-    pub(super) told: Told,
+    pub(in crate::connection) told: Told,
     outcome: GentleOutcome,
     #[serde(skip)]
     pub(crate) active: Option<Box<Active>>,
-    pub(super) quarantine: Option<Quarantine>,
+    pub(in crate::connection) quarantine: Option<Quarantine>,
 }
 
 /// What runs on a connection that agreed on at least one of the two.

@@ -17,7 +17,7 @@ use crate::time::Instant;
 
 /// F1 after its end.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Quarantine {
+pub(in crate::connection) struct Quarantine {
     /// Payload counts only if it echoes this timestamp or a later one.
     since: u32,
     /// When the peer was last told.
