@@ -13,7 +13,7 @@ use crate::mechanism::ParityPlan;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Why a segment was sent. The room table ([`Room::permits`]) and the scoreboard judge by it.
+/// Why a segment was sent. The budget (`send::budget`) and the scoreboard judge by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Origin {
     /// A segment without data, SYN or FIN.
@@ -298,75 +298,4 @@ pub enum CongestionState {
     Recovery,
     /// Recovery after a retransmission timeout.
     Loss,
-}
-
-/// What limits a transmission at this moment, in bytes; see [`Room::permits`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
-    /// Congestion window.
-    pub cwnd: u32,
-    /// RFC 6675 pipe.
-    pub pipe: u32,
-    /// Bytes between SND.NXT and the right edge of the peer's window.
-    pub peer: u32,
-    /// Bytes that pacing lets go now.
-    pub paced: u32,
-    /// Redundancy allowance: bytes of copies and parity that may still be spent.
-    pub redundancy: u32,
-}
-
-impl Room {
-    /// The one table that decides what may exceed the window: this is where "gentle" lives.
-    ///
-    /// | origin | congestion window | peer's window | pacing | redundancy allowance |
-    /// |---|---|---|---|---|
-    /// | `Ack` | - | - | - | - |
-    /// | `New` | yes (one segment always, when nothing is in flight) | yes | yes | - |
-    /// | `Retransmit` | yes (one segment always, when nothing is in flight) | - | yes | - |
-    /// | `TailLossProbe` | - | - | - | - |
-    /// | `Duplicate` | - | - | yes | yes |
-    /// | `Parity` | - | - | yes | yes |
-    ///
-    /// `len` is in bytes of sequence space. A probe that carries new data is asked for as `New` by
-    /// the peer's window check of the caller first; here it may exceed the congestion window by one
-    /// segment (RFC 8985 section 7.3).
-    pub fn permits(&self, origin: Origin, len: u32) -> bool {
-        let window = self.pipe == 0 || self.pipe.saturating_add(len) <= self.cwnd;
-        match origin {
-            Origin::Ack | Origin::TailLossProbe => true,
-            Origin::New => window && len <= self.peer && len <= self.paced,
-            Origin::Retransmit => window && len <= self.paced,
-            Origin::Duplicate | Origin::Parity => len <= self.paced && len <= self.redundancy,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROOM: Room = Room { cwnd: 10_000, pipe: 9_000, peer: 5_000, paced: 2_000, redundancy: 500 };
-
-    #[test]
-    fn new_data_obeys_every_limit() {
-        assert!(ROOM.permits(Origin::New, 1_000));
-        assert!(!ROOM.permits(Origin::New, 1_001), "congestion window");
-        assert!(!Room { peer: 999, ..ROOM }.permits(Origin::New, 1_000), "peer's window");
-        assert!(!Room { paced: 999, ..ROOM }.permits(Origin::New, 1_000), "pacing");
-    }
-
-    #[test]
-    fn something_may_leave_when_nothing_is_in_flight() {
-        let room = Room { cwnd: 100, pipe: 0, ..ROOM };
-        assert!(room.permits(Origin::New, 1_000));
-        assert!(room.permits(Origin::Retransmit, 1_000));
-    }
-
-    #[test]
-    fn redundancy_spends_its_own_allowance_and_not_the_window() {
-        let full = Room { pipe: 10_000, ..ROOM };
-        assert!(full.permits(Origin::Duplicate, 500) && full.permits(Origin::Parity, 500));
-        assert!(!full.permits(Origin::Duplicate, 501) && !full.permits(Origin::Parity, 501));
-        assert!(full.permits(Origin::TailLossProbe, 1_460));
-    }
 }

@@ -207,7 +207,7 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         let nxt = self.tx.scoreboard.nxt();
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
-        let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(now);
+        let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
         let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.negotiated.sack) {
             let situation = Situation { in_recovery, may_send_new, srtt };
             let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);

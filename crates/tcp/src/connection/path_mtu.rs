@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 
 use crate::connection::Connection;
 use crate::connection::decision::Choice;
-use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin, Room};
+use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin};
+use crate::send::budget::Budget;
 use crate::time::Instant;
 
 /// Large segments without an answer that make a tail loss probe small, and that are believed to have vanished when only
@@ -82,14 +83,14 @@ impl Connection {
     }
 
     /// Lost data in a segment of the size that is suspected, once a smaller one is under way.
-    pub(crate) fn choose_retest(&mut self, room: &Room) -> Option<Choice> {
+    pub(crate) fn choose_retest(&mut self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
         // Our own SACK blocks would make it larger than it is meant to be.
-        if room.pipe < self.tx.mss() || self.payload_limit() < self.tx.mss() {
+        if budget.pipe < budget.mss || self.payload_limit() < self.tx.mss() {
             return None;
         }
         let range = self.tx.scoreboard.next_lost(size)?;
-        let large = range.len() > self.tx.mss() && room.permits(Origin::Retransmit, range.len());
+        let large = range.len() > self.tx.mss() && range.len() <= budget.of(Origin::Retransmit);
         large.then(|| self.again_as_probe(range))
     }
 

@@ -7,7 +7,8 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::connection::Host;
 use crate::connection::gentle::plain_copy::PlainCopy;
-use crate::outcome::{CongestionState, Room};
+use crate::outcome::CongestionState;
+use crate::send::budget::{Budget, Charges};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
@@ -79,6 +80,8 @@ pub(crate) struct Sender {
     redundancy_left: Option<u32>,
     /// Bytes of copies in flight that count against the congestion window where new data is concerned.
     pub(crate) charged: u32,
+    /// Which redundancy obeys the congestion window.
+    pub(crate) charges: Charges,
     /// Payload of every data segment that is given up so that a parity segment with its longer option
     /// fits the same packet, bytes.
     pub(crate) reserved: u32,
@@ -227,6 +230,10 @@ impl Sender {
             paced: false,
             redundancy_left: config.redundancy_percent.map(|_| 0),
             charged: 0,
+            charges: Charges {
+                copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
+                parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
+            },
             reserved: 0,
             sizing: SendSizing::default(),
         }
@@ -308,16 +315,19 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
 
-    /// What limits a transmission now.
-    pub(crate) fn room(&self, now: Instant) -> Room {
+    /// What limits transmissions now.
+    pub(crate) fn budget(&self, now: Instant) -> Budget {
         // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
         let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));
-        Room {
+        Budget {
             cwnd: self.congestion.cwnd(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
+            charged: self.charged,
             peer: self.usable_window(),
             paced: self.pacer.budget(now),
             redundancy: self.redundancy(),
+            mss: self.mss(),
+            charges: self.charges,
         }
     }
 
@@ -411,28 +421,25 @@ impl Sender {
         self.rfc6675.as_ref().map_or(self.rack.reordering_seen(), Rfc6675::reordering_seen)
     }
 
-    /// What waits for a window is smaller than what the windows let go.
-    pub(crate) fn may_send_new(&self, now: Instant) -> bool {
-        let room = self.room(now);
-        let next = self.unsent().min(self.mss());
-        next > 0 && room.pipe.saturating_add(next) <= room.cwnd && next <= room.peer
+    /// True if the windows take the next segment of new data, and there is one.
+    pub(crate) fn may_send_new(&self, budget: &Budget) -> bool {
+        let next = self.unsent().min(budget.mss);
+        next > 0 && next <= budget.unpaced()
     }
 
     /// The burst of which the transmission of `range`, which is new, is the last so far.
-    pub(crate) fn burst_with(&self, range: SeqRange, room: &Room) -> BurstPush {
-        let (mss, end) = (self.mss(), self.queue.end());
+    pub(crate) fn burst_with(&self, range: SeqRange, budget: &Budget) -> BurstPush {
+        let end = self.queue.end();
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
-        let (pipe, peer) = (room.pipe.saturating_add(range.len()), room.peer.saturating_sub(range.len()));
-        let more = left > 0 && pipe.saturating_add(mss) <= room.cwnd && left.min(mss) <= peer;
         let pace = Pace {
-            cwnd: room.cwnd,
-            slow_start: room.cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
-            pipe,
-            mss,
+            cwnd: budget.cwnd,
+            slow_start: budget.cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
+            pipe: budget.pipe.saturating_add(range.len()),
+            mss: budget.mss,
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
         };
-        self.burst_push.with_segment(&pace, more)
+        self.burst_push.with_segment(&pace, left > 0 && budget.takes_behind(range.len(), left))
     }
 
     /// Nothing will be sent any more.

@@ -242,8 +242,7 @@ impl Connection {
 
     /// The peer's window has been shut for a persist interval (RFC 9293 section 3.8.6.1).
     fn on_persist_timeout(&mut self, now: Instant) {
-        let room = self.tx.room(now);
-        if room.peer > 0 {
+        if self.tx.usable_window() > 0 {
             self.tx.hold.overridden = true;
             self.tx.window.disarm_persist();
             return;

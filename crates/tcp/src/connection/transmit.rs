@@ -1,7 +1,7 @@
 //! What to send next. Nothing is built or accounted here.
 //!
 //! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, parity, new
-//! data, an acknowledgement alone. Each is checked against [`Room::permits`](crate::outcome::Room::permits).
+//! data, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
 
 use alloc::vec::Vec;
 
@@ -14,8 +14,9 @@ use crate::connection::segment::Built;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
 use crate::mechanism::Mechanism;
-use crate::outcome::{Ask, Origin, Room};
+use crate::outcome::{Ask, Origin};
 use crate::receive::Owed;
+use crate::send::budget::Budget;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -164,15 +165,15 @@ impl Connection {
         }
         let lost = self.tx.scoreboard.next_lost(self.payload_limit())?;
         let range = self.tx.queue.within_record(lost);
-        let room = self.tx.room(now);
-        if let Some(retest) = self.choose_retest(&room) {
+        let budget = self.tx.budget(now);
+        if let Some(retest) = self.choose_retest(&budget) {
             return Some(retest);
         }
         // A segment that ends because its record does is charged as a full one: small records would leave after a timeout
         // in a burst of many (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
-        let permitted = room.permits(Origin::Retransmit, charged);
-        self.tx.paced = !permitted && range.len() > room.paced;
+        let permitted = charged <= budget.of(Origin::Retransmit);
+        self.tx.paced = !permitted && budget.is_paced(range.len());
         permitted.then(|| self.again(range, Origin::Retransmit))
     }
 
@@ -224,10 +225,10 @@ impl Connection {
     }
 
     pub(crate) fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
-        let room = self.tx.room(now);
+        let budget = self.tx.budget(now);
         match ask {
-            Ask::Probe => self.choose_probe(&room),
-            Ask::Parity(plan) => self.grant_parity(plan, &room),
+            Ask::Probe => self.choose_probe(&budget),
+            Ask::Parity(plan) => self.grant_parity(plan, &budget),
             Ask::Ack(option) => Some(Choice::Ack(option)),
             Ask::MarkLost(range) => {
                 self.tx.scoreboard.mark_lost(range);
@@ -237,13 +238,14 @@ impl Connection {
     }
 
     /// A probe: one segment of new data if the peer's window takes it, else the tail again.
-    fn choose_probe(&mut self, room: &Room) -> Option<Choice> {
+    fn choose_probe(&mut self, budget: &Budget) -> Option<Choice> {
         let nxt = self.tx.scoreboard.nxt();
         let segment_size = self.probe_limit();
         let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
-        let len = self.tx.unsent().min(segment_size).min(room.peer).min(record);
+        let window = budget.of(Origin::TailLossProbe);
+        let len = self.tx.unsent().min(segment_size).min(window).min(record);
         if len > 0 {
-            let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < room.peer;
+            let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < window;
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
             return Some(Choice::Data(Data {
                 range,
@@ -275,19 +277,19 @@ impl Connection {
         if self.tx.mtu.raise_stale(now) {
             self.adopt_mss();
         }
-        let room = self.tx.room(now);
+        let budget = self.tx.budget(now);
         let limit = self.payload_limit();
-        if let Some(probe) = self.choose_mtu_probe(&room, limit, now) {
+        if let Some(probe) = self.choose_mtu_probe(&budget, limit, now) {
             return Some(probe);
         }
-        self.plan_flight(&room);
+        self.plan_flight(&budget);
         // A plan may have shorter segments.
         let mss = if self.planner.is_some() { self.payload_limit() } else { limit };
-        let (most, twice) = self.longest_run(mss, &room, env, now);
-        match self.extent(&room, mss, most, now) {
+        let (most, twice) = self.longest_run(mss, &budget, env, now);
+        match self.extent(&budget, mss, most, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
-                let burst = self.burst_with(SeqRange::with_len(range.start, len), &room);
+                let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
                 Some(Choice::Data(Data {
                     range,
                     segment_size: mss,
@@ -310,8 +312,8 @@ impl Connection {
     }
 
     /// The burst that ends with this new data, for now; `None` if the ends of bursts carry no PSH.
-    fn burst_with(&self, payload: SeqRange, room: &Room) -> Option<BurstPush> {
-        self.config.push_bursts.then(|| self.tx.burst_with(payload, room))
+    fn burst_with(&self, payload: SeqRange, budget: &Budget) -> Option<BurstPush> {
+        self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
 
     pub(crate) fn note_burst_end(&mut self, limited: bool) {
@@ -343,7 +345,7 @@ impl Connection {
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
     /// with an urgent pointer travels alone, since the pointer is relative to its own header. And whether the device sends
     /// each of them twice.
-    fn longest_run(&self, mss: u32, room: &Room, env: &Env<'_>, now: Instant) -> (u32, bool) {
+    fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
             || self.plans_copies()
@@ -352,7 +354,7 @@ impl Connection {
         }
         let run = (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss);
         let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
-        match self.copied_run(mss, room, env, now) {
+        match self.copied_run(mss, budget, env, now) {
             CopiedRun::None => (run, false),
             CopiedRun::OneByOne => (mss, false),
             CopiedRun::Twice(bytes) => (run.min(bytes / mss * mss).max(mss), true),
@@ -369,26 +371,22 @@ impl Connection {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    fn extent(&mut self, room: &Room, mss: u32, most: u32, now: Instant) -> Extent {
+    fn extent(&mut self, budget: &Budget, mss: u32, most: u32, now: Instant) -> Extent {
         let nxt = self.tx.scoreboard.nxt();
         let record = self.tx.queue.record_end(nxt);
         let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
-        let offered = unsent.min(room.peer);
-        let by_cwnd = match room.pipe {
-            0 => room.cwnd.max(mss),
-            pipe => room.cwnd.saturating_sub(pipe.saturating_add(self.tx.charged)),
-        };
-        let allowed = by_cwnd.min(room.paced).min(most);
+        let offered = unsent.min(budget.peer);
+        let allowed = budget.of(Origin::New).min(most);
         if offered > allowed {
             let whole = allowed / mss * mss;
-            self.tx.paced = whole == 0 && room.paced < mss;
+            self.tx.paced = whole == 0 && budget.is_paced(mss);
             return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
         }
-        let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < room.peer;
+        let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
         let partial = offered % mss;
         // The end of a record with something behind it does not wait for more (Linux: only the last segment does).
         let ends_record = record.is_some() && offered == unsent;
-        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, room, now) {
+        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };
         }
         let whole = offered - partial;
@@ -396,11 +394,18 @@ impl Connection {
     }
 
     /// Sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
-    fn may_send_partial(&mut self, offered: u32, unsent: u32, fin: bool, room: &Room, now: Instant) -> bool {
+    fn may_send_partial(
+        &mut self,
+        offered: u32,
+        unsent: u32,
+        fin: bool,
+        budget: &Budget,
+        now: Instant,
+    ) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
             return self.tx.hold.overridden
-                || (room.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
+                || (budget.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
         }
         let una = self.tx.scoreboard.una();
         // Urgent data does not wait for Nagle's algorithm (Linux: the same).
@@ -411,7 +416,7 @@ impl Connection {
 
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
     /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
-    fn choose_mtu_probe(&mut self, room: &Room, payload_limit: u32, now: Instant) -> Option<Choice> {
+    fn choose_mtu_probe(&mut self, budget: &Budget, payload_limit: u32, now: Instant) -> Option<Choice> {
         if payload_limit + self.tx.reserved < self.tx.mss() {
             return None;
         }
@@ -420,7 +425,7 @@ impl Connection {
         if self.tx.queue.within_record(range) != range {
             return None;
         }
-        room.permits(Origin::New, size).then(|| {
+        (size <= budget.of(Origin::New)).then(|| {
             Choice::Data(Data {
                 range,
                 segment_size: size,
@@ -428,7 +433,7 @@ impl Connection {
                 fin: false,
                 mtu_probe: true,
                 twice: false,
-                burst: self.burst_with(range, room),
+                burst: self.burst_with(range, budget),
             })
         })
     }

@@ -2,9 +2,9 @@
 //!
 //! A mechanism sees what was sent, what was acknowledged and what arrived, and only *asks*; the
 //! connection sends. What may exceed the window is decided in one table,
-//! [`Room::permits`](crate::outcome::Room::permits). Off means absent from the list: no branch, no
+//! `Budget::of` in `send/budget.rs`. Off means absent from the list: no branch, no
 //! cost, byte-identical traffic. Adding a mechanism takes one file here, a variant of [`Active`], a line in
-//! [`enabled`], one field in [`MechanismConfig`], one row of `permits` if it sends something new, and one option
+//! [`enabled`], one field in [`MechanismConfig`], one row of that table if it sends something new, and one option
 //! in `brisk-wire` if it speaks on the wire.
 
 use core::fmt::Debug;

@@ -3,6 +3,7 @@
 //! Each file is one idea with its own state and, where it has one, its own deadline. None knows the
 //! others; the connection hands values from one to the next (see [`crate::outcome`]).
 
+pub(crate) mod budget;
 pub(crate) mod bytes;
 pub(crate) mod mtu;
 pub(crate) mod pacer;

@@ -18,9 +18,10 @@ use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::News;
 use crate::mechanism::{Agreed, Mechanism, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
-    AckOutcome, Ask, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin, Room,
+    AckOutcome, Ask, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
 use crate::receive::Owed;
+use crate::send::budget::Budget;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
@@ -222,21 +223,17 @@ impl Connection {
     }
 
     /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
-    pub(crate) fn grant_parity(&mut self, plan: ParityPlan, room: &Room) -> Option<Choice> {
+    pub(crate) fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget) -> Option<Choice> {
         let len = plan.wire().len();
-        let charge = self.parity_tx()?.config.charge_cwnd;
-        if charge && room.pipe.saturating_add(len) > room.cwnd {
-            return None;
-        }
-        if len > room.paced {
-            self.tx.paced = true;
-            return None;
-        }
-        if room.permits(Origin::Parity, len) {
+        if len <= budget.of(Origin::Parity) {
             return Some(Choice::Parity(plan));
         }
-        self.count_unsent(Unsent::State);
-        self.parity_tx()?.encoder.sent();
+        if budget.is_paced(len) {
+            self.tx.paced = true;
+        } else if budget.is_spent(len) {
+            self.count_unsent(Unsent::State);
+            self.parity_tx()?.encoder.sent();
+        }
         None
     }
 

@@ -10,7 +10,7 @@ use crate::config::PlannerConfig;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
-use crate::outcome::Room;
+use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -175,14 +175,14 @@ impl Connection {
 /// What it decides.
 impl Connection {
     /// New data may leave: is it planned how?
-    pub(crate) fn plan_flight(&mut self, room: &Room) {
+    pub(crate) fn plan_flight(&mut self, budget: &Budget) {
         let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
         let Some(planner) = &self.planner else { return };
         let under_way = planner.flight.is_some_and(|flight| nxt.lt(flight.range.end));
         if unsent == 0 || under_way {
             return;
         }
-        let flight = self.next_flight(room, unsent);
+        let flight = self.next_flight(budget, unsent);
         let losses = self.expected_losses();
         let means = self.means();
         let earned = self.earned_by(&flight);
@@ -200,10 +200,10 @@ impl Connection {
 
     /// What leaves from now on: all that is written if the window takes it within a round trip, else what
     /// the window lets go now.
-    pub(crate) fn next_flight(&self, room: &Room, unsent: u32) -> Flight {
+    pub(crate) fn next_flight(&self, budget: &Budget, unsent: u32) -> Flight {
         let mss = self.payload_limit();
-        let by_window = room.cwnd.saturating_sub(room.pipe).min(room.peer).max(mss);
-        let last = unsent <= room.cwnd;
+        let by_window = budget.unpaced().max(mss);
+        let last = unsent <= budget.cwnd;
         Flight {
             bytes: if last { unsent } else { by_window.min(unsent) },
             mss,

@@ -11,8 +11,9 @@ use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
 use crate::mechanism::signal::News;
-use crate::outcome::{Arrived, Origin, Room, Sent};
+use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
+use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
@@ -75,7 +76,7 @@ impl Connection {
     }
 
     /// How new data may leave where each copy has to follow its original.
-    pub(crate) fn copied_run(&self, mss: u32, room: &Room, env: &Env<'_>, now: Instant) -> CopiedRun {
+    pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
         let Some(proactive) = self.proactive() else { return CopiedRun::None };
         let rto = self.tx.timeout();
         let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
@@ -88,32 +89,29 @@ impl Connection {
         {
             return CopiedRun::OneByOne;
         }
-        CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(room.redundancy).min(room.paced / 2))
+        CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(budget.twice()))
     }
 
     /// The copy that is due, if what limits copies lets it go.
     pub(crate) fn choose_copy(&mut self, now: Instant) -> Option<Choice> {
         self.proactive()?;
-        let (room, una) = (self.tx.room(now), self.tx.scoreboard.una());
-        let more = self.tx.may_send_new(now);
+        let (budget, una) = (self.tx.budget(now), self.tx.scoreboard.una());
+        let more = self.tx.may_send_new(&budget);
         loop {
             let proactive = self.proactive_mut()?;
-            let charged = proactive.charge_cwnd;
             let range = proactive.copies.next(una, more, now)?.range;
             if self.tx.scoreboard.is_sacked(&range) {
                 self.proactive_mut()?.copies.drop_next();
                 continue;
             }
-            let in_flight = room.pipe.saturating_add(self.tx.charged);
-            let fits = !charged || in_flight.saturating_add(range.len()) <= room.cwnd;
-            if room.permits(Origin::Duplicate, range.len()) && fits {
+            if range.len() <= budget.of(Origin::Duplicate) {
                 return Some(Choice::Copy(range));
             }
-            if range.len() > room.redundancy {
+            if budget.is_spent(range.len()) {
                 self.proactive_mut()?.copies.drop_next();
                 continue;
             }
-            self.tx.paced |= range.len() > room.paced;
+            self.tx.paced |= budget.is_paced(range.len());
             self.proactive_mut()?.copies.hold();
             return None;
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
-use crate::outcome::Room;
+use crate::send::budget::{Budget, Charges};
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
     let mechanisms = MechanismConfig { corrective, proactive, ..MechanismConfig::default() };
@@ -35,15 +35,24 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     let mut world = World::new(TcpConfig::planned(5));
     let client = world.end(C);
     let mss = client.payload_limit();
-    let room = Room { cwnd: 10 * mss, pipe: 0, peer: 20 * mss, paced: u32::MAX, redundancy: 0 };
-    let flight = |room: &Room, segments: u32| {
-        let flight = client.next_flight(room, segments * mss);
+    let budget = Budget {
+        cwnd: 10 * mss,
+        pipe: 0,
+        charged: 0,
+        peer: 20 * mss,
+        paced: u32::MAX,
+        redundancy: 0,
+        mss,
+        charges: Charges::default(),
+    };
+    let flight = |budget: &Budget, segments: u32| {
+        let flight = client.next_flight(budget, segments * mss);
         (flight.bytes / mss, flight.last, flight.at_once)
     };
-    assert_eq!(flight(&room, 5), (5, true, true));
-    assert_eq!(flight(&Room { peer: 3 * mss, ..room }, 5), (5, true, false));
+    assert_eq!(flight(&budget, 5), (5, true, true));
+    assert_eq!(flight(&Budget { peer: 3 * mss, ..budget }, 5), (5, true, false));
     // What does not fit the congestion window follows later, and is planned then.
-    assert_eq!(flight(&room, 15), (10, false, true));
+    assert_eq!(flight(&budget, 15), (10, false, true));
 }
 
 const F2: Agreed = Agreed { profile: Profile::F2, encoding: 1, proactive: false };

@@ -1,0 +1,147 @@
+//! How much may leave now: the only place that compares what is in flight with the windows, the pacer and the allowance.
+
+use crate::outcome::Origin;
+
+/// What limits transmissions at one moment, bytes; see [`Budget::of`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Budget {
+    /// Congestion window.
+    pub(crate) cwnd: u32,
+    /// RFC 6675 pipe.
+    pub(crate) pipe: u32,
+    /// Copies in flight, where the congestion window counts them.
+    pub(crate) charged: u32,
+    /// Bytes between SND.NXT and the right edge of the peer's window.
+    pub(crate) peer: u32,
+    /// Bytes that pacing lets go now.
+    pub(crate) paced: u32,
+    /// Bytes of copies and parity that may still be spent.
+    pub(crate) redundancy: u32,
+    /// A full segment.
+    pub(crate) mss: u32,
+    /// Which redundancy obeys the congestion window.
+    pub(crate) charges: Charges,
+}
+
+/// Whether the congestion window counts redundancy: a choice of experiments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Charges {
+    /// It counts copies.
+    pub(crate) copies: bool,
+    /// It counts parity.
+    pub(crate) parity: bool,
+}
+
+impl Budget {
+    /// Returns the bytes of sequence space that may leave now for this reason.
+    ///
+    /// | origin | congestion window | peer's window | pacing | allowance |
+    /// |---|---|---|---|---|
+    /// | `Ack` | - | - | - | - |
+    /// | `New` | yes (one segment when nothing is in flight) | yes | yes | - |
+    /// | `Retransmit` | yes (unless nothing is in flight) | - | yes | - |
+    /// | `TailLossProbe` | - | its new data | - | - |
+    /// | `Duplicate`, `Parity` | if [charged](Charges) | - | yes | yes |
+    ///
+    /// A tail loss probe may exceed the congestion window by one segment (RFC 8985 section 7.3).
+    pub(crate) fn of(&self, origin: Origin) -> u32 {
+        let redundancy = self.paced.min(self.redundancy);
+        match origin {
+            Origin::Ack => u32::MAX,
+            Origin::New => self.unpaced().min(self.paced),
+            Origin::Retransmit if self.pipe == 0 => self.paced,
+            Origin::Retransmit => self.paced.min(self.cwnd.saturating_sub(self.pipe)),
+            Origin::TailLossProbe => self.peer,
+            Origin::Duplicate if self.charges.copies => redundancy.min(self.window()),
+            Origin::Parity if self.charges.parity => redundancy.min(self.cwnd.saturating_sub(self.pipe)),
+            Origin::Duplicate | Origin::Parity => redundancy,
+        }
+    }
+
+    /// Returns the bytes of new data that both windows take as soon as pacing lets them go.
+    pub(crate) fn unpaced(&self) -> u32 {
+        let window = if self.pipe == 0 { self.cwnd.max(self.mss) } else { self.window() };
+        window.min(self.peer)
+    }
+
+    /// Returns the bytes of new data of which each may leave with its copy at once.
+    pub(crate) fn twice(&self) -> u32 {
+        self.redundancy.min(self.paced / 2)
+    }
+
+    /// True if the windows take another full segment, or the `left` bytes that there are, behind `len` bytes of new data.
+    pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
+        let window = self.cwnd.saturating_sub(self.pipe.saturating_add(len));
+        self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)
+    }
+
+    /// True if pacing holds `len` bytes back.
+    pub(crate) fn is_paced(&self, len: u32) -> bool {
+        len > self.paced
+    }
+
+    /// True if the allowance will not take `len` bytes of copies or parity, however long they wait.
+    pub(crate) fn is_spent(&self, len: u32) -> bool {
+        len > self.redundancy
+    }
+
+    fn window(&self) -> u32 {
+        self.cwnd.saturating_sub(self.pipe.saturating_add(self.charged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Budget = Budget {
+        cwnd: 10_000,
+        pipe: 9_000,
+        charged: 0,
+        peer: 5_000,
+        paced: 2_000,
+        redundancy: 500,
+        mss: 1_460,
+        charges: Charges { copies: false, parity: false },
+    };
+
+    #[test]
+    fn new_data_obeys_every_window_and_pacing() {
+        assert_eq!(BUDGET.of(Origin::New), 1_000, "congestion window");
+        assert_eq!(Budget { charged: 400, ..BUDGET }.of(Origin::New), 600, "copies that are charged");
+        assert_eq!(Budget { peer: 999, ..BUDGET }.of(Origin::New), 999, "peer's window");
+        assert_eq!(Budget { paced: 999, ..BUDGET }.of(Origin::New), 999, "pacing");
+        assert_eq!(Budget { paced: 0, ..BUDGET }.unpaced(), 1_000);
+    }
+
+    #[test]
+    fn one_segment_may_leave_when_nothing_is_in_flight() {
+        let idle = Budget { cwnd: 100, pipe: 0, ..BUDGET };
+        assert_eq!(idle.of(Origin::New), 1_460);
+        assert_eq!(idle.of(Origin::Retransmit), 2_000);
+    }
+
+    #[test]
+    fn redundancy_spends_its_own_allowance_and_not_the_window() {
+        let full = Budget { pipe: 10_000, ..BUDGET };
+        assert_eq!((full.of(Origin::Duplicate), full.of(Origin::Parity)), (500, 500));
+        assert_eq!(full.of(Origin::Retransmit), 0);
+        assert_eq!(full.of(Origin::TailLossProbe), 5_000, "a probe exceeds the congestion window");
+        assert!(full.is_spent(501) && !full.is_spent(500));
+    }
+
+    #[test]
+    fn charged_redundancy_obeys_the_window() {
+        let charged = Budget { charges: Charges { copies: true, parity: true }, charged: 600, ..BUDGET };
+        assert_eq!((charged.of(Origin::Duplicate), charged.of(Origin::Parity)), (400, 500));
+        assert_eq!(Budget { pipe: 9_800, ..charged }.of(Origin::Parity), 200);
+    }
+
+    #[test]
+    fn a_burst_goes_on_while_the_windows_take_another_segment() {
+        let open = Budget { pipe: 0, ..BUDGET };
+        assert!(open.takes_behind(3_000, 1_460) && !open.takes_behind(4_000, 1_460), "peer's window");
+        assert!(open.takes_behind(4_000, 1_000), "the rest of the data");
+        assert!(!BUDGET.takes_behind(1_000, 10), "congestion window");
+    }
+}
