@@ -644,8 +644,6 @@ impl HandshakeTimers {
 }
 
 /// The mechanisms of a connection beyond plain TCP.
-///
-/// They register here, one field each, and in [`crate::mechanism::enabled`], one line each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MechanismConfig {
     /// Probes that turn the timeout of a lost tail into a fast recovery. Default `RackTlp`.

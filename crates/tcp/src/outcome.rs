@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Options, SeqNum};
 
-use crate::mechanism::ParityPlan;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
@@ -269,19 +268,6 @@ pub struct Sent {
     pub fin: bool,
     /// When.
     pub at: Instant,
-}
-
-/// What a mechanism asks the connection to send. A refused ask is dropped, not kept.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
-    /// Send up to one segment of new data, else the last segment again.
-    Probe,
-    /// Compute this parity from the send queue and send it.
-    Parity(ParityPlan),
-    /// Send an acknowledgement now; with an option if there is one.
-    Ack(Option<brisk_wire::Gentle>),
-    /// Declare this range lost.
-    MarkLost(SeqRange),
 }
 
 /// Names of RFC 6675 / Linux for the state of the sender.

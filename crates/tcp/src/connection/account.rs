@@ -1,4 +1,4 @@
-//! What was sent is written down: scoreboard, timers, pacing, recovery, counters, mechanisms.
+//! What was sent is written down: scoreboard, timers, pacing, recovery, counters, probe timer.
 
 use brisk_wire::{Flags, TcpHeader};
 
@@ -9,7 +9,7 @@ use crate::connection::decision::{Choice, Data};
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Probe;
-use crate::mechanism::{Mechanism, ParityPlan};
+use crate::mechanism::ParityPlan;
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -159,7 +159,9 @@ impl Connection {
         if fresh {
             self.encode(data, copied, now);
         }
-        self.tell_mechanisms(&sent, now);
+        if let Some(reactive) = &mut self.reactive {
+            reactive.on_sent(&sent, fresh, &self.tx, now);
+        }
     }
 
     fn account_parity(&mut self, plan: &ParityPlan, segment: &Segment, now: Instant) {
@@ -195,13 +197,6 @@ impl Connection {
                 }
             }
             Origin::Ack | Origin::Duplicate | Origin::Parity => {}
-        }
-    }
-
-    fn tell_mechanisms(&mut self, sent: &Sent, now: Instant) {
-        let (mechanisms, view) = self.mechanisms_and_view();
-        for mechanism in mechanisms {
-            mechanism.on_sent(sent, &view, now);
         }
     }
 

@@ -8,7 +8,6 @@ use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::state::Input;
 use crate::event::{Probe, UndoCause};
-use crate::mechanism::Mechanism;
 use crate::mechanism::signal::News;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
@@ -27,7 +26,7 @@ const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
 
 impl Connection {
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
-    /// other: scoreboard, round-trip time, RACK, recovery, congestion window, mechanisms, state.
+    /// other: scoreboard, round-trip time, RACK, recovery, congestion window, probe timer, state.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
         let news = self.read_gentle_signals(segment, now);
         let window = &mut self.tx.window;
@@ -70,9 +69,8 @@ impl Connection {
         self.judge_size(&loss, now);
         self.note_probes(&ack);
         self.charge_copies();
-        for index in 0..self.mechanisms.len() {
-            let (mechanisms, view) = self.mechanisms_and_view();
-            mechanisms[index].on_acked(&ack, &view, now);
+        if let Some(reactive) = &mut self.reactive {
+            reactive.on_ack(&ack, &self.tx, now);
         }
         if news.reported {
             self.fill_seen_hole(&ack, now);
@@ -128,11 +126,10 @@ impl Connection {
     /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows or a reduction ends:
     /// the reduction starts from the window in which they happened.
     fn answer_masked_losses(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
-        for index in 0..self.mechanisms.len() {
-            let (mechanisms, view) = self.mechanisms_and_view();
-            if let Some(signal) = mechanisms[index].masked_loss(ack, &view) {
-                self.answer_masked_loss(signal, ack.undelivered_before, now);
-            }
+        if let Some(signal) =
+            self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
+        {
+            self.answer_masked_loss(signal, ack.undelivered_before, now);
         }
         self.answer_gentle_signals(news, ack, now);
     }

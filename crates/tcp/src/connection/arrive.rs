@@ -7,7 +7,6 @@ use crate::connection::control::{Control, Events};
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env};
 use crate::error::CloseReason;
-use crate::mechanism::Mechanism;
 use crate::outcome::Arrived;
 use crate::receive::{Arrival, ArrivalKind, Paws, Received};
 use crate::seq_ranges::SeqRange;
@@ -65,13 +64,6 @@ impl Connection {
             return;
         }
         self.check_urgent(segment);
-        for index in 0..self.mechanisms.len() {
-            if let Some(rebuilt) = self.mechanisms[index].on_arrived(segment, now) {
-                let flags = if rebuilt.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
-                let repaired = Arrived { seq: rebuilt.seq, flags, payload: &rebuilt.payload, ..*segment };
-                self.take_payload(&repaired, now);
-            }
-        }
         self.take_payload(segment, now);
     }
 
@@ -238,7 +230,7 @@ impl Connection {
                 self.rewind_syn_data(segment.ack);
                 self.judge_syn_ack_delivery(segment, now);
                 self.judge_handshake_losses(segment, now);
-                self.establish(segment.options, now);
+                self.establish(now);
                 self.own_up_to_parts();
                 return Verdict::Continue;
             }

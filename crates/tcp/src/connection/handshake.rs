@@ -10,12 +10,12 @@ use crate::config::{EcnMode, TcpConfig};
 use crate::connection::control::{AnswerInterval, Events};
 use crate::connection::ecn::EcnState;
 use crate::connection::keepalive::Keepalive;
+use crate::connection::reactive::ProbeTimer;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
 use crate::error::CloseReason;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::{Keep, Mechanism};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant, Micros};
 
@@ -215,7 +215,7 @@ impl Connection {
         self.doubt_handshake_rtt(now);
         self.judge_syn_ack(segment, now);
         self.judge_handshake_losses(segment, now);
-        self.establish(segment.options, now);
+        self.establish(now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
             let rest = Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
@@ -253,7 +253,7 @@ impl Connection {
     }
 
     /// The handshake is complete.
-    pub(crate) fn establish(&mut self, peer_options: &Options, now: Instant) {
+    pub(crate) fn establish(&mut self, now: Instant) {
         // A close that was asked for during the handshake takes effect now.
         let closing = self.tx.queue.fin_queued();
         self.enter(self.state.after(Input::SynAcked));
@@ -262,7 +262,9 @@ impl Connection {
         }
         self.established = Some(now);
         self.tx.handshake.due = false;
-        self.mechanisms.retain(|mechanism| mechanism.negotiated(peer_options) == Keep::Yes);
+        if self.negotiated.sack {
+            self.reactive = ProbeTimer::new(&self.config.mechanisms.reactive);
+        }
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".

@@ -20,7 +20,6 @@ use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
 use crate::four_tuple::FourTuple;
-use crate::mechanism::{self, Mechanisms};
 use crate::receive::Owed;
 use crate::time::{Duration, Instant};
 
@@ -43,6 +42,7 @@ mod park;
 mod path;
 mod path_mtu;
 mod place;
+mod reactive;
 mod receiver;
 mod segment;
 mod sender;
@@ -51,7 +51,6 @@ mod stats;
 mod timer;
 mod transmit;
 mod urgent;
-mod view;
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +58,6 @@ mod tests;
 pub use info::ConnInfo;
 pub use state::State;
 pub use stats::{ConnStats, Counters, ParityCounters};
-pub use view::View;
 
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
@@ -77,6 +75,7 @@ use gentle::planner::Planner;
 use handshake::Negotiated;
 use keepalive::Keepalive;
 use path::OnPath;
+use reactive::ProbeTimer;
 use receiver::Receiver;
 use sender::Sender;
 use urgent::Urgent;
@@ -167,7 +166,8 @@ pub(crate) struct Connection {
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
-    mechanisms: Mechanisms,
+    /// Once the handshake is complete, if both ends use SACK.
+    reactive: Option<ProbeTimer>,
     #[serde(skip)]
     planner: Option<Box<Planner>>,
     outbox: Outbox,
@@ -227,7 +227,7 @@ impl Connection {
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,
-            mechanisms: mechanism::enabled(&config.mechanisms),
+            reactive: None,
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
             outbox: Outbox::default(),
             answers: AnswerInterval::default(),

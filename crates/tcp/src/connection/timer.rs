@@ -1,33 +1,26 @@
 //! Time passes: which deadline is next, and what happens at each.
 //!
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
-//! the order is parity, reordering timer, mechanisms, retransmission timer, the rest.
+//! the order is parity, reordering timer, probe timer, retransmission timer, the rest.
 
 use crate::congestion::sample::{CongestionCause, RtoEvent};
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
+use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::error::CloseReason;
 use crate::event::Probe;
-use crate::mechanism::Mechanism;
 use crate::outcome::{LossCause, LossOutcome};
 use crate::time::Instant;
 
 impl Connection {
     /// When [`Connection::on_timeout`] should be called next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let mut rto = self.tx.rto.deadline();
-        let mut of_mechanisms = None;
-        for mechanism in &self.mechanisms {
-            of_mechanisms = Instant::earlier(of_mechanisms, mechanism.next_timeout());
-            if mechanism.stands_for_rto() {
-                rto = None;
-            }
-        }
-        let own = [
+        [
             self.tx.reordering_timeout(),
-            rto,
+            // RFC 8985 section 8: while the probe timer runs, the retransmission timer does not.
+            self.probe_timeout().or_else(|| self.tx.rto.deadline()),
             self.plain_copy_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
@@ -38,8 +31,9 @@ impl Connection {
             self.rx.ack.next_timeout(),
             self.proactive_timeout(),
             self.gentle_timeout(),
-        ];
-        own.into_iter().fold(of_mechanisms, Instant::earlier)
+        ]
+        .into_iter()
+        .fold(None, Instant::earlier)
     }
 
     /// Does what is due at `now`. What must be sent is then waiting in
@@ -56,18 +50,14 @@ impl Connection {
         if due(self.tx.reordering_timeout()) {
             self.on_reordering_timeout(now);
         }
-        for index in 0..self.mechanisms.len() {
-            if due(self.mechanisms[index].next_timeout()) {
-                let stood_for_rto = self.mechanisms[index].stands_for_rto();
-                let (mechanisms, view) = self.mechanisms_and_view();
-                mechanisms[index].on_timeout(&view, now);
-                if stood_for_rto {
-                    // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves.
-                    self.tx.rto.restart(now, self.tx.rtt.rto_base());
-                }
-            }
+        if let Some(reactive) = &mut self.reactive
+            && due(reactive.deadline())
+        {
+            reactive.on_timeout(&self.tx);
+            // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves.
+            self.tx.rto.restart(now, self.tx.rtt.rto_base());
         }
-        if due(self.tx.rto.deadline()) && !self.probe_stands_for_rto() {
+        if due(self.tx.rto.deadline()) && self.probe_timeout().is_none() {
             self.on_retransmission_timeout(now);
         }
         if due(self.plain_copy_timeout()) {
@@ -91,9 +81,9 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// RFC 8985 section 8: while the probe timer runs, the retransmission timer does not.
-    fn probe_stands_for_rto(&self) -> bool {
-        self.mechanisms.iter().any(|mechanism| mechanism.stands_for_rto())
+    /// When the probe timer fires.
+    pub(crate) fn probe_timeout(&self) -> Option<Instant> {
+        self.reactive.as_ref().and_then(ProbeTimer::deadline)
     }
 
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.

@@ -1,6 +1,6 @@
 //! What to send next. Nothing is built or accounted here.
 //!
-//! The order is: what is owed beside data, the handshake, lost data, what mechanisms ask, parity, new
+//! The order is: what is owed beside data, the handshake, lost data, a tail loss probe, parity, new
 //! data, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
 
 use alloc::vec::Vec;
@@ -10,11 +10,11 @@ use brisk_wire::OptionProfile;
 use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
+use crate::connection::reactive::ProbeTimer;
 use crate::connection::segment::Built;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
-use crate::mechanism::Mechanism;
-use crate::outcome::{Ask, Origin};
+use crate::outcome::Origin;
 use crate::receive::Owed;
 use crate::send::budget::Budget;
 use crate::send::push::BurstPush;
@@ -74,11 +74,11 @@ impl Connection {
             || self.may_send_beside_new()
     }
 
-    /// There may be lost data to send, or what mechanisms ask.
+    /// There may be lost data to send, or a probe, or what Corrective and Proactive want.
     fn may_send_beside_new(&self) -> bool {
         self.gentle.active.is_some()
             || self.tx.scoreboard.has_lost()
-            || self.mechanisms.iter().any(|mechanism| mechanism.asks())
+            || self.reactive.as_ref().is_some_and(ProbeTimer::is_due)
     }
 
     /// Notes what [`Connection::choose`] notes that finds nothing.
@@ -152,7 +152,7 @@ impl Connection {
         let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
         first
             .or_else(|| self.choose_lost(now))
-            .or_else(|| self.choose_asked(now))
+            .or_else(|| self.choose_probe(now))
             .or_else(|| self.choose_parity(now))
             .or_else(|| self.choose_new(now, env))
             .or_else(|| self.choose_parity_behind_burst(now))
@@ -206,39 +206,12 @@ impl Connection {
         })
     }
 
-    /// What the mechanisms ask for. A refused ask is dropped.
-    fn choose_asked(&mut self, now: Instant) -> Option<Choice> {
-        for index in 0..self.mechanisms.len() {
-            while let Some(ask) = self.next_ask(index) {
-                if let Some(choice) = self.grant(ask, now) {
-                    return Some(choice);
-                }
-            }
+    /// A tail loss probe: one segment of new data if the peer's window takes it, else the tail again.
+    fn choose_probe(&self, now: Instant) -> Option<Choice> {
+        if !self.reactive.as_ref().is_some_and(ProbeTimer::is_due) {
+            return None;
         }
-        None
-    }
-
-    fn next_ask(&mut self, index: usize) -> Option<Ask> {
-        let (mechanisms, view) = self.mechanisms_and_view();
-        let mechanism = mechanisms.get_mut(index).filter(|mechanism| mechanism.asks())?;
-        mechanism.poll(&view)
-    }
-
-    pub(crate) fn grant(&mut self, ask: Ask, now: Instant) -> Option<Choice> {
         let budget = self.tx.budget(now);
-        match ask {
-            Ask::Probe => self.choose_probe(&budget),
-            Ask::Parity(plan) => self.grant_parity(plan, &budget),
-            Ask::Ack(option) => Some(Choice::Ack(option)),
-            Ask::MarkLost(range) => {
-                self.tx.scoreboard.mark_lost(range);
-                self.choose_lost(now)
-            }
-        }
-    }
-
-    /// A probe: one segment of new data if the peer's window takes it, else the tail again.
-    fn choose_probe(&mut self, budget: &Budget) -> Option<Choice> {
         let nxt = self.tx.scoreboard.nxt();
         let segment_size = self.probe_limit();
         let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));

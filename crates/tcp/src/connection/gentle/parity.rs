@@ -16,9 +16,9 @@ use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::News;
-use crate::mechanism::{Agreed, Mechanism, ParityOff, ParityPlan, Profile};
+use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
-    AckOutcome, Ask, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
+    AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
 use crate::receive::Owed;
 use crate::send::budget::Budget;
@@ -165,7 +165,10 @@ impl Connection {
         }
         loop {
             match self.poll_parity(now)? {
-                Ok(plan) => return self.grant(Ask::Parity(plan), now),
+                Ok(plan) => {
+                    let budget = self.tx.budget(now);
+                    return self.grant_parity(plan, &budget);
+                }
                 Err(why) => self.count_unsent(why),
             }
         }
@@ -433,12 +436,9 @@ impl Connection {
     /// A repair was reported: how much earlier it came than the acknowledgement of a retransmission could
     /// have, had one left when the next timer that watches over the data fires.
     fn note_saved_time(&mut self, now: Instant) {
-        let probes = self.mechanisms.iter().filter(|mechanism| mechanism.stands_for_rto());
-        let retransmission = [self.tx.reordering_timeout(), self.tx.rto.deadline()]
-            .into_iter()
-            .chain(probes.map(|mechanism| mechanism.next_timeout()))
-            .flatten()
-            .min();
+        let probe = self.probe_timeout();
+        let retransmission =
+            [self.tx.reordering_timeout(), self.tx.rto.deadline(), probe].into_iter().flatten().min();
         if let (Some(at), Some(srtt)) = (retransmission, self.tx.rtt.srtt()) {
             self.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
         }

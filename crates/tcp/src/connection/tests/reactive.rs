@@ -314,8 +314,9 @@ fn without_sack_or_with_a_shut_window_no_probe_leaves() {
 fn before_the_handshake_is_complete_no_probe_leaves() {
     // R13 (d): with Fast Open data may be outstanding in SYN-RECEIVED.
     for config in [paper(), rack_tlp()] {
+        assert!(World::new(config.clone()).end(C).reactive.is_none());
         let mut tail = Tail::new(config, 0, |who, n| who == C && n <= 4);
-        tail.world.end(C).established = None;
+        assert!(tail.world.end(C).reactive.take().is_some(), "there is a timer from ESTABLISHED on");
         tail.write(4);
         assert_eq!(tail.until(450).sent(), []);
         assert_eq!(tail.until(550).sent(), [segment(500, 1)]);

@@ -8,11 +8,10 @@
 
 use brisk_wire::SeqNum;
 
-use super::Mechanism;
 use crate::config::PaperConfig;
-use crate::connection::View;
+use crate::connection::sender::Sender;
 use crate::outcome::{
-    AckOutcome, Ask, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent,
+    AckOutcome, CongestionSignal, CongestionState, DsackOf, Origin, Reaction, Repair, Sent,
 };
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -24,12 +23,10 @@ const PTO_FLOOR: Micros = Micros::from_millis(10);
 
 /// The probes of one connection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Paper {
+pub(crate) struct PaperProbe {
     config: PaperConfig,
     deadline: Option<Instant>,
     due: bool,
-    /// SND.NXT when a probe was asked for: what lies below repeats old data.
-    asked_at: SeqNum,
     /// Probes in a row without progress.
     npto: u32,
     /// The retransmitted probes that are not explained by a duplicate yet.
@@ -46,35 +43,35 @@ struct ProbeEpisode {
     segment: SeqRange,
 }
 
-impl Paper {
+impl PaperProbe {
     /// A probe timer that is not running.
     pub(crate) fn new(config: &PaperConfig) -> Self {
-        Paper { config: *config, deadline: None, due: false, asked_at: SeqNum(0), npto: 0, episode: None }
+        PaperProbe { config: *config, deadline: None, due: false, npto: 0, episode: None }
     }
 
     /// Function schedule_pto of Algorithm 1: "FlightSize > 0 and state is Open, limited by cwnd or
     /// application, consecutive PTOs below the maximum". A shut or full peer's window limits as well.
-    fn may_probe(&self, view: &View<'_>) -> bool {
-        let next = view.unsent().min(view.mss());
-        let peer = view.snd_wnd().saturating_sub(view.nxt().since(view.una()));
+    fn may_probe(&self, tx: &Sender) -> bool {
+        let (una, nxt) = (tx.scoreboard.una(), tx.scoreboard.nxt());
+        let next = tx.unsent().min(tx.mss());
+        let peer = tx.window.snd_wnd().saturating_sub(nxt.since(una));
         // What is smaller than a segment and not gone yet is held back by Nagle's algorithm.
-        let limited =
-            view.unsent() < view.mss() || view.pipe().saturating_add(next) > view.cwnd() || next > peer;
-        view.established()
-            && view.sack()
-            && view.una() != view.nxt()
-            && view.snd_wnd() > 0
-            && view.recovery() == CongestionState::Open
-            && !view.reordering_timer()
+        let limited = tx.unsent() < tx.mss()
+            || tx.scoreboard.pipe().saturating_add(next) > tx.congestion.cwnd()
+            || next > peer;
+        una != nxt
+            && tx.window.snd_wnd() > 0
+            && tx.recovery.state() == CongestionState::Open
+            && tx.reordering_timeout().is_none()
             && limited
             && self.npto < self.config.max_probes
     }
 
-    fn pto(&self, view: &View<'_>) -> Micros {
-        let Some(srtt) = view.srtt() else { return PTO_WITHOUT_SAMPLE };
+    fn pto(&self, tx: &Sender) -> Micros {
+        let Some(srtt) = tx.rtt.srtt() else { return PTO_WITHOUT_SAMPLE };
         let twice = srtt * 2;
         let floor = if self.config.strict_alg1 { Micros::ZERO } else { PTO_FLOOR };
-        if view.segments() > 1 {
+        if tx.scoreboard.segments() > 1 {
             // "If FlightSize > 1: PTO = 2 x RTT".
             return twice.max(floor);
         }
@@ -83,16 +80,16 @@ impl Paper {
         if self.config.strict_alg1 { delayed } else { delayed.max(twice) }
     }
 
-    fn schedule(&mut self, view: &View<'_>, now: Instant) {
-        self.deadline = self.may_probe(view).then(|| {
-            let at = now + self.pto(view).max(view.granularity());
+    fn schedule(&mut self, tx: &Sender, now: Instant) {
+        self.deadline = self.may_probe(tx).then(|| {
+            let at = now + self.pto(tx).max(tx.rtt.granularity());
             // "PTO = min(RTO, PTO)".
-            view.rto_at().map_or(at, |rto| at.min(rto))
+            tx.rto.deadline().map_or(at, |rto| at.min(rto))
         });
     }
 
     /// Section 4.2: has a probe plugged the hole?
-    fn judge(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
+    pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let episode = self.episode.as_mut()?;
         let duplicate = ack.bare && ack.advanced == 0 && ack.newly_sacked == 0 && ack.ack == episode.high;
         let reported = ack.dsack.is_some_and(|dsack| {
@@ -110,73 +107,50 @@ impl Paper {
         None
     }
 
-    fn note_probe(&mut self, sent: &Sent, view: &View<'_>) {
-        if sent.range.end.gt(self.asked_at) {
-            return;
-        }
-        let first = ProbeEpisode { unexplained: 0, high: view.nxt(), segment: sent.range };
-        self.episode.get_or_insert(first).unexplained += 1;
-    }
-}
-
-impl Mechanism for Paper {
-    fn name(&self) -> &'static str {
-        "reactive"
-    }
-
-    fn on_sent(&mut self, sent: &Sent, view: &View<'_>, now: Instant) {
-        if view.recovers() {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
+        if tx.recovery.in_recovery() {
             (self.episode, self.npto, self.due) = (None, 0, false);
         }
         match sent.origin {
-            Origin::New => self.schedule(view, now),
+            Origin::New => self.schedule(tx, now),
             Origin::TailLossProbe => {
-                self.note_probe(sent, view);
-                self.schedule(view, now);
+                self.due = false;
+                if !fresh {
+                    let high = tx.scoreboard.nxt();
+                    let first = ProbeEpisode { unexplained: 0, high, segment: sent.range };
+                    self.episode.get_or_insert(first).unexplained += 1;
+                }
+                self.schedule(tx, now);
             }
             Origin::Ack | Origin::Retransmit | Origin::Duplicate | Origin::Parity => {}
         }
     }
 
-    fn masked_loss(&mut self, ack: &AckOutcome, view: &View<'_>) -> Option<CongestionSignal> {
-        if view.recovers() { None } else { self.judge(ack) }
-    }
-
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) {
-        if ack.advanced > 0 || view.recovers() {
+    pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
+        if ack.advanced > 0 || tx.recovery.in_recovery() {
             self.npto = 0;
         }
-        if view.recovers() {
+        if tx.recovery.in_recovery() {
             self.episode = None;
         }
         self.due = false;
-        self.schedule(view, now);
+        self.schedule(tx, now);
     }
 
-    fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    fn stands_for_rto(&self) -> bool {
-        self.deadline.is_some()
-    }
-
     /// Function handle_pto of Algorithm 1.
-    fn on_timeout(&mut self, view: &View<'_>, _now: Instant) {
+    pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
-        if self.may_probe(view) {
+        if self.may_probe(tx) {
             self.npto += 1;
             self.due = true;
         }
     }
 
-    fn asks(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.due
-    }
-
-    fn poll(&mut self, view: &View<'_>) -> Option<Ask> {
-        let due = core::mem::take(&mut self.due);
-        self.asked_at = view.nxt();
-        due.then_some(Ask::Probe)
     }
 }

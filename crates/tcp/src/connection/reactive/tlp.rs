@@ -8,10 +8,9 @@
 
 use brisk_wire::SeqNum;
 
-use super::Mechanism;
 use crate::config::RackTlpConfig;
-use crate::connection::View;
-use crate::outcome::{AckOutcome, Ask, CongestionSignal, DsackOf, Origin, Reaction, Repair, Sent};
+use crate::connection::sender::Sender;
+use crate::outcome::{AckOutcome, CongestionSignal, DsackOf, Origin, Reaction, Repair, Sent};
 use crate::time::{Instant, Micros};
 
 /// RFC 8985 section 7.2: "If SRTT is not available, PTO = 1 second".
@@ -19,13 +18,11 @@ const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 
 /// The probe of one connection; names as in RFC 8985 section 5.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Tlp {
+pub(crate) struct TailLossProbe {
     max_ack_delay: Micros,
     deadline: Option<Instant>,
-    /// The timer fired and a probe is to be asked for.
+    /// The timer fired and a probe is to be sent.
     due: bool,
-    /// SND.NXT when a probe was asked for: what lies below repeats old data.
-    asked_at: SeqNum,
     /// The probe that is not accounted for yet: TLP.end_seq and TLP.is_retrans.
     probe: Option<Outstanding>,
     /// A round-trip sample was taken since the last probe.
@@ -38,14 +35,13 @@ struct Outstanding {
     is_retrans: bool,
 }
 
-impl Tlp {
+impl TailLossProbe {
     /// A probe timer that is not running.
     pub(crate) fn new(config: &RackTlpConfig) -> Self {
-        Tlp {
+        TailLossProbe {
             max_ack_delay: config.max_ack_delay.into(),
             deadline: None,
             due: false,
-            asked_at: SeqNum(0),
             probe: None,
             rtt_since_probe: true,
         }
@@ -53,28 +49,30 @@ impl Tlp {
 
     /// RFC 8985 section 7.2: the timer is scheduled "1. The connection supports SACK. 2. The connection
     /// has no SACKed sequences in the SACK scoreboard. 3. The connection is not in loss recovery."
-    fn may_probe(view: &View<'_>) -> bool {
-        view.established() && view.sack() && view.sacked() == 0 && view.una() != view.nxt() && !view.recovers()
-            // A shut window is the affair of the persist timer, suspected loss that of RACK.
-            && view.snd_wnd() > 0
-            && !view.reordering_timer()
+    fn may_probe(tx: &Sender) -> bool {
+        tx.scoreboard.sacked_bytes() == 0
+            && tx.scoreboard.una() != tx.scoreboard.nxt()
+            && !tx.recovery.in_recovery()
+            // The persist timer watches over a shut window, RACK over suspected loss.
+            && tx.window.snd_wnd() > 0
+            && tx.reordering_timeout().is_none()
     }
 
     /// TLP_calc_PTO of RFC 8985 section 7.2.
-    fn schedule(&mut self, view: &View<'_>, now: Instant) {
+    fn schedule(&mut self, tx: &Sender, now: Instant) {
         self.deadline = None;
-        if !Tlp::may_probe(view) {
+        if !TailLossProbe::may_probe(tx) {
             return;
         }
-        let pto = match view.srtt().map(|srtt| srtt * 2) {
+        let pto = match tx.rtt.srtt().map(|srtt| srtt * 2) {
             // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            Some(twice) if view.segments() == 1 => twice + self.max_ack_delay,
+            Some(twice) if tx.scoreboard.segments() == 1 => twice + self.max_ack_delay,
             Some(twice) => twice,
             None => PTO_WITHOUT_SAMPLE,
         };
-        let at = now + pto.max(view.granularity());
+        let at = now + pto.max(tx.rtt.granularity());
         // "If Now() + PTO > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()".
-        self.deadline = Some(view.rto_at().map_or(at, |rto| at.min(rto)));
+        self.deadline = Some(tx.rto.deadline().map_or(at, |rto| at.min(rto)));
     }
 
     fn reset(&mut self) {
@@ -82,7 +80,7 @@ impl Tlp {
     }
 
     /// TLP_process_ack of RFC 8985 section 7.4.2.
-    fn judge(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
+    pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let probe = self.probe.filter(|probe| ack.ack.ge(probe.end_seq))?;
         let duplicated = ack
             .dsack
@@ -104,24 +102,18 @@ impl Tlp {
         }
         None
     }
-}
-
-impl Mechanism for Tlp {
-    fn name(&self) -> &'static str {
-        "rack_tlp"
-    }
 
     /// Every transmission of new data pushes the probe away; a retransmission means that recovery is
     /// under way and the probe is not needed.
-    fn on_sent(&mut self, sent: &Sent, view: &View<'_>, now: Instant) {
-        if view.recovers() {
+    pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
+        if tx.recovery.in_recovery() {
             return self.reset();
         }
         match sent.origin {
-            Origin::New => self.schedule(view, now),
+            Origin::New => self.schedule(tx, now),
             Origin::TailLossProbe => {
-                let is_retrans = sent.range.end.le(self.asked_at);
-                self.probe = Some(Outstanding { end_seq: view.nxt(), is_retrans });
+                self.due = false;
+                self.probe = Some(Outstanding { end_seq: tx.scoreboard.nxt(), is_retrans: !fresh });
                 self.rtt_since_probe = false;
                 self.deadline = None;
             }
@@ -129,46 +121,32 @@ impl Mechanism for Tlp {
         }
     }
 
-    fn masked_loss(&mut self, ack: &AckOutcome, view: &View<'_>) -> Option<CongestionSignal> {
-        if view.recovers() { None } else { self.judge(ack) }
-    }
-
-    fn on_acked(&mut self, ack: &AckOutcome, view: &View<'_>, now: Instant) {
+    pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
         self.rtt_since_probe |= ack.rtt.is_some();
-        if view.recovers() {
+        if tx.recovery.in_recovery() {
             return self.reset();
         }
-        if ack.advanced > 0 || !Tlp::may_probe(view) {
+        if ack.advanced > 0 || !TailLossProbe::may_probe(tx) {
             self.due = false;
-            self.schedule(view, now);
+            self.schedule(tx, now);
         }
     }
 
-    fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
-    }
-
-    fn stands_for_rto(&self) -> bool {
-        self.deadline.is_some()
     }
 
     /// TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample since
     /// the last probe", no probe leaves and the retransmission timer, which the connection starts
     /// again, watches alone.
-    fn on_timeout(&mut self, view: &View<'_>, _now: Instant) {
+    pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
-        if self.probe.is_none() && self.rtt_since_probe && Tlp::may_probe(view) {
+        if self.probe.is_none() && self.rtt_since_probe && TailLossProbe::may_probe(tx) {
             self.due = true;
         }
     }
 
-    fn asks(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.due
-    }
-
-    fn poll(&mut self, view: &View<'_>) -> Option<Ask> {
-        let due = core::mem::take(&mut self.due);
-        self.asked_at = view.nxt();
-        due.then_some(Ask::Probe)
     }
 }

@@ -1,0 +1,87 @@
+//! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that a lost tail
+//! is repaired by fast recovery instead of a retransmission timeout.
+//!
+//! There are two forms, today's and the paper's. A connection has one of them from ESTABLISHED on if both ends use SACK
+//! and the configuration wants it; otherwise none. A form watches what is sent and acknowledged and runs a timer. The
+//! connection sends the probe, and while that timer runs, the retransmission timer does not fire.
+
+use crate::config;
+use crate::connection::sender::Sender;
+use crate::outcome::{AckOutcome, CongestionSignal, Sent};
+use crate::time::Instant;
+
+mod paper;
+mod tlp;
+
+/// The probe timer of a connection.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum ProbeTimer {
+    /// The tail loss probe of RFC 8985.
+    Tlp(tlp::TailLossProbe),
+    /// Algorithm 1 of the paper.
+    Paper(paper::PaperProbe),
+}
+
+impl ProbeTimer {
+    /// The form that the configuration names; its timer is not running.
+    pub(crate) fn new(config: &config::Reactive) -> Option<ProbeTimer> {
+        match config {
+            config::Reactive::Off => None,
+            config::Reactive::Paper(paper) => Some(ProbeTimer::Paper(paper::PaperProbe::new(paper))),
+            config::Reactive::RackTlp(rack_tlp) => Some(ProbeTimer::Tlp(tlp::TailLossProbe::new(rack_tlp))),
+        }
+    }
+
+    /// When the timer fires. Until then the retransmission timer does not (RFC 8985 section 8: they are mutually
+    /// exclusive), and it starts again when this one has fired.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            ProbeTimer::Tlp(probe) => probe.deadline(),
+            ProbeTimer::Paper(probe) => probe.deadline(),
+        }
+    }
+
+    /// The timer fired. One that is served late acts as of its own deadline.
+    pub(crate) fn on_timeout(&mut self, tx: &Sender) {
+        match self {
+            ProbeTimer::Tlp(probe) => probe.on_timeout(tx),
+            ProbeTimer::Paper(probe) => probe.on_timeout(tx),
+        }
+    }
+
+    /// True if a probe is to be sent now: one segment of new data, else the last segment again.
+    pub(crate) fn is_due(&self) -> bool {
+        match self {
+            ProbeTimer::Tlp(probe) => probe.is_due(),
+            ProbeTimer::Paper(probe) => probe.is_due(),
+        }
+    }
+
+    /// A transmission left; `fresh` if some of it was never sent before.
+    pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
+        match self {
+            ProbeTimer::Tlp(probe) => probe.on_sent(sent, fresh, tx, now),
+            ProbeTimer::Paper(probe) => probe.on_sent(sent, fresh, tx, now),
+        }
+    }
+
+    /// Returns the loss that an acknowledgement shows to be repaired by a probe. Called before the acknowledgement changes
+    /// recovery state and congestion window, so that the reduction starts from the window in which the loss happened.
+    pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome, tx: &Sender) -> Option<CongestionSignal> {
+        if tx.recovery.in_recovery() {
+            return None;
+        }
+        match self {
+            ProbeTimer::Tlp(probe) => probe.repaired_loss(ack),
+            ProbeTimer::Paper(probe) => probe.repaired_loss(ack),
+        }
+    }
+
+    /// An acknowledgement was processed.
+    pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
+        match self {
+            ProbeTimer::Tlp(probe) => probe.on_ack(ack, tx, now),
+            ProbeTimer::Paper(probe) => probe.on_ack(ack, tx, now),
+        }
+    }
+}
