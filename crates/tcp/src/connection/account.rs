@@ -26,7 +26,7 @@ impl Connection {
         match choice {
             Choice::Control(control) => self.account_control(*control, &segment.header),
             Choice::Syn(gentle) => {
-                self.account_syn_option(*gentle);
+                self.with_gentle(|of, parts| of.on_syn_sent(*gentle, parts));
                 self.account_syn(now);
             }
             Choice::SynCopy => self.account_syn_copy(now),

@@ -41,7 +41,6 @@ impl Connection {
         let steps = [
             Connection::check_gentle,
             Connection::check_repeated_syn,
-            Connection::check_copy,
             Connection::check_sequence,
             Connection::check_reset,
             Connection::check_syn,

@@ -155,7 +155,7 @@ impl Connection {
         let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
         self.peer_mss = options.mss.filter(|&mss| mss > 0);
         self.tx.on_handshake(self.peer_mss.unwrap_or(default), self.negotiated.timestamps);
-        self.agree_on_gentle(syn);
+        self.with_gentle(|gentle, parts| gentle.on_syn(syn, parts));
         self.adopt_mss();
         self.rx.ack.on_peer_mss(self.tx.mss());
         self.start_window();

@@ -70,8 +70,7 @@ pub(crate) use segment::MOST_PIECES;
 use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;
 use fast_open::Role;
-use gentle::GentleLayer;
-use gentle::planner::Planner;
+use gentle::Gentle;
 use handshake::Negotiated;
 use keepalive::Keepalive;
 use path::OnPath;
@@ -161,15 +160,13 @@ pub(crate) struct Connection {
     fast_open_outcome: FastOpenOutcome,
     /// Data of the peer's SYN was delivered: a copy of it would be a replay.
     syn_data_taken: bool,
-    /// Corrective and Proactive, as far as the handshake agrees on them.
-    gentle: GentleLayer,
+    /// Corrective and Proactive, as far as the handshake agrees on them, and the planner.
+    gentle: Gentle,
     keepalive: Option<Keepalive>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
     /// Once the handshake is complete, if both ends use SACK.
     reactive: Option<ProbeTimer>,
-    #[serde(skip)]
-    planner: Option<Box<Planner>>,
     outbox: Outbox,
     answers: AnswerInterval,
     resets: ResetLimit,
@@ -223,12 +220,11 @@ impl Connection {
             fast_open: None,
             fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
             syn_data_taken: false,
-            gentle: GentleLayer::new(config, host.repairs),
+            gentle: Gentle::new(config, host.repairs),
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,
             reactive: None,
-            planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
             outbox: Outbox::default(),
             answers: AnswerInterval::default(),
             resets: ResetLimit::default(),

@@ -32,7 +32,8 @@ impl Connection {
             State::SynReceived => !self.holds_early(),
             _ => self.tx.scoreboard.is_empty(),
         };
-        let has_parked_form = self.gentle.active.is_none() && self.planner.is_none() && self.probes.is_none();
+        let has_parked_form =
+            self.gentle.active.is_none() && self.gentle.planner.is_none() && self.probes.is_none();
         let holds_nothing = self.tx.queue.is_empty() && self.rx.queue.memory() == 0;
         waits && has_parked_form && holds_nothing && !self.has_events()
     }

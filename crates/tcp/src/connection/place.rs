@@ -16,8 +16,8 @@ pub(crate) struct Place(Option<Box<Connection>>);
 impl Place {
     /// That of a connection which nobody will hear of again. What it holds besides is freed, but for its configuration.
     pub(crate) fn of(mut connection: Box<Connection>) -> Place {
-        let Connection { fast_open, gentle, planner, probes, tx, rx, .. } = &mut *connection;
-        (*fast_open, gentle.active, *planner, *probes) = (None, None, None, None);
+        let Connection { fast_open, gentle, probes, tx, rx, .. } = &mut *connection;
+        (*fast_open, gentle.active, gentle.planner, *probes) = (None, None, None, None);
         tx.scoreboard.give_up();
         tx.queue.give_up();
         (rx.queue, rx.assembler) = (RecvQueue::new(0), Assembler::new(SeqNum(0)));

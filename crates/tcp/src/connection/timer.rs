@@ -29,7 +29,6 @@ impl Connection {
             self.keepalive.map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
-            self.proactive_timeout(),
             self.gentle_timeout(),
         ]
         .into_iter()
@@ -45,8 +44,9 @@ impl Connection {
             let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
             return self.give_up(reason);
         }
-        self.on_proactive_timeout(now);
-        self.on_gentle_timeout(now);
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_timeout(parts, now));
+        }
         if due(self.tx.reordering_timeout()) {
             self.on_reordering_timeout(now);
         }

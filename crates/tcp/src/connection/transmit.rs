@@ -257,7 +257,7 @@ impl Connection {
         }
         self.plan_flight(&budget);
         // A plan may have shorter segments.
-        let mss = if self.planner.is_some() { self.payload_limit() } else { limit };
+        let mss = if self.gentle.planner.is_some() { self.payload_limit() } else { limit };
         let (most, twice) = self.longest_run(mss, &budget, env, now);
         match self.extent(&budget, mss, most, now) {
             Extent::Send { len, fin } => {

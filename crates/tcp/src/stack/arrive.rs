@@ -197,7 +197,7 @@ impl Stack {
         }
         let bare;
         let taken = if no_memory {
-            connection.stop_repair(ParityOff::Memory);
+            connection.with_gentle(|gentle, parts| gentle.stop_repair(ParityOff::Memory, parts));
             bare = Arrived { payload: &[], flags: arrived.flags.without(Flags::FIN), ..*arrived };
             &bare
         } else {

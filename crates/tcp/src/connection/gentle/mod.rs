@@ -7,25 +7,32 @@
 //! would corrupt the stream.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use brisk_wire::gentle::{R_FAIL, STOP};
 use brisk_wire::options::kind;
-use brisk_wire::{Flags, Gentle, OptionProfile, Options};
+use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum};
 
 use crate::config::TcpConfig;
 use crate::connection::arrive::Verdict;
 use crate::connection::decision::SynOption;
 use crate::connection::gentle::f1::Quarantine;
 use crate::connection::gentle::parity::ParityTx;
+use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::Proactive;
 use crate::connection::gentle::repair::ParityRx;
+use crate::connection::handshake::Negotiated;
 use crate::connection::opening::Told;
-use crate::connection::{Connection, Env, State};
+use crate::connection::receiver::Receiver;
+use crate::connection::sender::Sender;
+use crate::connection::{Connection, Counters, Env, State};
+use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
+use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::signal::{News, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, Reaction, Repair};
-use crate::time::{Instant, Micros};
+use crate::time::{Duration, Instant, Micros};
 
 pub(crate) mod f1;
 pub(crate) mod parity;
@@ -37,9 +44,12 @@ pub(crate) mod repair;
 /// Bytes of a data segment that a set of flags takes, padding included.
 const FLAGS_LEN: u32 = 8;
 
-/// What the handshake made of the option, and the mechanisms that came of it.
+/// Corrective, Proactive and the planner of one connection. Each is `None` when it is off.
+///
+/// The connection calls it where a SYN or SYN-ACK leaves or arrives, a segment arrives and time passes. Its methods take
+/// the [`Parts`] of the connection that they work with, and return what the connection has to do.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct GentleLayer {
+pub(crate) struct Gentle {
     willing: Option<Willing>,
     /// The byte of our first SYN, or of our SYN-ACK.
     spoken: Option<u8>,
@@ -53,6 +63,8 @@ pub(crate) struct GentleLayer {
     outcome: GentleOutcome,
     #[serde(skip)]
     pub(crate) active: Option<Box<Active>>,
+    #[serde(skip)]
+    pub(crate) planner: Option<Box<Planner>>,
     pub(in crate::connection) quarantine: Option<Quarantine>,
 }
 
@@ -72,12 +84,94 @@ pub(crate) struct Active {
     pub(crate) rx: Option<ParityRx>,
 }
 
-impl GentleLayer {
+/// A SYN or SYN-ACK that leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LeavingSyn {
+    /// It has left before.
+    again: bool,
+    /// It answers a SYN.
+    answers: bool,
+    /// Timestamps are on.
+    timestamps: bool,
+}
+
+/// The parts of a connection that [`Gentle`] works with, and what it must know of the others.
+pub(crate) struct Parts<'a> {
+    pub(crate) tx: &'a mut Sender,
+    pub(crate) rx: &'a mut Receiver,
+    pub(crate) counters: &'a mut Counters,
+    probes: &'a mut Option<Vec<Probe>>,
+    pub(crate) config: &'a TcpConfig,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) state: State,
+    irs: SeqNum,
+    /// Smoothed round-trip time of the path before this connection, if it is remembered.
+    known_rtt: Option<Duration>,
+}
+
+/// What happens to a segment that arrived, as far as Corrective and Proactive are concerned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SegmentFate {
+    /// It goes through the steps of RFC 9293.
+    Process,
+    /// It is dropped.
+    Drop,
+    /// It is dropped, and an acknowledgement leaves at once.
+    Answer,
+    /// It was parity, which is never data, and may have brought back what was lost.
+    Parity(Option<Recovered>),
+}
+
+impl Parts<'_> {
+    /// Reports to observers.
+    pub(crate) fn probe(&mut self, probe: Probe) {
+        if let Some(probes) = self.probes {
+            probes.push(probe);
+        }
+    }
+
+    /// The round-trip time that parity is timed by.
+    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
+        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
+        self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known_rtt)
+    }
+
+    /// What of the stream has arrived.
+    pub(crate) fn edges(&self) -> Edges {
+        Edges {
+            rcv_nxt: self.rx.rcv_nxt(),
+            rcv_wnd: self.rx.rcv_wnd(),
+            fin_known: self.rx.assembler.fin_known(),
+        }
+    }
+}
+
+impl Connection {
+    /// Calls a method of Corrective and Proactive with the parts that they work with.
+    #[inline]
+    pub(crate) fn with_gentle<R>(&mut self, call: impl FnOnce(&mut Gentle, &mut Parts<'_>) -> R) -> R {
+        let known_rtt = self.known_path().rtt.map(|rtt| rtt.srtt);
+        let mut parts = Parts {
+            tx: &mut self.tx,
+            rx: &mut self.rx,
+            counters: &mut self.counters,
+            probes: &mut self.probes,
+            config: &self.config,
+            negotiated: self.negotiated,
+            state: self.state,
+            irs: self.irs,
+            known_rtt,
+        };
+        call(&mut self.gentle, &mut parts)
+    }
+}
+
+impl Gentle {
     pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
         // What was lost is what SACK leaves out: without it nothing could be repaired.
         let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
         let willing = if repairs { willing } else { willing.and_then(Willing::without_parity) };
-        GentleLayer {
+        Gentle {
             willing,
             spoken: None,
             seen: false,
@@ -86,6 +180,7 @@ impl GentleLayer {
             told: Told::default(),
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
+            planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
             quarantine: None,
         }
     }
@@ -122,106 +217,99 @@ impl GentleLayer {
     }
 }
 
-/// The handshake.
-impl Connection {
-    /// Returns what the SYN or SYN-ACK that leaves next says: only the first has the option. A retransmission must pass whatever
-    /// dropped the first; the option is off then.
-    pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
-        if self.tx.handshake.sent > 0 {
-            return if self.gentle.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
+/// A SYN or SYN-ACK leaves or arrives.
+impl Gentle {
+    /// Returns what the SYN or SYN-ACK that leaves next says, if its option `fits` beside the others. Only the first has it: a
+    /// retransmission must pass whatever dropped the first, and the option is off then.
+    pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
+        if syn.again {
+            return if self.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
         }
-        let byte = if self.state == State::SynReceived {
-            self.gentle.spoken
+        let byte = if syn.answers {
+            self.spoken
         } else {
-            self.gentle.willing.and_then(|willing| willing.offer(self.config.timestamps))
+            self.willing.and_then(|willing| willing.offer(syn.timestamps))
         };
         match byte {
             None => SynOption::None,
-            Some(byte) if fits(Gentle::Capability(byte), self.syn_options_with_cookie(now), profile) => {
-                SynOption::Capability(byte)
-            }
+            Some(byte) if fits(GentleOption::Capability(byte)) => SynOption::Capability(byte),
             Some(_) => SynOption::NoRoom,
         }
     }
 
     /// A SYN or SYN-ACK left.
-    pub(crate) fn account_syn_option(&mut self, option: SynOption) {
+    pub(crate) fn on_syn_sent(&mut self, option: SynOption, parts: &mut Parts<'_>) {
         match option {
             SynOption::None => {}
             SynOption::Capability(byte) => {
-                self.gentle.seen = true;
-                self.gentle.spoken = Some(byte);
-                if self.state != State::SynReceived {
-                    self.gentle.offered = true;
-                    self.gentle.outcome = GentleOutcome::Pending;
+                self.seen = true;
+                self.spoken = Some(byte);
+                if parts.state != State::SynReceived {
+                    self.offered = true;
+                    self.outcome = GentleOutcome::Pending;
                 }
             }
-            SynOption::NoRoom => self.gentle.switch_off(GentleOff::NoRoom),
-            SynOption::Withdrawn => self.stop_gentle(GentleOff::HandshakeRetransmitted),
+            SynOption::NoRoom => self.switch_off(GentleOff::NoRoom),
+            SynOption::Withdrawn => self.stop(GentleOff::HandshakeRetransmitted, parts),
         }
     }
 
     /// The option that our first SYN or SYN-ACK had, while it is in force.
-    pub(crate) fn gentle_spoken(&self) -> Option<Gentle> {
-        self.gentle.spoken.map(Gentle::Capability)
+    pub(crate) fn spoken(&self) -> Option<GentleOption> {
+        self.spoken.map(GentleOption::Capability)
     }
 
     /// The peer's SYN or SYN-ACK arrived: its other options are agreed on already.
-    pub(crate) fn agree_on_gentle(&mut self, syn: &Arrived<'_>) {
+    pub(crate) fn on_syn(&mut self, syn: &Arrived<'_>, parts: &mut Parts<'_>) {
         let byte = match syn.options.gentle {
-            Some(Gentle::Capability(byte)) => Some(byte),
+            Some(GentleOption::Capability(byte)) => Some(byte),
             Some(
-                Gentle::Short { .. }
-                | Gentle::Part { .. }
-                | Gentle::Fail { .. }
-                | Gentle::EncF1 { .. }
-                | Gentle::EncF2 { .. }
-                | Gentle::EncRs { .. },
+                GentleOption::Short { .. }
+                | GentleOption::Part { .. }
+                | GentleOption::Fail { .. }
+                | GentleOption::EncF1 { .. }
+                | GentleOption::EncF2 { .. }
+                | GentleOption::EncRs { .. },
             )
             | None => None,
         };
-        self.gentle.seen |= byte.is_some();
-        self.gentle.answered = byte.is_some();
-        let Some(willing) = self.gentle.willing else { return };
+        self.seen |= byte.is_some();
+        self.answered = byte.is_some();
+        let Some(willing) = self.willing else { return };
         let signed = syn.options.unknown.contains(kind::MD5) || syn.options.unknown.contains(kind::AO);
-        let (answers, opens) = (syn.flags.contains(Flags::ACK), self.state == State::SynSent);
-        let usable = self.negotiated.sack && !signed;
-        let timestamps = self.negotiated.timestamps;
+        let (answers, opens) = (syn.flags.contains(Flags::ACK), parts.state == State::SynSent);
+        let usable = parts.negotiated.sack && !signed;
+        let timestamps = parts.negotiated.timestamps;
         match (opens, byte.filter(|_| usable)) {
-            (true, _) if !answers => self.gentle.switch_off(GentleOff::Simultaneous),
-            (_, None) => self.gentle.switch_off(GentleOff::NotAnswered),
-            (true, Some(byte)) => {
-                match self.gentle.spoken.and_then(|offered| accept(offered, byte, timestamps)) {
-                    Some(agreed) => self.start_gentle(agreed),
-                    None => self.gentle.switch_off(GentleOff::IllegalAnswer),
-                }
-            }
+            (true, _) if !answers => self.switch_off(GentleOff::Simultaneous),
+            (_, None) => self.switch_off(GentleOff::NotAnswered),
+            (true, Some(byte)) => match self.spoken.and_then(|offered| accept(offered, byte, timestamps)) {
+                Some(agreed) => self.start(agreed, parts),
+                None => self.switch_off(GentleOff::IllegalAnswer),
+            },
             (false, Some(byte)) => match willing.answer(byte, timestamps) {
                 Some((answer, agreed)) => {
-                    self.start_gentle(agreed);
-                    self.gentle.spoken = Some(answer);
+                    self.start(agreed, parts);
+                    self.spoken = Some(answer);
                 }
-                None => self.gentle.switch_off(GentleOff::NotAnswered),
+                None => self.switch_off(GentleOff::NotAnswered),
             },
         }
     }
-}
 
-/// Beginning and end.
-impl Connection {
     /// Both ends agreed.
-    fn start_gentle(&mut self, agreed: Agreed) {
+    fn start(&mut self, agreed: Agreed, parts: &mut Parts<'_>) {
         let code = Code::from_encoding(agreed.encoding);
-        let corrective = code.zip(self.config.mechanisms.corrective);
-        let rmss = u32::from(self.tx.advertised_mss());
-        let origin = self.irs + 1;
+        let corrective = code.zip(parts.config.mechanisms.corrective);
+        let rmss = u32::from(parts.tx.advertised_mss());
+        let origin = parts.irs + 1;
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
-        self.tx.reserved = tx.as_ref().map_or(0, ParityTx::reserved);
-        self.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
-        self.gentle.outcome = GentleOutcome::On(agreed);
-        let proactive = self.config.mechanisms.proactive.filter(|_| agreed.proactive);
-        self.gentle.active = Some(Box::new(Active {
+        parts.tx.reserved = tx.as_ref().map_or(0, ParityTx::reserved);
+        parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
+        self.outcome = GentleOutcome::On(agreed);
+        let proactive = parts.config.mechanisms.proactive.filter(|_| agreed.proactive);
+        self.active = Some(Box::new(Active {
             agreed,
             signals: Signals::new(agreed.profile),
             copied: None,
@@ -233,35 +321,65 @@ impl Connection {
     }
 
     /// Neither mechanism runs any more on this connection.
-    pub(crate) fn stop_gentle(&mut self, why: GentleOff) {
-        self.gentle.switch_off(why);
-        self.tx.reserved = 0;
-        self.rx.queue.retain(0);
-        self.tx.rack.hold(false, []);
+    pub(crate) fn stop(&mut self, why: GentleOff, parts: &mut Parts<'_>) {
+        self.switch_off(why);
+        parts.tx.reserved = 0;
+        parts.rx.queue.retain(0);
+        parts.tx.rack.hold(false, []);
     }
+}
 
-    /// The next deadline of what runs.
-    pub(crate) fn gentle_timeout(&self) -> Option<Instant> {
-        self.gentle.active.as_ref()?;
-        [self.parity_timeout(), self.history_timeout(), self.overtaken_timeout()].into_iter().flatten().min()
+impl Connection {
+    /// Returns what the SYN or SYN-ACK that leaves next says of Corrective and Proactive.
+    pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
+        let syn = LeavingSyn {
+            again: self.tx.handshake.sent > 0,
+            answers: self.state == State::SynReceived,
+            timestamps: self.config.timestamps,
+        };
+        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_cookie(now), profile))
     }
+}
 
-    /// Time passed.
-    pub(crate) fn on_gentle_timeout(&mut self, now: Instant) {
-        if self.gentle.active.is_some() {
-            self.on_parity_timeout(now);
-            self.on_history_timeout(now);
-            self.on_overtaken_timeout(now);
+/// Time passes.
+impl Active {
+    /// The next deadline of what runs. `rtt` is the round-trip time that parity is timed by, `rto` the retransmission timeout;
+    /// data may leave if `sends` is true, and may arrive if `open` is.
+    fn next_timeout(&self, rtt: Option<Duration>, rto: Micros, sends: bool, open: bool) -> Option<Instant> {
+        let parity = self.tx.as_ref().and_then(|tx| tx.next_timeout(rtt));
+        let repair = self.rx.as_ref().and_then(|rx| rx.next_timeout(rto));
+        let copies = self.proactive.as_ref().and_then(|proactive| proactive.next_timeout(sends, open));
+        [parity, repair, copies].into_iter().flatten().min()
+    }
+}
+
+impl Gentle {
+    /// Time passed: copies and parity may be due, and originals that have not come are lost.
+    pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
+        let Some(active) = self.active.as_deref_mut() else { return };
+        active.on_proactive_timeout(parts, now);
+        if let Some(tx) = &mut active.tx {
+            tx.on_timeout(parts.parity_rtt(), now);
         }
+        active.on_repair_timeout(parts, now);
+    }
+}
+
+impl Connection {
+    /// The next deadline of Corrective and Proactive.
+    pub(crate) fn gentle_timeout(&self) -> Option<Instant> {
+        let active = self.gentle.active.as_deref()?;
+        // Before the handshake is complete no round trip is known, and a copy leaves with its original.
+        active.next_timeout(self.parity_rtt(), self.tx.timeout(), self.state.sends(), self.closed.is_none())
     }
 }
 
 /// Segments that leave.
 impl Connection {
     /// The option of a segment that leaves now.
-    pub(crate) fn gentle_option(&self) -> Option<Gentle> {
+    pub(crate) fn gentle_option(&self) -> Option<GentleOption> {
         let flags = self.gentle.active.as_ref()?.signals.flags();
-        (flags != 0).then_some(Gentle::Short { flags }).or_else(|| self.idle_option())
+        (flags != 0).then_some(GentleOption::Short { flags }).or_else(|| self.gentle.idle_option())
     }
 
     /// Bytes that it takes of a data segment.
@@ -271,10 +389,10 @@ impl Connection {
     }
 
     /// What an acknowledgement alone has to say beside the flags: a failure, or STOP.
-    pub(crate) fn failure_option(&self) -> Option<Gentle> {
+    pub(crate) fn failure_option(&self) -> Option<GentleOption> {
         let signals = &self.gentle.active.as_ref()?.signals;
         let lost_len = signals.failure()?;
-        Some(Gentle::Fail { flags: signals.flags() | R_FAIL, lost_len })
+        Some(GentleOption::Fail { flags: signals.flags() | R_FAIL, lost_len })
     }
 
     /// True if a failure must be told at once, on an acknowledgement of its own.
@@ -284,7 +402,7 @@ impl Connection {
     }
 
     /// A segment with this option leaves.
-    pub(crate) fn gentle_sent(&mut self, option: Option<Gentle>, now: Instant) {
+    pub(crate) fn gentle_sent(&mut self, option: Option<GentleOption>, now: Instant) {
         if let Some(active) = &mut self.gentle.active {
             active.signals.on_sent(option, now);
         }
@@ -292,9 +410,34 @@ impl Connection {
 }
 
 /// Segments that arrive.
+impl Gentle {
+    /// A segment arrived, and nothing else has looked at it: parity is taken out of the way of the data path, what might be parity
+    /// is dropped as a whole, and so is the second instance of a segment that was copied.
+    pub(crate) fn on_segment(
+        &mut self,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> SegmentFate {
+        let fate = self.check_f1(segment, parts, now);
+        if fate != SegmentFate::Process {
+            return fate;
+        }
+        if segment.options.malformed_gentle {
+            parts.counters.gentle_dropped += 1;
+            return SegmentFate::Drop;
+        }
+        if segment.options.gentle.is_some_and(|option| option.is_encoded()) {
+            return self.on_parity(segment, parts, now);
+        }
+        let Some(active) = self.active.as_deref_mut() else { return SegmentFate::Process };
+        active.check_late_original(segment, parts);
+        active.filter_copy(segment, parts, now)
+    }
+}
+
 impl Connection {
-    /// Before anything else: parity is taken out of the way of the data path, and what might be parity is
-    /// dropped as a whole.
+    /// Hands a segment to Corrective and Proactive, and does what they say.
     pub(crate) fn check_gentle(
         &mut self,
         segment: &Arrived<'_>,
@@ -304,19 +447,20 @@ impl Connection {
         if !self.gentle.seen {
             return Verdict::Continue;
         }
-        if self.check_f1(segment, now) == Verdict::Done {
-            return Verdict::Done;
+        match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
+            SegmentFate::Process => return Verdict::Continue,
+            SegmentFate::Drop => {}
+            SegmentFate::Answer => self.answer_at_once(),
+            SegmentFate::Parity(recovered) => {
+                if let Some(recovered) = recovered {
+                    self.take_repair(recovered, segment, true, now);
+                }
+                if self.gentle.is_f1() {
+                    self.take_flags_of_parity(segment, now);
+                }
+            }
         }
-        if segment.options.malformed_gentle {
-            self.counters.gentle_dropped += 1;
-            return Verdict::Done;
-        }
-        if segment.options.gentle.is_some_and(|option| option.is_encoded()) {
-            self.on_parity(segment, now);
-            return Verdict::Done;
-        }
-        self.check_late_original(segment);
-        Verdict::Continue
+        Verdict::Done
     }
 
     /// What the flags of an acceptable segment say.
@@ -381,7 +525,7 @@ impl Active {
 }
 
 /// Whether the option has room on a SYN or SYN-ACK beside the others.
-fn fits(option: Gentle, options: Options, profile: &OptionProfile) -> bool {
+fn fits(option: GentleOption, options: Options, profile: &OptionProfile) -> bool {
     let with = Options { gentle: Some(option), ..options };
     let mut area = arrayvec::ArrayVec::new();
     !with.emit_with(true, profile, &mut area).gentle

@@ -85,6 +85,16 @@ impl ParityTx {
         })
     }
 
+    /// When parity is due, or a group is complete.
+    pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
+        self.encoder.next_timeout(rtt)
+    }
+
+    /// Time passed.
+    pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
+        self.encoder.on_timeout(rtt, now);
+    }
+
     /// Payload that data segments give up.
     pub(crate) fn reserved(&self) -> u32 {
         match self.profile {
@@ -101,7 +111,7 @@ impl Connection {
     }
 
     /// The round-trip time that parity is timed by.
-    fn parity_rtt(&self) -> Option<Duration> {
+    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         let known = self.known_path().rtt.map(|rtt| rtt.srtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
@@ -218,7 +228,8 @@ impl Connection {
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else {
             return false;
         };
-        let Some(srtt) = self.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.planner.is_none())
+        let Some(srtt) =
+            self.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.gentle.planner.is_none())
         else {
             return false;
         };
@@ -331,20 +342,6 @@ impl Connection {
 
 /// Time passes.
 impl Connection {
-    /// When parity is due, or a group is complete.
-    pub(crate) fn parity_timeout(&self) -> Option<Instant> {
-        let rtt = self.parity_rtt();
-        self.gentle.active.as_ref()?.tx.as_ref()?.encoder.next_timeout(rtt)
-    }
-
-    /// Time passed.
-    pub(crate) fn on_parity_timeout(&mut self, now: Instant) {
-        let rtt = self.parity_rtt();
-        if let Some(tx) = self.parity_tx() {
-            tx.encoder.on_timeout(rtt, now);
-        }
-    }
-
     /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
     pub(crate) fn give_parity_up(&mut self) {
         if let Some(tx) = self.parity_tx() {
@@ -361,7 +358,7 @@ impl Connection {
     /// more losses than parities; a single one does not wait.
     pub(crate) fn delivered_while_held(&self) -> u32 {
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
-        if tx.hold(self.planner.is_some()) == FecHold::Off {
+        if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
             return 0;
         }
         let plan = tx.encoder.plan();
@@ -378,7 +375,7 @@ impl Connection {
     pub(crate) fn refresh_holds(&mut self) {
         let rtt = self.parity_rtt();
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return };
-        match tx.hold(self.planner.is_some()) {
+        match tx.hold(self.gentle.planner.is_some()) {
             FecHold::Off => self.tx.rack.hold(false, []),
             hold => {
                 let covered = tx.ring.awaited().chain(tx.encoder.pending(rtt));

@@ -179,9 +179,9 @@ impl Connection {
             (self.ecn.syn_flags(), SeqNum(0), self.copied_syn_data())
         };
         let gentle = if answer {
-            self.gentle_spoken()
+            self.gentle.spoken()
         } else {
-            self.config.handshake_copies.and(self.gentle_spoken())
+            self.config.handshake_copies.and(self.gentle.spoken())
         };
         let fast_open = match answer {
             true => self.served_option(),
@@ -231,7 +231,7 @@ impl Connection {
         if near && answered && self.tx.handshake.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
             return;
         }
-        if syn.options.gentle.is_some() && self.gentle_spoken().is_some() && self.tx.handshake.sent == 1 {
+        if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.tx.handshake.sent == 1 {
             self.tx.handshake.copy = PlainCopy::Due;
         } else {
             self.tx.handshake.due = true;

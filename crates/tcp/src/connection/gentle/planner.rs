@@ -94,12 +94,12 @@ impl Planner {
 impl Connection {
     /// The configuration of the planner, if there is one.
     pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
-        self.planner.as_ref().map(|planner| &planner.config)
+        self.gentle.planner.as_ref().map(|planner| &planner.config)
     }
 
     /// What may be spent at this moment, by the books of the destination.
     pub(crate) fn set_allowance(&mut self, bytes: u32) {
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.gentle.planner {
             planner.allowance = bytes;
         }
     }
@@ -107,7 +107,7 @@ impl Connection {
     /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let una = self.tx.scoreboard.una();
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         let under_way = flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end));
         under_way.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
     }
@@ -115,9 +115,9 @@ impl Connection {
     /// What the books of the destination hold reserved for this connection has changed: so many bytes since then are free, and so many
     /// are reserved from now on. `None` without a planner, and mostly.
     pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<((u32, Instant), u32)> {
-        self.planner.as_ref()?;
+        self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();
-        let planner = self.planner.as_mut()?;
+        let planner = self.gentle.planner.as_mut()?;
         let (reserved, since) = planner.reserved;
         if planned == reserved {
             return None;
@@ -132,7 +132,7 @@ impl Connection {
 
     /// A round-trip sample was taken.
     pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.latest = Some(rtt.into());
         }
     }
@@ -142,7 +142,7 @@ impl Connection {
         self.sort_losses();
         // A sample that may span a lost SYN-ACK is long without a queue.
         let least = self.rtt_report().and_then(|_| self.least_rtt());
-        if let Some(planner) = &mut self.planner {
+        if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.on_loss(least);
         }
     }
@@ -152,13 +152,13 @@ impl Connection {
 impl Connection {
     /// True if redundancy is left to the planner.
     pub(crate) fn plans(&self) -> bool {
-        self.planner.is_some()
+        self.gentle.planner.is_some()
     }
 
     /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`, without
     /// the data that the SYN had. Without the planner that is for others to say.
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
-        let Some(Planner { allowance, .. }) = self.planner.as_deref() else { return true };
+        let Some(Planner { allowance, .. }) = self.gentle.planner.as_deref() else { return true };
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
         plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
     }
@@ -177,7 +177,7 @@ impl Connection {
     /// New data may leave: is it planned how?
     pub(crate) fn plan_flight(&mut self, budget: &Budget) {
         let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
-        let Some(planner) = &self.planner else { return };
+        let Some(planner) = &self.gentle.planner else { return };
         let under_way = planner.flight.is_some_and(|flight| nxt.lt(flight.range.end));
         if unsent == 0 || under_way {
             return;
@@ -186,7 +186,7 @@ impl Connection {
         let losses = self.expected_losses();
         let means = self.means();
         let earned = self.earned_by(&flight);
-        let Some(planner) = &mut self.planner else { return };
+        let Some(planner) = &mut self.gentle.planner else { return };
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
             None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
@@ -231,7 +231,7 @@ impl Connection {
             + u64::from(known_segments) * u64::from(known_loss)
             + own.lost * 1_000_000;
         let least = self.least_rtt();
-        let seen = self.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
+        let seen = self.gentle.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
             burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
@@ -255,7 +255,7 @@ impl Connection {
 
     /// How long a copy of this segment waits, if the plan names it.
     pub(crate) fn planned_copy(&self, segment: &SeqRange) -> Option<Duration> {
-        let Planned { range, plan } = self.planner.as_ref()?.flight?;
+        let Planned { range, plan } = self.gentle.planner.as_ref()?.flight?;
         let Protection::Copies { last, pause } = plan.protection else { return None };
         let named = range.end - last.saturating_mul(plan.segment).min(range.len());
         let wait =
@@ -265,13 +265,13 @@ impl Connection {
 
     /// True if segments of the flight that is under way are copied.
     pub(crate) fn plans_copies(&self) -> bool {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
     }
 
     /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its own.
     pub(crate) fn planned_run(&self, mss: u32) -> u32 {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         let nxt = self.tx.scoreboard.nxt();
         let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
         left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
@@ -279,7 +279,7 @@ impl Connection {
 
     /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
     }
 }

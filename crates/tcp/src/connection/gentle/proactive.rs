@@ -4,8 +4,8 @@
 use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
-use crate::connection::arrive::Verdict;
 use crate::connection::decision::{Choice, Data};
+use crate::connection::gentle::{Active, Parts, SegmentFate};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
@@ -85,7 +85,7 @@ impl Connection {
             || !proactive.copies.follow_at_once()
             || proactive.charge_cwnd
             || self.ecn.is_active()
-            || self.planner.is_some()
+            || self.gentle.planner.is_some()
         {
             return CopiedRun::OneByOne;
         }
@@ -226,39 +226,6 @@ impl Connection {
 
 /// Segments that arrive.
 impl Connection {
-    /// The second instance of a segment is dropped before anything else looks at it: it changes nothing
-    /// and sends no acknowledgement.
-    pub(crate) fn check_copy(&mut self, segment: &Arrived<'_>, now: Instant, _env: &mut Env<'_>) -> Verdict {
-        if self.proactive().is_none() || segment.flags.intersects(Flags::SYN | Flags::RST) {
-            return Verdict::Continue;
-        }
-        let Some(timestamps) = segment.options.timestamps else { return Verdict::Continue };
-        let tsval = timestamps.value;
-        let fate = if segment.is_empty() {
-            self.judge_bare(segment, tsval, now)
-        } else {
-            let instance = self.instance(segment, tsval);
-            // What brings something new passes by the rules of any segment.
-            let old = self.rx.timestamps.paws(tsval, now) == Paws::Old;
-            match self.proactive_mut() {
-                Some(proactive) if !(old && instance.new) => proactive.filter.judge(&instance, now),
-                Some(_) | None => Fate::Process,
-            }
-        };
-        match fate {
-            Fate::Process => return Verdict::Continue,
-            Fate::Refute => {
-                if let Some(active) = &mut self.gentle.active {
-                    active.signals.on_refuted();
-                }
-                return Verdict::Continue;
-            }
-            Fate::DropCopy => self.counters.copies_dropped += 1,
-            Fate::DropOriginal => self.counters.originals_dropped += 1,
-        }
-        Verdict::Done
-    }
-
     /// A device may have coalesced several segments into one; the filter judges them one by one. True if
     /// it did, and they have been dealt with.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
@@ -316,53 +283,86 @@ impl Connection {
             proactive.filter.on_taken(&instance, age, now);
         }
     }
+}
+
+impl Proactive {
+    /// When copies are due, or an original is given up. Data may leave if `sends` is true, and may arrive if `open` is.
+    pub(crate) fn next_timeout(&self, sends: bool, open: bool) -> Option<Instant> {
+        let copies = self.copies.next_timeout().filter(|_| sends);
+        let filter = self.filter.next_timeout().filter(|_| open);
+        [copies, filter].into_iter().flatten().min()
+    }
+
+    fn judge_bare(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+        let age = Filter::pend_age(parts.tx.rtt.srtt());
+        let edge = segment.ack + parts.tx.window.scaled(segment.window);
+        let una = parts.tx.scoreboard.una();
+        let opens = edge.gt(una + parts.tx.window.snd_wnd());
+        let advances = segment.ack.gt(una);
+        let news = advances || opens || parts.tx.scoreboard.brings_news(&segment.options.sack);
+        let ack =
+            BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
+        self.filter.judge_ack(ack, is_marked(segment), news, age, now)
+    }
+
+    fn judge_data(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+        let range = SeqRange::with_len(segment.seq, segment.len());
+        let new = parts.rx.assembler.brings_new(&range);
+        // What brings something new passes by the rules of any segment.
+        if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
+            return Fate::Process;
+        }
+        self.filter.judge(&Instance { range, marked: is_marked(segment), tsval, new }, now)
+    }
+}
+
+impl Active {
+    /// The second instance of a segment is dropped before anything else looks at it: it changes nothing
+    /// and sends no acknowledgement.
+    pub(crate) fn filter_copy(
+        &mut self,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> SegmentFate {
+        let (Some(proactive), Some(timestamps)) = (&mut self.proactive, segment.options.timestamps) else {
+            return SegmentFate::Process;
+        };
+        if segment.flags.intersects(Flags::SYN | Flags::RST) {
+            return SegmentFate::Process;
+        }
+        let fate = if segment.is_empty() {
+            proactive.judge_bare(segment, timestamps.value, parts, now)
+        } else {
+            proactive.judge_data(segment, timestamps.value, parts, now)
+        };
+        match fate {
+            Fate::Process => return SegmentFate::Process,
+            Fate::Refute => {
+                self.signals.on_refuted();
+                return SegmentFate::Process;
+            }
+            Fate::DropCopy => parts.counters.copies_dropped += 1,
+            Fate::DropOriginal => parts.counters.originals_dropped += 1,
+        }
+        SegmentFate::Drop
+    }
 
     /// Time passed: copies may be due. Originals that did not come are losses; the peer is told.
-    pub(crate) fn on_proactive_timeout(&mut self, now: Instant) {
-        let confirmed = self.gentle.active.as_ref().is_some_and(|active| !active.signals.is_reporting());
-        let Some(proactive) = self.proactive_mut() else { return };
-        if confirmed {
+    pub(crate) fn on_proactive_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
+        let Some(proactive) = &mut self.proactive else { return };
+        if !self.signals.is_reporting() {
             proactive.filter.on_confirmed();
         }
         proactive.copies.on_timeout(now);
         let masked = proactive.filter.on_timeout(now);
-        self.counters.repaired_by_copy += u64::from(masked.losses);
+        parts.counters.repaired_by_copy += u64::from(masked.losses);
         if masked.losses > 0 {
-            self.probe(Probe::CopyUsed { segments: masked.losses });
+            parts.probe(Probe::CopyUsed { segments: masked.losses });
         }
-        if let Some(active) = self.gentle.active.as_mut().filter(|_| masked.report) {
-            active.signals.on_repair();
-            self.rx.ack.force();
-        }
-    }
-
-    /// When Proactive wants to be woken.
-    pub(crate) fn proactive_timeout(&self) -> Option<Instant> {
-        let proactive = self.proactive()?;
-        // Before the handshake is complete no round trip is known, and a copy leaves with its original.
-        let copies = proactive.copies.next_timeout().filter(|_| self.state.sends());
-        let filter = proactive.filter.next_timeout().filter(|_| self.closed.is_none());
-        [copies, filter].into_iter().flatten().min()
-    }
-
-    fn instance(&self, segment: &Arrived<'_>, tsval: u32) -> Instance {
-        let range = SeqRange::with_len(segment.seq, segment.len());
-        Instance { range, marked: is_marked(segment), tsval, new: self.rx.assembler.brings_new(&range) }
-    }
-
-    fn judge_bare(&mut self, segment: &Arrived<'_>, tsval: u32, now: Instant) -> Fate {
-        let age = Filter::pend_age(self.tx.rtt.srtt());
-        let edge = segment.ack + self.tx.window.scaled(segment.window);
-        let una = self.tx.scoreboard.una();
-        let opens = edge.gt(una + self.tx.window.snd_wnd());
-        let advances = segment.ack.gt(una);
-        let news = advances || opens || self.tx.scoreboard.brings_news(&segment.options.sack);
-        let ack =
-            BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
-        let marked = is_marked(segment);
-        match self.proactive_mut() {
-            Some(proactive) => proactive.filter.judge_ack(ack, marked, news, age, now),
-            None => Fate::Process,
+        if masked.report {
+            self.signals.on_repair();
+            parts.rx.ack.force();
         }
     }
 }

@@ -7,17 +7,19 @@ use brisk_wire::{Flags, Options, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
 use crate::connection::gentle::proactive::is_marked;
+use crate::connection::gentle::{Active, Gentle, Parts, SegmentFate};
+use crate::connection::receiver::Receiver;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
-use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Failure, Outcome, Recovered};
+use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Failure, Outcome, Recovered};
 use crate::mechanism::corrective::history::{History, Reception};
 use crate::mechanism::corrective::overtaken::Overtaken;
 use crate::mechanism::{Agreed, ParityOff, Profile};
 use crate::outcome::{Arrived, Rebuilt};
 use crate::receive::Paws;
 use crate::seq_ranges::SeqRange;
-use crate::time::Instant;
+use crate::time::{Instant, Micros};
 
 /// The receiving half of Corrective.
 #[derive(Debug)]
@@ -51,38 +53,14 @@ impl ParityRx {
     }
 }
 
-impl Connection {
-    fn parity_rx(&mut self) -> Option<&mut ParityRx> {
-        self.gentle.active()?.rx.as_mut()
+impl ParityRx {
+    /// When the history of an idle connection is freed, or an original is given up.
+    pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
+        Instant::earlier(self.history.next_timeout(rto), self.overtaken.next_timeout())
     }
+}
 
-    /// A parity segment arrived. It carries no acknowledgement and is never data.
-    pub(crate) fn on_parity(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let receiving = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
-        let edges = Edges {
-            rcv_nxt: self.rx.rcv_nxt(),
-            rcv_wnd: self.rx.rcv_wnd(),
-            fin_known: self.rx.assembler.fin_known(),
-        };
-        if !receiving || !self.is_believable(segment, now) {
-            self.counters.parity.dropped += 1;
-            return;
-        }
-        let held =
-            Reception { queue: &self.rx.queue, assembler: &self.rx.assembler, read_next: self.rx.read_next };
-        let rx = self.gentle.active.as_deref_mut().and_then(|active| active.rx.as_mut());
-        let Some(rx) = rx else {
-            self.counters.gentle_dropped += 1;
-            return;
-        };
-        self.counters.parity.received += 1;
-        let outcome = rx.decoder.on_segment(segment, &edges, &held, now);
-        self.take_verdict(outcome, segment, true, now);
-        if self.gentle.agreed().is_some_and(|agreed| agreed.profile == Profile::F1) {
-            self.take_flags_of_parity(segment, now);
-        }
-    }
-
+impl Parts<'_> {
     /// PAWS, and an acknowledgement number that the peer can have sent.
     pub(crate) fn is_believable(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
@@ -98,67 +76,174 @@ impl Connection {
             && segment.ack.le(self.tx.scoreboard.nxt())
     }
 
+    fn count_failure(&mut self, why: Failure) {
+        let counters = &mut self.counters.parity;
+        match why {
+            Failure::TooMuchLost => counters.failed_too_much += 1,
+            Failure::History => counters.failed_history += 1,
+            Failure::Checksum => counters.failed_checksum += 1,
+        }
+    }
+}
+
+impl Gentle {
+    /// A parity segment arrived. It carries no acknowledgement and is never data.
+    pub(crate) fn on_parity(
+        &mut self,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> SegmentFate {
+        let receiving = matches!(parts.state, State::Established | State::FinWait1 | State::FinWait2);
+        if !receiving || !parts.is_believable(segment, now) {
+            parts.counters.parity.dropped += 1;
+            return SegmentFate::Drop;
+        }
+        let edges = parts.edges();
+        let Some(rx) = self.active.as_deref_mut().and_then(|active| active.rx.as_mut()) else {
+            parts.counters.gentle_dropped += 1;
+            return SegmentFate::Drop;
+        };
+        parts.counters.parity.received += 1;
+        let outcome = rx.decoder.on_segment(segment, &edges, &held(parts.rx), now);
+        SegmentFate::Parity(self.take_verdict(outcome, segment, parts, now))
+    }
+
+    /// Data arrived: parity that was not enough may be enough now. Returns what that brings back.
+    fn on_data(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> Option<Recovered> {
+        let edges = parts.edges();
+        let rx = self.active.as_deref_mut()?.rx.as_mut()?;
+        rx.history.on_arrival(now);
+        let outcome = rx.decoder.on_data(&edges, &held(parts.rx), now)?;
+        self.take_verdict(outcome, segment, parts, now)
+    }
+
+    /// What the decoder made of parity; `segment` brought it, or the data with which parities that waited are enough.
+    fn take_verdict(
+        &mut self,
+        outcome: Outcome,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<Recovered> {
+        match outcome {
+            Outcome::Dropped(_) => parts.counters.parity.dropped += 1,
+            Outcome::Nothing => parts.counters.parity.needless += 1,
+            Outcome::Waiting => {}
+            Outcome::Recovered(recovered) => {
+                if let Some(active) = self.active() {
+                    active.report_repair(&recovered.runs, segment, parts, now);
+                }
+                return Some(recovered);
+            }
+            Outcome::Failed { lost_len, why } => {
+                parts.count_failure(why);
+                if let Some(active) = self.active() {
+                    active.signals.on_failure(lost_len);
+                }
+                parts.rx.ack.force();
+                parts.probe(Probe::RepairFailed { lost_len, why });
+            }
+            Outcome::Stop => {
+                parts.count_failure(Failure::Checksum);
+                self.stop_repair(ParityOff::Checksum, parts);
+            }
+        }
+        None
+    }
+
+    /// No more parity is taken on this connection; the peer is told to send none.
+    pub(crate) fn stop_repair(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
+        if let Some(active) = self.active()
+            && let Some(mut rx) = active.rx.take()
+        {
+            if rx.overtaken.on_timeout(None) {
+                active.signals.on_repair();
+            }
+            active.signals.on_stop();
+            parts.rx.queue.retain(0);
+            parts.rx.ack.force();
+            parts.counters.parity.rx_off = Some(why);
+            parts.probe(Probe::ParityOff { sending: false, why });
+        }
+    }
+}
+
+impl Active {
     /// A segment arrived. It may be the late original of what was repaired, which is an ordinary duplicate otherwise.
-    pub(crate) fn check_late_original(&mut self, segment: &Arrived<'_>) {
-        let waits = self.gentle.active.as_ref().and_then(|active| active.rx.as_ref());
-        if waits.is_none_or(|rx| rx.overtaken.is_empty()) || segment.payload.is_empty() {
+    pub(crate) fn check_late_original(&mut self, segment: &Arrived<'_>, parts: &Parts<'_>) {
+        let Some(rx) = self.rx.as_mut().filter(|rx| !rx.overtaken.is_empty()) else { return };
+        if segment.payload.is_empty() || is_marked(segment) || !parts.acknowledges_plausibly(segment) {
             return;
         }
-        let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
-        let plausible = !is_marked(segment) && self.acknowledges_plausibly(segment);
+        let Some(stamps) = segment.options.timestamps.filter(|_| parts.negotiated.timestamps) else { return };
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
-        let Some(stamps) = stamps.filter(|_| plausible) else { return };
-        if self.parity_rx().is_some_and(|rx| rx.overtaken.on_original(range, stamps.value))
-            && let Some(active) = self.gentle.active()
-        {
-            active.signals.on_refuted();
+        if rx.overtaken.on_original(range, stamps.value) {
+            self.signals.on_refuted();
         }
+    }
+
+    /// The peer hears of a repair, at once or when the original has not come in time.
+    fn report_repair(&mut self, runs: &[Rebuilt], segment: &Arrived<'_>, parts: &Parts<'_>, now: Instant) {
+        let rtt = parts.tx.rtt.min_rtt().zip(parts.tx.rtt.srtt());
+        let stamps = segment.options.timestamps.filter(|_| parts.negotiated.timestamps);
+        let Some(rx) = self.rx.as_mut() else { return };
+        if !self.signals.is_reporting() {
+            rx.overtaken.on_confirmed();
+        }
+        // Without timestamps an original cannot be told from a retransmission.
+        let mut at_once = stamps.is_none();
+        for (run, stamps) in runs.iter().filter_map(|run| Some((run, stamps?))) {
+            let range = SeqRange::with_len(run.seq, run.payload.len() as u32);
+            at_once |= range.is_empty() || rx.overtaken.on_repair(range, stamps.value, rtt, now);
+        }
+        if at_once {
+            self.signals.on_repair();
+        }
+    }
+
+    /// Time passed: the history of an idle connection is freed, and originals that have not come were lost.
+    pub(crate) fn on_repair_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
+        let Some(rx) = &mut self.rx else { return };
+        if rx.history.on_timeout(parts.tx.timeout(), now) {
+            parts.rx.queue.forget();
+        }
+        if rx.overtaken.on_timeout(Some(now)) {
+            self.signals.on_repair();
+            parts.rx.ack.force();
+        }
+    }
+}
+
+/// What the decoder may read of the stream.
+fn held(rx: &Receiver) -> Reception<'_> {
+    Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
+}
+
+impl Connection {
+    fn parity_rx(&mut self) -> Option<&mut ParityRx> {
+        self.gentle.active()?.rx.as_mut()
     }
 
     /// Data arrived: parity that was not enough may be enough now.
     pub(crate) fn repair_with_more(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let edges = Edges {
-            rcv_nxt: self.rx.rcv_nxt(),
-            rcv_wnd: self.rx.rcv_wnd(),
-            fin_known: self.rx.assembler.fin_known(),
-        };
-        let held =
-            Reception { queue: &self.rx.queue, assembler: &self.rx.assembler, read_next: self.rx.read_next };
-        let Some(rx) = self.gentle.active.as_deref_mut().and_then(|active| active.rx.as_mut()) else {
-            return;
-        };
-        rx.history.on_arrival(now);
-        if let Some(outcome) = rx.decoder.on_data(&edges, &held, now) {
-            self.take_verdict(outcome, segment, false, now);
+        if self.gentle.active.is_some()
+            && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
+        {
+            self.take_repair(recovered, segment, false, now);
         }
     }
 
-    /// `segment` is a `parity`, or data with which parities that waited are enough.
-    fn take_verdict(&mut self, outcome: Outcome, segment: &Arrived<'_>, parity: bool, now: Instant) {
-        match outcome {
-            Outcome::Dropped(_) => self.counters.parity.dropped += 1,
-            Outcome::Nothing => self.counters.parity.needless += 1,
-            Outcome::Waiting => {}
-            Outcome::Recovered(recovered) => self.take_repair(recovered, segment, parity, now),
-            Outcome::Failed { lost_len, why } => {
-                self.count_failure(why);
-                if let Some(active) = self.gentle.active() {
-                    active.signals.on_failure(lost_len);
-                }
-                self.rx.ack.force();
-                self.probe(Probe::RepairFailed { lost_len, why });
-            }
-            Outcome::Stop => {
-                self.count_failure(Failure::Checksum);
-                self.stop_repair(ParityOff::Checksum);
-            }
-        }
-    }
-
-    /// What was lost is here: it goes the way of everything that arrives.
-    fn take_repair(&mut self, recovered: Recovered, segment: &Arrived<'_>, parity: bool, now: Instant) {
+    /// What was lost is here: it goes the way of everything that arrives. `segment` is a `parity`, or data with which parities that
+    /// waited are enough.
+    pub(crate) fn take_repair(
+        &mut self,
+        recovered: Recovered,
+        segment: &Arrived<'_>,
+        parity: bool,
+        now: Instant,
+    ) {
         let Recovered { runs, range, parities: _ } = recovered;
-        self.report_repair(&runs, segment, now);
         self.counters.repaired_by_parity += runs.len() as u64;
         self.probe(Probe::Repaired { range, runs: runs.len() as u32 });
         let options = Options::default();
@@ -184,86 +269,12 @@ impl Connection {
         self.rx.ack.force();
     }
 
-    /// The peer hears of a repair, at once or when the original has not come in time.
-    fn report_repair(&mut self, runs: &[Rebuilt], segment: &Arrived<'_>, now: Instant) {
-        let rtt = self.tx.rtt.min_rtt().zip(self.tx.rtt.srtt());
-        let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
-        let Some(active) = self.gentle.active() else { return };
-        let Some(rx) = active.rx.as_mut() else { return };
-        if !active.signals.is_reporting() {
-            rx.overtaken.on_confirmed();
-        }
-        // Without timestamps an original cannot be told from a retransmission.
-        let mut at_once = stamps.is_none();
-        for (run, stamps) in runs.iter().filter_map(|run| Some((run, stamps?))) {
-            let range = SeqRange::with_len(run.seq, run.payload.len() as u32);
-            at_once |= range.is_empty() || rx.overtaken.on_repair(range, stamps.value, rtt, now);
-        }
-        if at_once {
-            active.signals.on_repair();
-        }
-    }
-
-    /// When an original is given up.
-    pub(crate) fn overtaken_timeout(&self) -> Option<Instant> {
-        self.gentle.active.as_ref()?.rx.as_ref()?.overtaken.next_timeout()
-    }
-
-    /// Time passed: originals that have not come were lost.
-    pub(crate) fn on_overtaken_timeout(&mut self, now: Instant) {
-        if self.parity_rx().is_some_and(|rx| rx.overtaken.on_timeout(Some(now)))
-            && let Some(active) = self.gentle.active()
-        {
-            active.signals.on_repair();
-            self.rx.ack.force();
-        }
-    }
-
     /// A run at RCV.NXT came with this parity: its timestamp is the one to echo.
     fn note_timestamp_of_repair(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
         let stamps = segment.options.timestamps;
         let rcv_nxt = self.rx.rcv_nxt();
         if let Some(stamps) = stamps.filter(|_| self.negotiated.timestamps && seq == rcv_nxt) {
             self.rx.timestamps.on_accepted(seq, stamps.value, rcv_nxt, now);
-        }
-    }
-
-    fn count_failure(&mut self, why: Failure) {
-        let counters = &mut self.counters.parity;
-        match why {
-            Failure::TooMuchLost => counters.failed_too_much += 1,
-            Failure::History => counters.failed_history += 1,
-            Failure::Checksum => counters.failed_checksum += 1,
-        }
-    }
-
-    /// No more parity is taken on this connection; the peer is told to send none.
-    pub(crate) fn stop_repair(&mut self, why: ParityOff) {
-        if let Some(active) = self.gentle.active()
-            && let Some(mut rx) = active.rx.take()
-        {
-            if rx.overtaken.on_timeout(None) {
-                active.signals.on_repair();
-            }
-            active.signals.on_stop();
-            self.rx.queue.retain(0);
-            self.rx.ack.force();
-            self.counters.parity.rx_off = Some(why);
-            self.probe(Probe::ParityOff { sending: false, why });
-        }
-    }
-
-    /// When the history of an idle connection is freed.
-    pub(crate) fn history_timeout(&self) -> Option<Instant> {
-        let rto = self.tx.timeout();
-        self.gentle.active.as_ref()?.rx.as_ref()?.history.next_timeout(rto)
-    }
-
-    /// Time passed.
-    pub(crate) fn on_history_timeout(&mut self, now: Instant) {
-        let rto = self.tx.timeout();
-        if self.parity_rx().is_some_and(|rx| rx.history.on_timeout(rto, now)) {
-            self.rx.queue.forget();
         }
     }
 
