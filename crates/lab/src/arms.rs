@@ -258,7 +258,7 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
             tcp.rto.var_floor = parse_duration(value).unwrap_or(tcp.rto.var_floor);
         }
         ("delack_max", value) => tcp.delack_max = parse_duration(value).unwrap_or(tcp.delack_max),
-        ("congestion", value) => tcp.congestion = value.parse().unwrap_or(tcp.congestion),
+        ("congestion", value) => tcp.congestion = value.parse().unwrap_or_default(),
         ("corrective", "off") => tcp.mechanisms.corrective = None,
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
         ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),

@@ -5,12 +5,8 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
-use core::str::FromStr;
-
-use thiserror::Error;
 
 use crate::error::ConfigError;
 use crate::fast_open::{
@@ -23,6 +19,7 @@ mod gentle;
 mod loss;
 mod planner;
 
+pub use crate::congestion::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use gentle::{
     CopyMark, CopyReport, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile,
     FecRule, ProactiveConfig,
@@ -213,54 +210,6 @@ impl RtoConfig {
         initial: Duration::from_secs(1),
     };
 }
-
-/// Which congestion control a connection uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CongestionAlgorithm {
-    /// CUBIC (RFC 9438) with HyStart++ (RFC 9406).
-    #[default]
-    Cubic,
-    /// Reno (RFC 5681), beta 0.5.
-    Reno,
-    /// A fixed window in bytes, for tests and laboratory links.
-    Fixed(u32),
-}
-
-impl CongestionAlgorithm {
-    /// The texts that [`str::parse`] takes, for help and errors.
-    pub const NAMES: &str = "cubic, reno, or fixed:BYTES";
-}
-
-/// Prints the text that [`str::parse`] reads.
-impl fmt::Display for CongestionAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CongestionAlgorithm::Cubic => f.write_str("cubic"),
-            CongestionAlgorithm::Reno => f.write_str("reno"),
-            CongestionAlgorithm::Fixed(window) => write!(f, "fixed:{window}"),
-        }
-    }
-}
-
-impl FromStr for CongestionAlgorithm {
-    type Err = UnknownCongestion;
-
-    fn from_str(text: &str) -> Result<CongestionAlgorithm, UnknownCongestion> {
-        match (text, text.strip_prefix("fixed:")) {
-            ("cubic", _) => Ok(CongestionAlgorithm::Cubic),
-            ("reno", _) => Ok(CongestionAlgorithm::Reno),
-            (_, Some(window)) => {
-                window.parse().map(CongestionAlgorithm::Fixed).map_err(|_| UnknownCongestion)
-            }
-            _ => Err(UnknownCongestion),
-        }
-    }
-}
-
-/// The text names no congestion control.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
-pub struct UnknownCongestion;
 
 /// Sizes of one of the two buffers of a connection, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]

@@ -1,5 +1,6 @@
 //! How a loss is found, and what is done about one at the tail: today's ways and those of the paper's years.
 
+pub use crate::congestion::PrrBound;
 use crate::time::Duration;
 
 /// The two forms of Reactive (Gentle Aggression section 4).
@@ -122,14 +123,4 @@ pub enum EarlyRetransmit {
     /// One outstanding segment is reported by SACK: what the paper needs for three outstanding
     /// segments of which the last was probed.
     Relaxed,
-}
-
-/// How fast proportional rate reduction makes up for what was lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub enum PrrBound {
-    /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
-    #[default]
-    Rfc9937,
-    /// One segment more per acknowledgement (RFC 6937, slow start reduction bound).
-    Rfc6937,
 }

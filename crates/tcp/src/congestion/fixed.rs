@@ -1,8 +1,7 @@
 //! A window that never changes, for tests and for laboratory links whose capacity is known.
 
 use super::CongestionController;
-use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
-use crate::outcome::CongestionState;
+use super::sample::{AckSample, CongestionEvent, RtoEvent};
 use crate::time::Instant;
 
 /// The fixed window.
@@ -36,26 +35,19 @@ impl CongestionController for Fixed {
 
     fn start(&mut self, _window: u32, _ssthresh: Option<u32>) {}
 
-    fn on_sent(&mut self, _sent: &Transmission) {}
-
     fn on_ack(&mut self, _ack: &AckSample) {}
 
     fn on_congestion(&mut self, _event: &CongestionEvent) {}
 
-    fn on_recovery_exit(&mut self, _from: CongestionState) {}
-
-    fn on_reordering_timeout(&mut self, _pipe: u32) {}
-
     fn on_rto(&mut self, _rto: &RtoEvent) {}
 
     fn on_spurious(&mut self, _now: Instant) {}
-
-    fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::CongestionState;
 
     #[test]
     fn nothing_moves_the_window() {

@@ -4,9 +4,8 @@
 use core::fmt::Debug;
 
 use super::CongestionController;
-use super::prr::Prr;
+use super::prr::{Prr, PrrBound};
 use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
-use crate::config::PrrBound;
 use crate::outcome::{CongestionState, Episode};
 use crate::time::Instant;
 

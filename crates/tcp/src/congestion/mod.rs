@@ -4,17 +4,20 @@
 //! paces, with a rate. It decides what the window is also during recovery; `send/recovery.rs` decides when that is.
 //! The loss-based controllers share [`loss_based::LossBased`], which runs Proportional Rate Reduction there.
 
+use alloc::boxed::Box;
 use core::fmt::Debug;
 use core::ops::{Deref, DerefMut};
 
-use crate::config::{CongestionAlgorithm, PrrBound};
 use crate::outcome::CongestionState;
 use crate::time::Instant;
 use cubic::Cubic;
 use fixed::Fixed;
 use loss_based::LossBased;
 use reno::Reno;
-use sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
+use sample::{AckSample, CongestionEvent, ControllerStart, RtoEvent, Transmission};
+
+pub use algorithm::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
+pub use prr::PrrBound;
 
 /// A congestion controller. All sizes are in bytes.
 pub trait CongestionController: Debug + Send {
@@ -34,6 +37,11 @@ pub trait CongestionController: Debug + Send {
         false
     }
 
+    /// Bytes per second at which transmissions leave; `None`: the configuration decides whether the window is paced.
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
+
     /// The largest payload changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
@@ -41,7 +49,7 @@ pub trait CongestionController: Debug + Send {
     fn start(&mut self, window: u32, ssthresh: Option<u32>);
 
     /// Data left, for the first time or again.
-    fn on_sent(&mut self, sent: &Transmission);
+    fn on_sent(&mut self, _sent: &Transmission) {}
 
     /// Takes every acknowledgement that says something of what is outstanding.
     fn on_ack(&mut self, ack: &AckSample);
@@ -49,12 +57,12 @@ pub trait CongestionController: Debug + Send {
     /// Fast recovery or CWR begins; the [`AckSample`] of the same acknowledgement follows.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// All that was outstanding when `from` began is delivered, or what was taken for a loss had another reason.
-    fn on_recovery_exit(&mut self, from: CongestionState);
+    /// All that was outstanding when a reduction (`_from`) began is delivered, or what was taken for a loss had another reason.
+    fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    /// The reordering timer has declared a loss and leaves `pipe` bytes in flight: no acknowledgement lets the first
+    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: no acknowledgement lets the first
     /// retransmission out.
-    fn on_reordering_timeout(&mut self, pipe: u32);
+    fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
     /// The retransmission timer fired.
     fn on_rto(&mut self, rto: &RtoEvent);
@@ -62,8 +70,9 @@ pub trait CongestionController: Debug + Send {
     /// The last reduction was a mistake: what was in force before it is restored.
     fn on_spurious(&mut self, now: Instant);
 
-    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): the window restarts with at most `restart`.
-    fn on_idle_restart(&mut self, now: Instant, restart: u32);
+    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): the window restarts with at most
+    /// `_restart`.
+    fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
 /// One of the controllers, in place: a connection is made and parked with all that it knows.
@@ -75,23 +84,24 @@ pub enum Controller {
     Reno(LossBased<Reno>),
     /// A fixed window.
     Fixed(Fixed),
+    /// A controller of the program's own. A connection with one is never parked.
+    #[serde(skip)]
+    Custom(Box<dyn CongestionController>),
 }
 
 impl Controller {
-    /// The controller that a configuration names, with an initial window of `initial` bytes.
-    pub fn new(
-        algorithm: CongestionAlgorithm,
-        prr: PrrBound,
-        mss: u32,
-        initial: u32,
-        paced: bool,
-    ) -> Controller {
+    /// The controller that a configuration names.
+    pub fn new(algorithm: &CongestionAlgorithm, prr: PrrBound, start: &ControllerStart) -> Controller {
+        let ControllerStart { mss, initial_window, paced, .. } = *start;
         match algorithm {
             CongestionAlgorithm::Cubic => {
-                Controller::Cubic(LossBased::new(Cubic::new(mss, initial, paced), prr))
+                Controller::Cubic(LossBased::new(Cubic::new(mss, initial_window, paced), prr))
             }
-            CongestionAlgorithm::Reno => Controller::Reno(LossBased::new(Reno::new(mss, initial), prr)),
-            CongestionAlgorithm::Fixed(window) => Controller::Fixed(Fixed::new(window)),
+            CongestionAlgorithm::Reno => {
+                Controller::Reno(LossBased::new(Reno::new(mss, initial_window), prr))
+            }
+            CongestionAlgorithm::Fixed(window) => Controller::Fixed(Fixed::new(*window)),
+            CongestionAlgorithm::Custom(factory) => Controller::Custom(factory.create(start)),
         }
     }
 }
@@ -105,6 +115,7 @@ impl Deref for Controller {
             Controller::Cubic(controller) => controller,
             Controller::Reno(controller) => controller,
             Controller::Fixed(controller) => controller,
+            Controller::Custom(controller) => &**controller,
         }
     }
 }
@@ -116,10 +127,12 @@ impl DerefMut for Controller {
             Controller::Cubic(controller) => controller,
             Controller::Reno(controller) => controller,
             Controller::Fixed(controller) => controller,
+            Controller::Custom(controller) => &mut **controller,
         }
     }
 }
 
+mod algorithm;
 pub mod bbr;
 pub mod cubic;
 pub mod fixed;

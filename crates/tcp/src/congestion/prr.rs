@@ -4,7 +4,15 @@
 //! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC 6937 makes
 //! up for what was lost faster; the baseline of the paper's years has it.
 
-use crate::config::PrrBound;
+/// How fast proportional rate reduction makes up for what was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub enum PrrBound {
+    /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
+    #[default]
+    Rfc9937,
+    /// One segment more per acknowledgement (RFC 6937, slow start reduction bound).
+    Rfc6937,
+}
 
 /// PRR of one connection. It is active from [`Prr::enter`] to [`Prr::exit`].
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]

@@ -12,6 +12,8 @@ use crate::time::{Instant, Micros};
 /// What a controller is created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerStart {
+    /// When the connection begins.
+    pub now: Instant,
     /// The largest payload of a segment.
     pub mss: u32,
     /// Initial window, bytes.

@@ -5,6 +5,7 @@ use brisk_wire::SeqNum;
 
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
+use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::outcome::CongestionState;
@@ -200,6 +201,13 @@ impl Sender {
                 (Some(Rfc6675::new(counting, config.dup_thresh)), counting.prr)
             }
         };
+        let start = ControllerStart {
+            now,
+            mss,
+            initial_window: initial,
+            paced: config.pacing.is_some(),
+            seed: iss.0.into(),
+        };
         Sender {
             queue,
             scoreboard: Scoreboard::new(iss, false),
@@ -214,7 +222,7 @@ impl Sender {
             largest_segment: largest,
             announced,
             option_len: 0,
-            congestion: Controller::new(config.congestion, prr, mss, initial, config.pacing.is_some()),
+            congestion: Controller::new(&config.congestion, prr, &start),
             handshake: HandshakeTimer {
                 copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
                 ..HandshakeTimer::default()
@@ -390,8 +398,11 @@ impl Sender {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Tells the pacer what the window and the round-trip time are now.
+    /// Tells the pacer what the rate of the controller is now, or else the window and the round-trip time.
     pub(crate) fn update_pacing(&mut self, now: Instant) {
+        if let Some(rate) = self.congestion.pacing_rate() {
+            return self.pacer.set_rate(rate, self.mss(), now);
+        }
         if !self.pacer.is_configured() {
             return;
         }

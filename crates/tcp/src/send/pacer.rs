@@ -89,6 +89,17 @@ impl Pacer {
         }
     }
 
+    /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration allows that much.
+    pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
+        let first = self.rate.is_none();
+        self.refill(now);
+        self.rate = Some(self.bounded(rate));
+        self.mss = mss.max(1);
+        if first {
+            self.level = self.quantum() * BYTE;
+        }
+    }
+
     /// Paces `window` bytes within one round trip, behind those that may leave at once (bytes, all of them).
     pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         self.refill(now);

@@ -48,9 +48,11 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(device: TunDevice, settings: &Settings) -> Kernel {
-        let congestion = match settings.host.tcp.congestion {
+        let congestion = match &settings.host.tcp.congestion {
             CongestionAlgorithm::Reno => "reno",
-            CongestionAlgorithm::Cubic | CongestionAlgorithm::Fixed(_) => "cubic",
+            CongestionAlgorithm::Cubic | CongestionAlgorithm::Fixed(_) | CongestionAlgorithm::Custom(_) => {
+                "cubic"
+            }
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Kernel {

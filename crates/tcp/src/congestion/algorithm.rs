@@ -1,0 +1,81 @@
+//! The choice of a congestion control: by name, or a factory that a user of the library supplies.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::str::FromStr;
+
+use thiserror::Error;
+
+use super::CongestionController;
+use super::sample::ControllerStart;
+
+/// Which congestion control a connection uses.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum CongestionAlgorithm {
+    /// CUBIC (RFC 9438) with HyStart++ (RFC 9406).
+    #[default]
+    Cubic,
+    /// Reno (RFC 5681), beta 0.5.
+    Reno,
+    /// A fixed window in bytes, for tests and laboratory links.
+    Fixed(u32),
+    /// A controller of the program's own.
+    Custom(Arc<dyn ControllerFactory>),
+}
+
+/// Creates a congestion controller for each connection, so that a program can bring its own
+/// ([`CongestionAlgorithm::Custom`]).
+pub trait ControllerFactory: fmt::Debug + Send + Sync {
+    /// The name under which settings and statistics show the algorithm.
+    fn name(&self) -> &str;
+
+    /// A controller for a connection that begins.
+    fn create(&self, start: &ControllerStart) -> Box<dyn CongestionController>;
+}
+
+/// Two factories are equal if they are the same object.
+impl PartialEq for dyn ControllerFactory {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::addr_eq(self, other)
+    }
+}
+
+impl Eq for dyn ControllerFactory {}
+
+impl CongestionAlgorithm {
+    /// The texts that [`str::parse`] takes, for help and errors.
+    pub const NAMES: &str = "cubic, reno, or fixed:BYTES";
+}
+
+/// Prints the text that [`str::parse`] reads, or the name of a controller of the program's own.
+impl fmt::Display for CongestionAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CongestionAlgorithm::Cubic => f.write_str("cubic"),
+            CongestionAlgorithm::Reno => f.write_str("reno"),
+            CongestionAlgorithm::Fixed(window) => write!(f, "fixed:{window}"),
+            CongestionAlgorithm::Custom(factory) => f.write_str(factory.name()),
+        }
+    }
+}
+
+impl FromStr for CongestionAlgorithm {
+    type Err = UnknownCongestion;
+
+    fn from_str(text: &str) -> Result<CongestionAlgorithm, UnknownCongestion> {
+        match (text, text.strip_prefix("fixed:")) {
+            ("cubic", _) => Ok(CongestionAlgorithm::Cubic),
+            ("reno", _) => Ok(CongestionAlgorithm::Reno),
+            (_, Some(window)) => {
+                window.parse().map(CongestionAlgorithm::Fixed).map_err(|_| UnknownCongestion)
+            }
+            _ => Err(UnknownCongestion),
+        }
+    }
+}
+
+/// The text names no congestion control.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
+pub struct UnknownCongestion;
