@@ -14,7 +14,7 @@ use cubic::Cubic;
 use fixed::Fixed;
 use loss_based::LossBased;
 use reno::Reno;
-use sample::{AckSample, CongestionEvent, ControllerStart, RtoEvent, Transmission};
+use sample::{AckSample, CongestionEvent, ControllerStart, LostPacket, RtoEvent, Transmission};
 
 pub use algorithm::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use prr::PrrBound;
@@ -42,6 +42,11 @@ pub trait CongestionController: Debug + Send {
         None
     }
 
+    /// True if [`AckSample::delivery`] is to be measured and losses are to be reported one by one.
+    fn needs_delivery_rate(&self) -> bool {
+        false
+    }
+
     /// The largest payload changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
@@ -50,6 +55,9 @@ pub trait CongestionController: Debug + Send {
 
     /// Data left, for the first time or again.
     fn on_sent(&mut self, _sent: &Transmission) {}
+
+    /// A transmission has been marked lost; comes before the acknowledgement, congestion event or timeout that shows it.
+    fn on_lost(&mut self, _lost: &LostPacket) {}
 
     /// Takes every acknowledgement that says something of what is outstanding.
     fn on_ack(&mut self, ack: &AckSample);

@@ -113,6 +113,11 @@ impl Connection {
         };
         let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.scoreboard.pipe());
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
+        let mut app_limited = true;
+        if let Some(delivery) = &mut self.tx.delivery {
+            delivery.on_sent(&sent, pipe, was_empty);
+            app_limited = delivery.is_app_limited();
+        }
         self.tx.scoreboard.on_sent(&sent);
         self.tx.recovery.on_sent(&sent);
         if was_empty {
@@ -134,8 +139,11 @@ impl Connection {
             origin: data.origin,
             pipe,
             from_idle: was_empty,
-            app_limited: true,
+            app_limited,
         });
+        if was_empty {
+            self.tx.follow_rate(now);
+        }
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
         // Data that a SYN carried in vain holds nothing back when it is sent again (Linux: the same).

@@ -42,6 +42,7 @@ impl Connection {
         if self.acknowledges_nothing(segment) {
             return;
         }
+        self.tx.check_app_limited();
         let reported = self.tx.scoreboard.highest_sacked();
         let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
@@ -58,6 +59,9 @@ impl Connection {
         self.judge_parity(&news, &mut ack, reported, now);
         // A duplicate has been delivered as well.
         self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(ack.dsack.is_some());
+        if let Some(delivery) = &mut self.tx.delivery {
+            delivery.count(&ack);
+        }
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
         let mut loss = self.detect_loss(&ack, now);
@@ -295,6 +299,7 @@ impl Connection {
 
     /// The recovery state and the congestion window.
     fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, now: Instant) {
+        self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
         if ack.ece {
@@ -314,6 +319,9 @@ impl Connection {
         let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
         let may_grow = shows_progress && !self.is_on_trust();
         let (state, cwnd_limited) = (self.tx.recovery.state(), self.tx.is_cwnd_limited());
+        let min_rtt = self.tx.rtt.min_rtt();
+        let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
+        let delivery = self.tx.delivery.as_mut().map(|delivery| delivery.sample(ack, min_rtt, oldest));
         self.tx.congestion.on_ack(&AckSample {
             now,
             newly_acked: ack.delivered_bytes,
@@ -323,16 +331,18 @@ impl Connection {
             pipe: self.tx.scoreboard.pipe(),
             rtt: ack.rtt,
             srtt: self.tx.rtt.srtt(),
-            min_rtt: self.tx.rtt.min_rtt(),
+            min_rtt,
             una: self.tx.scoreboard.una(),
             nxt,
             state,
             episode,
             may_grow,
             cwnd_limited,
-            delivery: None,
+            delivery,
         });
-        if may_grow && !self.tx.recovery.lowers_window() {
+        self.tx.follow_rate(now);
+        let has_rate = self.tx.delivery.is_some();
+        if may_grow && (has_rate || !self.tx.recovery.lowers_window()) {
             self.tx.grow_queue(ack.delivered_bytes, now);
         }
     }

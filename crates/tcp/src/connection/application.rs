@@ -56,6 +56,7 @@ impl Connection {
         if len == 0 {
             return Ok(0);
         }
+        self.tx.check_app_limited();
         let taken = write(&mut self.tx.queue);
         if taken < len {
             self.tx.writer_waits = true;

@@ -377,13 +377,14 @@ impl Connection {
             return None;
         }
         let (cwnd, ssthresh) = (self.tx.congestion.cwnd(), self.tx.congestion.ssthresh());
-        let ssthresh = ssthresh.unwrap_or(u32::MAX);
         let cwnd = match self.tx.recovery.state() {
             CongestionState::Open | CongestionState::Disorder => cwnd,
-            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => ssthresh,
+            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => {
+                ssthresh.unwrap_or(cwnd)
+            }
         };
         let reduced = self.counters.reductions > self.counters.undos;
-        Some(WindowReport { cwnd, ssthresh: Some(ssthresh).filter(|_| reduced) })
+        Some(WindowReport { cwnd, ssthresh: ssthresh.filter(|_| reduced) })
     }
 
     /// The least round-trip time, of this connection and of those before: on one that began in a queue only others

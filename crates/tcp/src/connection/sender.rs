@@ -1,6 +1,8 @@
 //! The sending half: the parts that [`crate::send`] and [`crate::congestion`] provide, and the few
 //! facts that belong to none of them.
 
+use alloc::boxed::Box;
+
 use brisk_wire::SeqNum;
 
 use crate::config::{LossDetection, PrrBound, TcpConfig};
@@ -10,6 +12,7 @@ use crate::connection::Host;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
+use crate::send::delivery::DeliveryRate;
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
@@ -60,6 +63,8 @@ pub(crate) struct Sender {
     /// Options on every data segment, bytes.
     option_len: u32,
     pub(crate) congestion: Controller,
+    /// Measures the delivery rate, if the controller asks for it.
+    pub(crate) delivery: Option<Box<DeliveryRate>>,
     pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
     pub(crate) usage: WindowUsage,
@@ -208,9 +213,15 @@ impl Sender {
             paced: config.pacing.is_some(),
             seed: iss.0.into(),
         };
+        let congestion = Controller::new(&config.congestion, prr, &start);
+        let mut scoreboard = Scoreboard::new(iss, false);
+        let delivery = congestion.needs_delivery_rate().then(|| {
+            scoreboard.log_losses();
+            Box::default()
+        });
         Sender {
             queue,
-            scoreboard: Scoreboard::new(iss, false),
+            scoreboard,
             rtt: RttEstimator::new(&config.rto, host.granularity),
             rto: Rto::new(&config.rto),
             rack: Rack::new(host.granularity, config.dup_thresh),
@@ -222,7 +233,8 @@ impl Sender {
             largest_segment: largest,
             announced,
             option_len: 0,
-            congestion: Controller::new(&config.congestion, prr, &start),
+            congestion,
+            delivery,
             handshake: HandshakeTimer {
                 copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
                 ..HandshakeTimer::default()
@@ -398,17 +410,55 @@ impl Sender {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Tells the pacer what the rate of the controller is now, or else the window and the round-trip time.
-    pub(crate) fn update_pacing(&mut self, now: Instant) {
+    /// Tells the pacer the rate that the controller names, if it names one.
+    pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.congestion.pacing_rate() {
-            return self.pacer.set_rate(rate, self.mss(), now);
+            self.pacer.set_rate(rate, self.mss(), now);
         }
-        if !self.pacer.is_configured() {
+    }
+
+    /// Tells the pacer what the window and the round-trip time are now, unless the controller names a rate.
+    pub(crate) fn update_pacing(&mut self, now: Instant) {
+        if !self.pacer.is_configured() || self.congestion.pacing_rate().is_some() {
             return;
         }
         let (cwnd, slow_start) = (self.congestion.cwnd(), self.congestion.in_slow_start());
         let mss = self.mss();
         self.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
+    }
+
+    /// Marks what follows as limited by the application, if everything that waits has been sent and the window would take
+    /// more. Call it before data is queued, before an acknowledgement, and before a timer that may send.
+    #[inline]
+    pub(crate) fn check_app_limited(&mut self) {
+        if self.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
+            return;
+        }
+        let pipe = self.scoreboard.pipe();
+        if let Some(delivery) = self.delivery.as_mut().filter(|_| pipe < self.congestion.cwnd()) {
+            delivery.mark_app_limited(pipe);
+        }
+    }
+
+    /// Reports to the controller what has been marked lost, in the order of sending.
+    pub(crate) fn report_losses(&mut self, now: Instant) {
+        let Some(delivery) = &mut self.delivery else { return };
+        let mut lost = self.scoreboard.take_lost_log();
+        let una = self.scoreboard.una();
+        lost.sort_unstable_by_key(|(range, sent_at)| (*sent_at, range.start.since(una)));
+        lost.dedup_by(|(next, next_at), (range, at)| {
+            // Segments of a run, which share a transmission, are one loss.
+            let joins = next_at == at && range.end == next.start;
+            if joins {
+                range.end = next.end;
+            }
+            joins
+        });
+        for (range, sent_at) in lost {
+            if let Some(lost) = delivery.on_lost(range, sent_at, now) {
+                self.congestion.on_lost(&lost);
+            }
+        }
     }
 
     /// When loss detection looks again at what it only suspects.

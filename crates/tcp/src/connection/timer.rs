@@ -44,6 +44,7 @@ impl Connection {
             let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
             return self.give_up(reason);
         }
+        self.tx.check_app_limited();
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_timeout(parts, now));
         }
@@ -96,11 +97,13 @@ impl Connection {
         let loss = self.mark_lost(verdict, cause, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
+            self.tx.report_losses(now);
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
             self.tx.congestion.on_reordering_timeout(self.tx.scoreboard.pipe());
+            self.tx.follow_rate(now);
         }
     }
 
@@ -140,7 +143,9 @@ impl Connection {
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         let max_ssthresh = self.retreat();
         let pipe = self.tx.scoreboard.pipe();
+        self.tx.report_losses(now);
         self.tx.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
+        self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
         if first {
             self.ecn.on_reduced();

@@ -290,6 +290,8 @@ impl Connection {
     }
 
     pub(crate) fn note_burst_end(&mut self, limited: bool) {
+        // Where the controller names a rate, that is what holds data back most of the time.
+        let limited = limited && !(self.tx.paced && self.tx.congestion.pacing_rate().is_some());
         let board = &self.tx.scoreboard;
         let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
         self.tx.usage.on_burst(una, nxt, pipe, limited);

@@ -5,6 +5,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod bytes;
+pub(crate) mod delivery;
 pub(crate) mod mtu;
 pub(crate) mod pacer;
 pub(crate) mod push;

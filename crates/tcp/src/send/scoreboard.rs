@@ -96,6 +96,8 @@ pub(crate) struct Scoreboard {
     sent_twice: VecDeque<SentTwice>,
     dupacks: u32,
     reno: Reno,
+    /// What was marked lost and when it was last sent, if somebody asks for that.
+    lost_log: Option<Vec<(SeqRange, Instant)>>,
     #[serde(skip)]
     buffer: Vec<Delivered>,
 }
@@ -175,8 +177,19 @@ impl Scoreboard {
             sent_twice: VecDeque::new(),
             dupacks: 0,
             reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
+            lost_log: None,
             buffer: Vec::new(),
         }
+    }
+
+    /// Keeps what is marked lost for [`Scoreboard::take_lost_log`].
+    pub(crate) fn log_losses(&mut self) {
+        self.lost_log = Some(Vec::new());
+    }
+
+    /// What was marked lost since the last call, in no order, and when each part was last sent.
+    pub(crate) fn take_lost_log(&mut self) -> Vec<(SeqRange, Instant)> {
+        self.lost_log.as_mut().map(mem::take).unwrap_or_default()
     }
 
     /// Whether both ends use SACK; known after the handshake.

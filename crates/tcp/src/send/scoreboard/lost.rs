@@ -15,6 +15,9 @@ impl Scoreboard {
             let Some(record) = self.records.get_mut(index) else { break };
             if record.in_flight() {
                 record.lost = true;
+                if let Some(log) = &mut self.lost_log {
+                    log.push((record.range, record.sent_at));
+                }
                 newly += self.lost.insert(record.range);
                 self.aside.insert(record.range);
             }

@@ -1,0 +1,311 @@
+//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): how fast the path delivers, measured over what was delivered between
+//! the sending of a segment and its acknowledgement.
+//!
+//! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard find the
+//! snapshot of their last transmission without an index of their own. A super-segment is one transmission.
+
+use alloc::collections::VecDeque;
+
+use brisk_wire::SeqNum;
+
+use crate::congestion::sample::{DeliverySample, LostPacket, RateSample};
+use crate::outcome::{AckOutcome, Delivered, Origin, Sent};
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros};
+
+/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
+const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
+
+/// The counters of a connection and what they were at each transmission. Names as in the draft.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct DeliveryRate {
+    delivered: u64,
+    delivered_at: Instant,
+    /// When the transmission left that was acknowledged last.
+    first_sent_at: Instant,
+    lost: u64,
+    /// `delivered` when the pause of the application has left the path; 0: there is none.
+    app_limited: u64,
+    snapshots: VecDeque<Snapshot>,
+}
+
+/// What the counters were when a transmission left.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Snapshot {
+    sent_at: Instant,
+    end: SeqNum,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent_at: Instant,
+    lost: u64,
+    tx_in_flight: u32,
+    app_limited: bool,
+}
+
+impl DeliveryRate {
+    /// True if the application limits what is in flight.
+    pub(crate) fn is_app_limited(&self) -> bool {
+        self.app_limited != 0
+    }
+
+    /// Everything that waits has been sent, and the window would take more than the `pipe` bytes in flight.
+    pub(crate) fn mark_app_limited(&mut self, pipe: u32) {
+        self.app_limited = (self.delivered + u64::from(pipe)).max(1);
+    }
+
+    /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is unacknowledged.
+    pub(crate) fn on_sent(&mut self, sent: &Sent, pipe: u32, from_idle: bool) {
+        if from_idle {
+            (self.first_sent_at, self.delivered_at) = (sent.at, sent.at);
+        }
+        self.snapshots.push_back(Snapshot {
+            sent_at: sent.at,
+            end: sent.range.end,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            lost: self.lost,
+            tx_in_flight: pipe.saturating_add(sent.range.len()),
+            app_limited: self.is_app_limited(),
+        });
+    }
+
+    /// Counts what an acknowledgement delivers. Call it before losses are counted and before [`DeliveryRate::sample`].
+    pub(crate) fn count(&mut self, ack: &AckOutcome) {
+        if ack.delivered_bytes > 0 {
+            self.delivered += u64::from(ack.delivered_bytes);
+            self.delivered_at = ack.at;
+        }
+    }
+
+    /// Counts a loss of `range`, which was last sent at `sent_at`. Returns what is known of its transmission.
+    pub(crate) fn on_lost(&mut self, range: SeqRange, sent_at: Instant, now: Instant) -> Option<LostPacket> {
+        self.lost += u64::from(range.len());
+        let snapshot = *self.snapshot(sent_at, range.end)?;
+        Some(LostPacket {
+            now,
+            range,
+            tx_in_flight: snapshot.tx_in_flight,
+            lost: self.lost - snapshot.lost,
+            delivered: self.delivered,
+            app_limited: snapshot.app_limited,
+        })
+    }
+
+    /// The counters after an acknowledgement and the losses that it shows, and the rate of the newest transmission that it
+    /// delivers. `oldest`: when the first outstanding segment was first sent; `None` if nothing is outstanding.
+    pub(crate) fn sample(
+        &mut self,
+        ack: &AckOutcome,
+        min_rtt: Option<Micros>,
+        oldest: Option<Instant>,
+    ) -> DeliverySample {
+        let found = ack
+            .delivered
+            .iter()
+            .rev()
+            .filter(|segment| !was_delivered_before(segment, ack))
+            .find_map(|segment| Some((segment, *self.snapshot(segment.sent_at, segment.range.end)?)));
+        let rate = found.map(|(newest, snapshot)| {
+            self.first_sent_at = newest.sent_at;
+            let send_elapsed = Micros::between(snapshot.first_sent_at, newest.sent_at);
+            // Data is not delivered faster than it was sent: acknowledgements that arrive together only seem to say so.
+            let interval = send_elapsed.max(Micros::between(snapshot.delivered_at, ack.at));
+            let delivered = self.delivered - snapshot.delivered;
+            let is_measure =
+                interval.0 > 0 && min_rtt.is_none_or(|min_rtt| interval >= min_rtt) && !ack.reneged;
+            let per_second = || (u128::from(delivered) * 1_000_000).div_ceil(u128::from(interval.0));
+            RateSample {
+                prior_delivered: snapshot.delivered,
+                delivered,
+                lost: self.lost - snapshot.lost,
+                tx_in_flight: snapshot.tx_in_flight,
+                app_limited: snapshot.app_limited,
+                is_probe: newest.origin == Origin::TailLossProbe && newest.retransmitted,
+                rtt: (!newest.retransmitted && !ack.repaired)
+                    .then(|| Micros::between(newest.sent_at, ack.at)),
+                rate: is_measure.then(|| u64::try_from(per_second()).unwrap_or(u64::MAX)),
+            }
+        });
+        if self.delivered > self.app_limited {
+            self.app_limited = 0;
+        }
+        match oldest {
+            None => self.snapshots.clear(),
+            Some(oldest) => {
+                while self.snapshots.pop_front_if(|snapshot| snapshot.sent_at < oldest).is_some() {}
+            }
+        }
+        DeliverySample { delivered: self.delivered, lost: self.lost, rate }
+    }
+
+    fn snapshot(&self, sent_at: Instant, end: SeqNum) -> Option<&Snapshot> {
+        let before = |snapshot: &Snapshot| {
+            snapshot.sent_at < sent_at || (snapshot.sent_at == sent_at && snapshot.end.lt(end))
+        };
+        let index = self.snapshots.partition_point(before);
+        self.snapshots.get(index).filter(|snapshot| snapshot.sent_at == sent_at)
+    }
+}
+
+/// True if the echoed timestamp shows that it was an earlier transmission of the segment that arrived.
+fn was_delivered_before(segment: &Delivered, ack: &AckOutcome) -> bool {
+    let age = Micros::between(segment.sent_at, ack.at);
+    segment.retransmitted && ack.echoed_rtt.is_some_and(|echoed| echoed > age + TIMESTAMP_TICK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::send::scoreboard::{AckInfo, Scoreboard};
+    use brisk_wire::SackBlocks;
+
+    /// A sender of segments of 1000 bytes. Times are in milliseconds.
+    struct Flow {
+        board: Scoreboard,
+        rate: DeliveryRate,
+        min_rtt: Option<Micros>,
+    }
+
+    impl Flow {
+        fn new() -> Flow {
+            Flow { board: Scoreboard::new(SeqNum(0), true), rate: DeliveryRate::default(), min_rtt: None }
+        }
+
+        fn send(&mut self, at: u64, from: u32, segments: u32, origin: Origin) {
+            let sent = Sent {
+                range: SeqRange::with_len(SeqNum(from), segments * 1000),
+                segment_size: 1000,
+                origin,
+                syn: false,
+                fin: false,
+                at: Instant::from_millis(at),
+            };
+            self.rate.on_sent(&sent, self.board.pipe(), self.board.is_empty());
+            self.board.on_sent(&sent);
+        }
+
+        fn send_new(&mut self, at: u64) {
+            self.send(at, self.board.nxt().0, 1, Origin::New);
+        }
+
+        /// The cumulative acknowledgement of everything below `to`.
+        fn ack(&mut self, at: u64, to: u32, echoed: Option<u64>) -> DeliverySample {
+            let now = Instant::from_millis(at);
+            let info = AckInfo {
+                now,
+                ece: false,
+                window_changed: false,
+                len: 0,
+                max_snd_wnd: 1 << 20,
+                ts_echo_rtt: echoed.map(Micros::from_millis),
+            };
+            let outcome = self.board.on_ack(SeqNum(to), &SackBlocks::default(), info);
+            self.rate.count(&outcome);
+            let oldest = self.board.head().map(|head| head.first_sent_at);
+            self.rate.sample(&outcome, self.min_rtt, oldest)
+        }
+
+        fn rate(&mut self, at: u64, to: u32) -> Option<u64> {
+            self.ack(at, to, None).rate.expect("timing").rate
+        }
+
+        /// Four segments at 0, 10, 20, 30.
+        fn of_four() -> Flow {
+            let mut flow = Flow::new();
+            [0, 10, 20, 30].into_iter().for_each(|at| flow.send_new(at));
+            flow
+        }
+    }
+
+    #[test]
+    fn first_flight_is_measured_from_its_start() {
+        let mut flow = Flow::of_four();
+        for (at, to, rate) in
+            [(100, 1000, 10_000), (110, 2000, 18_182), (120, 3000, 25_000), (130, 4000, 30_770)]
+        {
+            let sample = flow.ack(at, to, None).rate.expect("timing");
+            assert_eq!((sample.rate, sample.prior_delivered), (Some(rate), 0));
+            assert_eq!(flow.rate.first_sent_at, Instant::from_millis(at - 100));
+        }
+        assert!(flow.rate.snapshots.is_empty());
+    }
+
+    #[test]
+    fn later_segments_are_measured_from_the_acknowledgement_before_them() {
+        let mut flow = Flow::of_four();
+        flow.rate(100, 1000);
+        flow.send_new(100);
+        [(110, 2000), (120, 3000), (130, 4000)].into_iter().for_each(|(at, to)| {
+            flow.rate(at, to);
+        });
+        let sample = flow.ack(200, 5000, None).rate.expect("timing");
+        assert_eq!((sample.prior_delivered, sample.delivered, sample.rate), (1000, 4000, Some(40_000)));
+        assert_eq!((sample.tx_in_flight, sample.rtt), (4000, Some(Micros::from_millis(100))));
+    }
+
+    #[test]
+    fn compressed_acknowledgements_do_not_raise_the_rate_above_that_of_sending() {
+        let mut flow = Flow::new();
+        (0..8).for_each(|segment| flow.send_new(segment * 25));
+        assert_eq!(flow.rate(170, 4000), Some(23_530));
+        assert_eq!(flow.rate(190, 8000), Some(40_000));
+    }
+
+    #[test]
+    fn lost_acknowledgements_leave_one_sample() {
+        assert_eq!(Flow::of_four().rate(130, 4000), Some(30_770));
+    }
+
+    #[test]
+    fn interval_below_the_minimum_round_trip_is_no_measure() {
+        let mut flow = Flow::new();
+        flow.min_rtt = Some(Micros::from_millis(100));
+        flow.send_new(0);
+        flow.send_new(0);
+        flow.send(100, 0, 1, Origin::Retransmit);
+        // Without timestamps the late original seems to be its repetition.
+        assert_eq!(flow.rate(110, 1000), Some(9_091), "from the start of the flight");
+        flow.send(120, 1000, 1, Origin::Retransmit);
+        let sample = flow.ack(130, 2000, None);
+        assert_eq!(sample.rate.expect("timing").rate, None);
+        assert_eq!((sample.delivered, flow.rate.delivered_at), (2000, Instant::from_millis(130)));
+    }
+
+    #[test]
+    fn late_original_gives_no_timing_where_timestamps_tell_it_apart() {
+        let mut flow = Flow::new();
+        flow.send_new(0);
+        flow.send(100, 0, 1, Origin::Retransmit);
+        let sample = flow.ack(110, 1000, Some(110));
+        assert_eq!((sample.delivered, sample.rate), (1000, None));
+    }
+
+    #[test]
+    fn pause_of_the_application_marks_what_is_sent_until_it_has_left_the_path() {
+        let mut flow = Flow::new();
+        (0..14).for_each(|_| flow.send_new(0));
+        flow.rate(100, 10_000);
+        flow.rate.mark_app_limited(flow.board.pipe());
+        assert_eq!(flow.rate.app_limited, 14_000);
+        flow.send_new(110);
+        flow.rate(120, 14_000);
+        assert!(flow.rate.is_app_limited());
+        let sample = flow.ack(210, 15_000, None).rate.expect("timing");
+        assert!(sample.app_limited && !flow.rate.is_app_limited());
+    }
+
+    #[test]
+    fn segments_of_a_run_share_a_snapshot_and_losses_find_theirs() {
+        let mut flow = Flow::new();
+        flow.send(0, 0, 3, Origin::New);
+        flow.send(0, 3000, 2, Origin::New);
+        let now = Instant::from_millis(100);
+        let second = SeqRange::with_len(SeqNum(1000), 1000);
+        let lost = flow.rate.on_lost(second, Instant::from_millis(0), now).expect("known");
+        assert_eq!((lost.tx_in_flight, lost.lost), (3000, 1000));
+        let last = SeqRange::with_len(SeqNum(4000), 1000);
+        let lost = flow.rate.on_lost(last, Instant::from_millis(0), now).expect("known");
+        assert_eq!((lost.tx_in_flight, lost.lost), (5000, 2000));
+    }
+}
