@@ -161,7 +161,7 @@ const MECHANISMS: [(&str, &str); 12] = [
     ("planner", "on or off"),
     ("rto_floor", "200ms or 400ms"),
     ("delack_max", "1ms or 40ms"),
-    ("congestion", "cubic or reno"),
+    ("congestion", "cubic, reno or bbr"),
 ];
 
 /// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.

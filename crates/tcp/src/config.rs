@@ -704,9 +704,12 @@ mod tests {
 
     #[test]
     fn congestion_control_reads_what_it_prints() {
-        for algorithm in
-            [CongestionAlgorithm::Cubic, CongestionAlgorithm::Reno, CongestionAlgorithm::Fixed(14_600)]
-        {
+        for algorithm in [
+            CongestionAlgorithm::Cubic,
+            CongestionAlgorithm::Reno,
+            CongestionAlgorithm::Bbr,
+            CongestionAlgorithm::Fixed(14_600),
+        ] {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
         for text in ["", "vegas", "fixed", "fixed:", "fixed:-1", "Cubic"] {

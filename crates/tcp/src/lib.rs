@@ -12,7 +12,7 @@
 //! | [`error`], [`event`] | what can go wrong and whose fault it is; what happened |
 //! | [`connection`] | one connection: states, and the wiring of the parts |
 //! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
-//! | [`congestion`] | CUBIC with HyStart++, Reno, a fixed window |
+//! | [`congestion`] | CUBIC with HyStart++, Reno, BBR, a fixed window, or a controller of the program |
 //! | [`path`] | what is remembered of a path from one connection to the next |
 //! | [`mechanism`], [`outcome`] | the seam of the aggressive mechanisms, and the values that travel |
 //!

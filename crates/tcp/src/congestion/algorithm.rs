@@ -18,6 +18,8 @@ pub enum CongestionAlgorithm {
     Cubic,
     /// Reno (RFC 5681), beta 0.5.
     Reno,
+    /// BBR version 3 (draft-ietf-ccwg-bbr): paces at the rate that the path delivers.
+    Bbr,
     /// A fixed window in bytes, for tests and laboratory links.
     Fixed(u32),
     /// A controller of the program's own.
@@ -45,7 +47,7 @@ impl Eq for dyn ControllerFactory {}
 
 impl CongestionAlgorithm {
     /// The texts that [`str::parse`] takes, for help and errors.
-    pub const NAMES: &str = "cubic, reno, or fixed:BYTES";
+    pub const NAMES: &str = "cubic, reno, bbr, or fixed:BYTES";
 }
 
 /// Prints the text that [`str::parse`] reads, or the name of a controller of the program's own.
@@ -54,6 +56,7 @@ impl fmt::Display for CongestionAlgorithm {
         match self {
             CongestionAlgorithm::Cubic => f.write_str("cubic"),
             CongestionAlgorithm::Reno => f.write_str("reno"),
+            CongestionAlgorithm::Bbr => f.write_str("bbr"),
             CongestionAlgorithm::Fixed(window) => write!(f, "fixed:{window}"),
             CongestionAlgorithm::Custom(factory) => f.write_str(factory.name()),
         }
@@ -67,6 +70,7 @@ impl FromStr for CongestionAlgorithm {
         match (text, text.strip_prefix("fixed:")) {
             ("cubic", _) => Ok(CongestionAlgorithm::Cubic),
             ("reno", _) => Ok(CongestionAlgorithm::Reno),
+            ("bbr", _) => Ok(CongestionAlgorithm::Bbr),
             (_, Some(window)) => {
                 window.parse().map(CongestionAlgorithm::Fixed).map_err(|_| UnknownCongestion)
             }

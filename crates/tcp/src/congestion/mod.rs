@@ -10,6 +10,7 @@ use core::ops::{Deref, DerefMut};
 
 use crate::outcome::CongestionState;
 use crate::time::Instant;
+use bbr::Bbr;
 use cubic::Cubic;
 use fixed::Fixed;
 use loss_based::LossBased;
@@ -90,6 +91,8 @@ pub enum Controller {
     Cubic(LossBased<Cubic>),
     /// Reno.
     Reno(LossBased<Reno>),
+    /// BBR, apart, since it is larger than the others.
+    Bbr(Box<Bbr>),
     /// A fixed window.
     Fixed(Fixed),
     /// A controller of the program's own. A connection with one is never parked.
@@ -108,6 +111,7 @@ impl Controller {
             CongestionAlgorithm::Reno => {
                 Controller::Reno(LossBased::new(Reno::new(mss, initial_window), prr))
             }
+            CongestionAlgorithm::Bbr => Controller::Bbr(Box::new(Bbr::new(start))),
             CongestionAlgorithm::Fixed(window) => Controller::Fixed(Fixed::new(*window)),
             CongestionAlgorithm::Custom(factory) => Controller::Custom(factory.create(start)),
         }
@@ -123,6 +127,7 @@ impl Deref for Controller {
             Controller::Cubic(controller) => controller,
             Controller::Reno(controller) => controller,
             Controller::Fixed(controller) => controller,
+            Controller::Bbr(controller) => &**controller,
             Controller::Custom(controller) => &**controller,
         }
     }
@@ -135,6 +140,7 @@ impl DerefMut for Controller {
             Controller::Cubic(controller) => controller,
             Controller::Reno(controller) => controller,
             Controller::Fixed(controller) => controller,
+            Controller::Bbr(controller) => &mut **controller,
             Controller::Custom(controller) => &mut **controller,
         }
     }

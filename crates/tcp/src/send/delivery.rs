@@ -247,8 +247,9 @@ mod tests {
     #[test]
     fn compressed_acknowledgements_do_not_raise_the_rate_above_that_of_sending() {
         let mut flow = Flow::new();
-        (0..8).for_each(|segment| flow.send_new(segment * 25));
+        (0..7).for_each(|segment| flow.send_new(segment * 25));
         assert_eq!(flow.rate(170, 4000), Some(23_530));
+        flow.send_new(175);
         assert_eq!(flow.rate(190, 8000), Some(40_000));
     }
 

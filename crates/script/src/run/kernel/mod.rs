@@ -50,6 +50,7 @@ impl Kernel {
     pub(super) fn new(device: TunDevice, settings: &Settings) -> Kernel {
         let congestion = match &settings.host.tcp.congestion {
             CongestionAlgorithm::Reno => "reno",
+            CongestionAlgorithm::Bbr => "bbr",
             CongestionAlgorithm::Cubic | CongestionAlgorithm::Fixed(_) | CongestionAlgorithm::Custom(_) => {
                 "cubic"
             }

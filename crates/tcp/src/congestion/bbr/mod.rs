@@ -124,8 +124,9 @@ struct Undo {
 }
 
 impl Bbr {
-    /// A flow that begins at `now`.
-    pub fn new(start: &ControllerStart, now: Instant) -> Self {
+    /// A flow that begins.
+    pub fn new(start: &ControllerStart) -> Self {
+        let now = start.now;
         let mss = start.mss.max(1);
         let initial_window = start.initial_window.max(mss);
         let mut bbr = Bbr {
@@ -160,25 +161,9 @@ impl Bbr {
         bbr
     }
 
-    /// Pacing rate, bytes per second.
-    pub fn pacing_rate(&self) -> u64 {
-        self.pacing_rate
-    }
-
     /// Estimated bandwidth, bytes per second; zero before the first sample.
     pub fn bandwidth(&self) -> u64 {
         self.max_bw.get().min(self.bounds.bw_shortterm)
-    }
-
-    /// A transmission has been marked lost.
-    pub fn on_lost(&mut self, lost: &LostPacket) {
-        self.delivered = lost.delivered;
-        self.loss_round.record(lost.range, self.delivered);
-        if self.cycle.is_probe_sample
-            && self.is_loss_too_high(lost.tx_in_flight, lost.lost, loss::MIN_RUNS_IN_UP)
-        {
-            self.end_lossy_probe(lost);
-        }
     }
 
     /// Counts rounds and loss rounds: each ends when data that was sent after its beginning is delivered.
@@ -237,8 +222,12 @@ impl CongestionController for Bbr {
         self.cwnd
     }
 
-    fn in_slow_start(&self) -> bool {
-        self.state == State::Startup
+    fn pacing_rate(&self) -> Option<u64> {
+        Some(self.pacing_rate)
+    }
+
+    fn needs_delivery_rate(&self) -> bool {
+        true
     }
 
     fn set_mss(&mut self, mss: u32) {
@@ -259,6 +248,16 @@ impl CongestionController for Bbr {
                 State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
                 State::Startup | State::Drain => {}
             }
+        }
+    }
+
+    fn on_lost(&mut self, lost: &LostPacket) {
+        self.delivered = lost.delivered;
+        self.loss_round.record(lost.range, self.delivered);
+        if self.cycle.is_probe_sample
+            && self.is_loss_too_high(lost.tx_in_flight, lost.lost, loss::MIN_RUNS_IN_UP)
+        {
+            self.end_lossy_probe(lost);
         }
     }
 
@@ -325,8 +324,6 @@ impl CongestionController for Bbr {
         }
     }
 
-    fn on_reordering_timeout(&mut self, _pipe: u32) {}
-
     /// One segment from here, with the model as it is.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
@@ -362,9 +359,6 @@ impl CongestionController for Bbr {
             Some(State::Drain | State::ProbeRtt) | None => {}
         }
     }
-
-    /// The model outlasts silence, and what leaves after it is paced.
-    fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
 /// Bytes that `rate` bytes per second deliver in `span`, rounded up.

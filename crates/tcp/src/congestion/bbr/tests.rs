@@ -11,12 +11,12 @@ use brisk_wire::SeqNum;
 const MSS: u32 = 1448;
 
 fn start() -> ControllerStart {
-    ControllerStart { mss: MSS, initial_window: 10 * MSS, paced: false, seed: 7 }
+    ControllerStart { now: Instant::ZERO, mss: MSS, initial_window: 10 * MSS, paced: false, seed: 7 }
 }
 
 /// A flow whose model says: 1,250,000 bytes a second, 40 ms, the pipe has been full.
 fn informed() -> Bbr {
-    let mut bbr = Bbr::new(&start(), Instant::ZERO);
+    let mut bbr = Bbr::new(&start());
     bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
     bbr.max_bw.update(&RateSample {
         prior_delivered: 0,
@@ -39,10 +39,10 @@ fn rates_and_windows_follow_from_the_model() {
     let mut bbr = informed();
     assert_eq!(bbr.bdp(bbr.bandwidth(), (1, 1)), 50_000);
     bbr.set_pacing_rate(None);
-    assert_eq!(bbr.pacing_rate(), 3_427_875);
+    assert_eq!(bbr.pacing_rate, 3_427_875);
     bbr.state = State::ProbeBw(Phase::Up);
     bbr.set_pacing_rate(None);
-    assert_eq!((bbr.pacing_rate(), bbr.quantum()), (1_546_875, 2896));
+    assert_eq!((bbr.pacing_rate, bbr.quantum()), (1_546_875, 2896));
     bbr.set_window(1 << 20);
     assert_eq!(bbr.cwnd(), 112_500 + 2 * MSS);
     bbr.state = State::ProbeRtt;
@@ -146,7 +146,7 @@ struct Flow {
 impl Flow {
     fn new(mbit: u64, rtt: Micros, buffer: u64, loss: u64) -> Flow {
         Flow {
-            bbr: Bbr::new(&start(), Instant::ZERO),
+            bbr: Bbr::new(&start()),
             rate: mbit * 125_000,
             rtt,
             buffer,
@@ -235,7 +235,7 @@ impl Flow {
             app_limited,
         });
         self.sent += 1;
-        self.next_send = self.now + Micros(u64::from(MSS) * 1_000_000 / self.bbr.pacing_rate());
+        self.next_send = self.now + Micros(u64::from(MSS) * 1_000_000 / self.bbr.pacing_rate);
     }
 
     fn acknowledge(&mut self) {
