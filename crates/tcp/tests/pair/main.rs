@@ -2,6 +2,7 @@
 
 mod acknowledgements;
 mod closing;
+mod congestion;
 mod fast_open;
 mod gentle;
 mod half_open;
