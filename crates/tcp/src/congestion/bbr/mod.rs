@@ -269,6 +269,7 @@ impl CongestionController for Bbr {
         }
         let sample = ack.delivery.and_then(|delivery| delivery.rate).map(|sample| RateSample {
             app_limited: sample.app_limited || sample.prior_delivered < self.app_limited_until,
+            rate: sample.rate.map(|rate| rate.min(output::MAX_RATE)),
             ..sample
         });
         self.cwnd_limited |= ack.cwnd_limited;

@@ -16,7 +16,7 @@ const MIN_STARTUP_RATE: u64 = 125_000;
 /// Largest quantum of the pacer, bytes.
 const MAX_QUANTUM: u64 = 64 << 10;
 /// Largest rate, bytes per second.
-const MAX_RATE: u64 = 1 << 40;
+pub(super) const MAX_RATE: u64 = 1 << 40;
 
 impl State {
     fn pacing_gain(self) -> Gain {

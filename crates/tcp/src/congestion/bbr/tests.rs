@@ -7,6 +7,7 @@ use crate::seq_ranges::SeqRange;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use brisk_wire::SeqNum;
+use proptest::prelude::*;
 
 const MSS: u32 = 1448;
 
@@ -402,4 +403,133 @@ fn the_same_seed_gives_the_same_flow() {
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
+}
+
+/// What may happen to a flow, in whatever order and however unlikely.
+#[derive(Clone, Debug)]
+enum Event {
+    Sent { len: u32, from_idle: bool, app_limited: bool },
+    Acked { bytes: u32, lost: u32, age: u64, in_recovery: bool, app_limited: bool, cwnd_limited: bool },
+    Congestion { ecn: bool },
+    RecoveryExit,
+    Rto,
+    Spurious,
+    Mss(u32),
+}
+
+fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let gap = prop_oneof![4 => 0u64..20_000, 1 => 20_000u64..3_000_000];
+    let event = prop_oneof![
+        4 => (1u32..70_000, any::<bool>(), any::<bool>())
+            .prop_map(|(len, from_idle, app_limited)| Event::Sent { len, from_idle, app_limited }),
+        9 => (0u32..70_000, 0u32..30_000, 0u64..8, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(bytes, lost, age, in_recovery, app_limited, cwnd_limited)| Event::Acked {
+                bytes,
+                lost: lost.saturating_sub(20_000),
+                age,
+                in_recovery,
+                app_limited,
+                cwnd_limited,
+            }
+        ),
+        1 => any::<bool>().prop_map(|ecn| Event::Congestion { ecn }),
+        1 => Just(Event::RecoveryExit),
+        1 => Just(Event::Rto),
+        1 => Just(Event::Spurious),
+        1 => (1u32..9000).prop_map(Event::Mss),
+    ];
+    proptest::collection::vec((gap, event), 1..400)
+}
+
+proptest! {
+    #[test]
+    fn no_events_stall_the_flow_or_let_the_window_grow_without_acknowledgements(
+        events in events(),
+        seed in any::<u64>(),
+    ) {
+        let mut bbr = Bbr::new(&ControllerStart { seed, ..start() });
+        let (mut now, mut delivered, mut lost) = (Instant::ZERO, 0u64, 0u64);
+        // Counters at the last acknowledgements, of which a sample takes one.
+        let mut past = alloc::vec![(0u64, 0u64)];
+        for (gap, event) in events {
+            now = now + Micros(gap);
+            let before = u64::from(bbr.cwnd.max(bbr.prior_cwnd));
+            let mut acked = 0;
+            match event {
+                Event::Sent { len, from_idle, app_limited } => bbr.on_sent(&Transmission {
+                    at: now,
+                    len,
+                    origin: Origin::New,
+                    pipe: 0,
+                    from_idle,
+                    app_limited,
+                }),
+                Event::Acked { bytes, lost: newly_lost, age, in_recovery, app_limited, cwnd_limited } => {
+                    acked = bytes;
+                    delivered += u64::from(bytes);
+                    let (prior, prior_lost) = past[past.len().saturating_sub(1 + age as usize)];
+                    if newly_lost > 0 {
+                        lost += u64::from(newly_lost);
+                        bbr.on_lost(&LostPacket {
+                            now,
+                            range: SeqRange::with_len(SeqNum(lost as u32), newly_lost),
+                            tx_in_flight: bbr.cwnd,
+                            lost: lost - prior_lost,
+                            delivered,
+                            app_limited,
+                        });
+                    }
+                    past.push((delivered, lost));
+                    let state =
+                        if in_recovery { CongestionState::Recovery } else { CongestionState::Open };
+                    let rtt = (bytes > 0).then_some(Micros(gap + 1));
+                    bbr.on_ack(&AckSample {
+                        now,
+                        newly_acked: bytes,
+                        newly_lost,
+                        una_advanced: true,
+                        pipe_before: bbr.cwnd,
+                        pipe: bbr.cwnd.saturating_sub(bytes),
+                        rtt,
+                        srtt: rtt,
+                        min_rtt: rtt,
+                        una: SeqNum(0),
+                        nxt: SeqNum(0),
+                        state,
+                        episode: Episode::None,
+                        may_grow: true,
+                        cwnd_limited,
+                        delivery: Some(DeliverySample {
+                            delivered,
+                            lost,
+                            rate: (bytes > 0).then(|| RateSample {
+                                prior_delivered: prior,
+                                delivered: delivered - prior,
+                                lost: lost - prior_lost,
+                                tx_in_flight: bbr.cwnd,
+                                app_limited,
+                                is_probe: age == 7,
+                                rtt,
+                                rate: Some(((delivered - prior) * 1_000_000).div_ceil(gap + 1)),
+                            }),
+                        }),
+                    });
+                    prop_assert!(bbr.cwnd >= 4 * bbr.mss, "{} of {}", bbr.cwnd, bbr.mss);
+                }
+                Event::Congestion { ecn } => bbr.on_congestion(&event_at(now, ecn)),
+                Event::RecoveryExit => bbr.on_recovery_exit(CongestionState::Recovery),
+                Event::Rto => bbr.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None }),
+                Event::Spurious => bbr.on_spurious(now),
+                Event::Mss(mss) => bbr.set_mss(mss),
+            }
+            let bound = before.max(4 * u64::from(bbr.mss)) + u64::from(acked);
+            prop_assert!(u64::from(bbr.cwnd) <= bound && bbr.cwnd >= bbr.mss, "{} of {bound}", bbr.cwnd);
+            prop_assert!((1..=1 << 40).contains(&bbr.pacing_rate), "{}", bbr.pacing_rate);
+        }
+    }
+}
+
+fn event_at(now: Instant, ecn: bool) -> CongestionEvent {
+    let cause = if ecn { CongestionCause::Ecn } else { CongestionCause::Loss };
+    CongestionEvent { now, ..event(cause) }
 }
