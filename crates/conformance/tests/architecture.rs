@@ -18,7 +18,7 @@ type Edge = (&'static str, &'static str, &'static str);
 const KNOWN: &[Edge] = &[
     ("tcp", "connection", "event"),
     ("tcp", "connection::gentle::plain_copy", "connection::fast_open"),
-    ("tcp", "stack::half_open", "stack::settle"),
+    ("tcp", "stack::half_open", "stack::slot"),
 ];
 
 #[test]

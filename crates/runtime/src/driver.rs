@@ -139,11 +139,11 @@ impl Outgoing {
     }
 
     /// Takes from the stack what should not wait, as far as there is room.
-    fn fill_hurried(&mut self, stack: &mut Stack, now: Instant) {
-        if !stack.is_hurried() {
+    fn fill_urgent(&mut self, stack: &mut Stack, now: Instant) {
+        if !stack.is_urgent() {
             return;
         }
-        self.fill_with(|buffer| stack.poll_hurried(now, buffer));
+        self.fill_with(|buffer| stack.poll_urgent(now, buffer));
     }
 
     fn fill_with(&mut self, mut poll: impl FnMut(&mut Vec<u8>) -> Option<Transmit>) {
@@ -388,7 +388,7 @@ impl Driver {
             self.outgoing.own.clone_from(&inner.stack.config().addresses);
         }
         if self.readers.all_wait {
-            self.outgoing.fill_hurried(&mut inner.stack, now);
+            self.outgoing.fill_urgent(&mut inner.stack, now);
         } else {
             self.flushed &= !self.outgoing.gathers;
             self.outgoing.fill(&mut inner.stack, &mut *self.device, now)?;

@@ -5,7 +5,7 @@ use brisk_wire::{Flags, SeqNum};
 
 use crate::connection::control::{Control, Events};
 use crate::connection::state::{Input, State};
-use crate::connection::{Connection, Env};
+use crate::connection::{Aftermath, Connection, Env, Urgency};
 use crate::error::CloseReason;
 use crate::outcome::Arrived;
 use crate::receive::{Arrival, ArrivalKind, Paws, Received};
@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
 
 impl Connection {
     /// A segment for this connection arrived.
-    pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+    pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Aftermath {
         self.counters.segments_in += 1;
         if self.state == State::SynSent {
             self.on_segment_in_syn_sent(segment, now);
@@ -32,6 +32,7 @@ impl Connection {
             self.on_segment_after_syn(segment, now, env);
         }
         self.update_timers(now);
+        self.aftermath(self.urgency(), now)
     }
 
     pub(crate) fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
@@ -177,10 +178,11 @@ impl Connection {
     }
 
     /// Acknowledges at once where there was no memory for data: the sender sees that its peer lives.
-    pub(crate) fn answer_refused_data(&mut self) {
+    pub(crate) fn answer_refused_data(&mut self) -> Urgency {
         if self.state.receives() && self.state.is_synchronized() {
             self.rx.ack.force();
         }
+        self.urgency()
     }
 
     /// Second: the RST bit (RFC 5961 section 3.2).

@@ -126,7 +126,8 @@ impl Connection {
         connection.learn_peer(&syn, now);
         // The SYN-ACK was sent by the stack; the scoreboard must know that it is outstanding.
         connection.account_syn(now);
-        connection.on_segment(ack, now, env);
+        // The stack hears of the events when it takes the connection in.
+        connection.events = connection.on_segment(ack, now, env).events;
         connection
     }
 

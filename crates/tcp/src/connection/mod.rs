@@ -26,6 +26,7 @@ use crate::time::{Duration, Instant};
 mod account;
 mod acknowledge;
 mod after_syn;
+mod aftermath;
 mod application;
 mod arrive;
 mod control;
@@ -59,6 +60,7 @@ pub use info::ConnInfo;
 pub use state::State;
 pub use stats::{ConnStats, Counters, ParityCounters};
 
+pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use gentle::proactive::is_marked;
@@ -180,15 +182,6 @@ pub(crate) struct Connection {
     counters: Counters,
 }
 
-/// How soon what a connection has to send should leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pressure {
-    /// It should leave before the next segment of a batch is taken in.
-    pub(crate) presses: bool,
-    /// It should leave before the application has had its turn.
-    pub(crate) hurries: bool,
-}
-
 impl Connection {
     fn new(
         place: Place,
@@ -279,16 +272,6 @@ impl Connection {
         }
     }
 
-    /// How soon what is to be sent should leave.
-    #[inline]
-    pub(crate) fn pressure(&self) -> Pressure {
-        let (is_pressing, rcv_nxt) = (self.tx.is_pressing(), self.rx.rcv_nxt());
-        Pressure {
-            presses: is_pressing || self.rx.ack.is_pressing(rcv_nxt),
-            hurries: is_pressing || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt),
-        }
-    }
-
     /// What must be remembered in TIME-WAIT; `None` in every other state.
     pub(crate) fn time_wait(&self) -> Option<TimeWaitState> {
         (self.state == State::TimeWait).then(|| self.numbers())
@@ -317,23 +300,9 @@ impl Connection {
         (finished && self.rx.assembler.is_complete()).then(|| (self.irs, self.numbers(), self.syn_data_taken))
     }
 
-    /// True if [`Connection::take_events`] has some.
+    /// True if there are events that no [`Aftermath`] has handed over yet.
     pub(crate) fn has_events(&self) -> bool {
         self.events != Events::default()
-    }
-
-    /// True if something has happened that the stack around it has to follow up, beside events and what its buffers hold.
-    #[inline]
-    pub(crate) fn has_news(&self, now: Instant) -> bool {
-        self.closed.is_some()
-            || self.may_have_gentle_news()
-            || self.owes_path_report(now)
-            || self.wants_one_time_cookie()
-    }
-
-    /// The events since the last call.
-    pub(crate) fn take_events(&mut self) -> Events {
-        core::mem::take(&mut self.events)
     }
 
     /// The probes since the last call.

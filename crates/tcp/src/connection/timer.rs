@@ -4,11 +4,11 @@
 //! the order is parity, reordering timer, probe timer, retransmission timer, the rest.
 
 use crate::congestion::sample::{CongestionCause, RtoEvent};
-use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
+use crate::connection::{Aftermath, Connection, Urgency};
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::outcome::{LossCause, LossOutcome};
@@ -37,12 +37,13 @@ impl Connection {
 
     /// Does what is due at `now`. What must be sent is then waiting in
     /// [`Connection::poll_transmit`].
-    pub(crate) fn on_timeout(&mut self, now: Instant) {
+    pub(crate) fn on_timeout(&mut self, now: Instant) -> Aftermath {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if due(self.user_limit()) {
             let opening = matches!(self.state, State::SynSent | State::SynReceived);
             let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
-            return self.give_up(reason);
+            self.give_up(reason);
+            return self.aftermath(Urgency::BeforeApp, now);
         }
         self.tx.check_app_limited();
         if self.gentle.active.is_some() {
@@ -80,6 +81,7 @@ impl Connection {
         self.rx.ack.on_timeout(self.tx.timeout(), now);
         self.tx.paced = false;
         self.update_timers(now);
+        self.aftermath(Urgency::BeforeApp, now)
     }
 
     /// When the probe timer fires.

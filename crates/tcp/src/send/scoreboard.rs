@@ -439,7 +439,6 @@ impl Scoreboard {
             repaired: false,
             reports_repair: false,
         };
-        outcome.delivered.clear();
         let mut sample = Sample::default();
         if self.una.lt(ack) && ack.le(self.nxt) {
             self.take_cumulative(ack, &mut outcome, &mut sample);
@@ -482,7 +481,8 @@ impl Scoreboard {
     }
 
     /// Gives the memory of an outcome back, to be used by the next.
-    pub(crate) fn recycle(&mut self, outcome: AckOutcome) {
+    pub(crate) fn recycle(&mut self, mut outcome: AckOutcome) {
+        outcome.delivered.clear();
         self.buffer = outcome.delivered;
     }
 

@@ -11,12 +11,13 @@ use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::reset;
-use super::settle::{Phase, Slot, with_env};
+use super::slot::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack};
 use crate::conn_id::ConnId;
 use crate::conn_id::Slots;
+use crate::connection::Urgency;
 use crate::four_tuple::{self, FourTuple};
 use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
@@ -100,7 +101,7 @@ impl Stack {
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
-                    self.on_opened(&tuple, wire_len, &arrived);
+                    self.on_opened(&tuple, wire_len, &arrived, now);
                     Ok(())
                 }
                 None => self.answer_with_reset(segment, Refusal::NoListener, now),
@@ -116,7 +117,7 @@ impl Stack {
         }
         let owner = self.owners().of(tuple);
         if let Some(Target::Connection(slot)) = owner
-            && self.slots.at_index(slot).is_some_and(|slot| slot.pressed)
+            && self.slots.at_index(slot).is_some_and(|slot| slot.urgency >= Urgency::BeforeNextRx)
             && let Some(id) = self.slots.key_at(slot)
         {
             self.send_early(id, now);
@@ -151,13 +152,13 @@ impl Stack {
     }
 
     /// The packet that made a connection counts among those it received, and nobody has anything to add to the answer.
-    fn on_opened(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>) {
+    fn on_opened(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>, now: Instant) {
         if let Some(Target::Connection(slot)) = self.owners().of(tuple)
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
             slot.connection.wake().count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
-            self.hurry(id);
+            self.schedule(id, Urgency::BeforeApp, now);
         }
     }
 
@@ -204,22 +205,17 @@ impl Stack {
             arrived
         };
         connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
-        with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
-            connection.on_segment(taken, now, env);
+        let mut aftermath = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
+            connection.on_segment(taken, now, env)
         });
         if no_memory {
-            connection.answer_refused_data();
+            aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {
             connection.lend_packet(None);
         }
-        let pressure = connection.pressure();
         slot.half_open = None;
-        slot.pressed = pressure.presses;
-        self.settle(id, now);
-        if pressure.hurries {
-            self.hurry(id);
-        }
+        self.after(id, aftermath, now);
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 

@@ -38,7 +38,7 @@ impl Deadlines {
                     && entry.0 != at
                 {
                     entry.0 = at;
-                    self.settle(place);
+                    self.sift(place);
                 }
             }
         }
@@ -71,7 +71,7 @@ impl Deadlines {
         self.heap.push((at, slot));
         let place = self.heap.len() - 1;
         self.note(place);
-        self.settle(place);
+        self.sift(place);
     }
 
     fn remove(&mut self, place: usize) {
@@ -81,12 +81,12 @@ impl Deadlines {
         }
         if place < self.heap.len() {
             self.note(place);
-            self.settle(place);
+            self.sift(place);
         }
     }
 
     /// Moves the entry at `place` to where its deadline belongs.
-    fn settle(&mut self, mut place: usize) {
+    fn sift(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
             if self.heap[parent] <= self.heap[place] {

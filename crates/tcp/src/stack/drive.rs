@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use super::allowance::Allowances;
 use super::demux::Target;
-use super::settle::with_env;
+use super::slot::with_env;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
-use crate::connection::{Connection, MOST_PIECES};
+use crate::connection::{Connection, MOST_PIECES, Urgency};
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -22,17 +22,8 @@ const EARLY: usize = 64;
 enum Which {
     /// Whatever there is; the payload of super-packets stays where it is if so wished.
     All { payload_in_place: bool },
-    /// What should not wait.
-    Hurried,
-}
-
-/// What came of asking a connection for a packet.
-enum Asked {
-    Sent(Transmit),
-    /// Nothing, and nothing happened to it.
-    Rests,
-    /// Nothing, but something may have happened to it.
-    Nothing,
+    /// What must leave before applications run, or before another segment is taken in.
+    Urgent,
 }
 
 /// Keeps from the other connections to the destination what this one has planned to spend.
@@ -63,11 +54,11 @@ impl Stack {
         self.lent = None;
     }
 
-    /// Whether something is to be sent that should not wait until applications have read what has arrived: what an
-    /// acknowledgement has let go of a small window, what tells of a loss, what answers a SYN, and what a timer has brought about. An
-    /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that reading opens.
-    pub fn is_hurried(&self) -> bool {
-        !self.hurried.is_empty() || self.answers.are_waiting() || !self.early.is_empty()
+    /// True if a packet must leave before the application runs: what an acknowledgement has let go of a small window, what reports a
+    /// loss, what answers a SYN, and what a timer has brought about. An acknowledgement of data may wait a moment, and leaves with the
+    /// answer then, or with the window that reading opens.
+    pub fn is_urgent(&self) -> bool {
+        self.ready.is_urgent() || self.answers.are_waiting() || !self.early.is_empty()
     }
 
     /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
@@ -77,10 +68,10 @@ impl Stack {
         self.transmit(now, out, Which::All { payload_in_place: false })
     }
 
-    /// As [`Stack::poll_transmit`], but only what is [hurried](Stack::is_hurried): the rest waits for its turn.
+    /// As [`Stack::poll_transmit`], but only what is [urgent](Stack::is_urgent): the rest waits for its turn.
     #[inline]
-    pub fn poll_hurried(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.transmit(now, out, Which::Hurried)
+    pub fn poll_urgent(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.transmit(now, out, Which::Urgent)
     }
 
     /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
@@ -104,7 +95,7 @@ impl Stack {
     /// True if there is surely nothing to send, and nothing else to do for who asks, as mostly.
     #[inline]
     fn is_silent(&self, now: Instant) -> bool {
-        self.nobody_is_listed()
+        self.ready.is_empty()
             && self.early.is_empty()
             && !self.answers.are_waiting()
             && self.half_open_rest(now)
@@ -137,58 +128,44 @@ impl Stack {
         }
         match which {
             Which::All { .. } => {
-                while let Some(id) = self.next_to_transmit(now) {
-                    match self.ask(id, which, now, out) {
-                        Asked::Sent(transmit) => return Some(transmit),
-                        Asked::Rests => self.rest(id, now),
-                        Asked::Nothing => self.settle_quietly(id, now),
+                while let Some(id) = self.next_ready(now) {
+                    if let Some(transmit) = self.ask(id, which, now, out) {
+                        return Some(transmit);
                     }
                 }
-                self.end_hurry();
                 self.park_idle(now);
             }
-            // Whoever is hurried is on the list of all, too, and what follows for them is found there.
-            Which::Hurried => {
-                while let Some(id) = self.next_hurried(now) {
-                    match self.ask(id, which, now, out) {
-                        Asked::Sent(transmit) => return Some(transmit),
-                        Asked::Rests => {}
-                        Asked::Nothing => self.settle(id, now),
+            Which::Urgent => {
+                while let Some(id) = self.next_urgent(now) {
+                    if let Some(transmit) = self.ask(id, which, now, out) {
+                        return Some(transmit);
                     }
-                    self.end_hurry_of_first();
                 }
             }
         }
         None
     }
 
-    /// A connection takes in a packet while it has something to send that should have left before: a batch of packets is not to be
-    /// answered as if it were one. It waits as it would have left, to leave next.
+    /// A connection is about to take in a segment while it has something to send that must leave before: a batch of packets is not to
+    /// be answered as if it were one. Its packets wait as they would have left, to leave next.
     pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
         while self.early.len() < EARLY {
             let mut packet = self.answers.buffer();
-            match self.ask(id, Which::Hurried, now, &mut packet) {
-                Asked::Sent(transmit) => self.early.push_back((packet, transmit)),
-                Asked::Rests => return self.answers.recycle(packet),
-                Asked::Nothing => {
-                    self.settle(id, now);
-                    return self.answers.recycle(packet);
-                }
+            match self.ask(id, Which::Urgent, now, &mut packet) {
+                Some(transmit) => self.early.push_back((packet, transmit)),
+                None => return self.answers.recycle(packet),
             }
         }
     }
 
-    /// Asks a connection for a packet: one that was taken from the list of all, or that is hurried, or pressed, and stays there.
-    fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Asked {
+    /// Asks a connection for a packet: one that was taken from the queue of those that are ready, or, if only what is urgent is
+    /// wanted, one that stays there.
+    fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         let partial_checksum = self.partial_checksum();
-        let Some(slot) = self.slots.at_mut(id) else { return Asked::Rests };
-        slot.pressed = false;
-        let payload_in_place = match which {
-            Which::All { payload_in_place } => {
-                slot.unlist();
-                payload_in_place
-            }
-            Which::Hurried => false,
+        let slot = self.slots.at_mut(id)?;
+        let (payload_in_place, is_queued) = match which {
+            Which::All { payload_in_place } => (payload_in_place, false),
+            Which::Urgent => (false, true),
         };
         let connection = slot.connection.wake();
         if connection.wants_path_window() {
@@ -196,7 +173,12 @@ impl Stack {
         }
         if connection.rests(now) {
             reserve(&mut self.allowances, connection, now);
-            return Asked::Rests;
+            if is_queued {
+                slot.urgency = Urgency::Normal;
+            } else {
+                self.schedule(id, Urgency::Idle, now);
+            }
+            return None;
         }
         let planned = connection.planner_config().map(|planner| {
             let remote = connection.tuple().remote.ip();
@@ -209,27 +191,32 @@ impl Stack {
             env.payload_in_place = payload_in_place;
             connection.poll_transmit(now, env, out)
         });
-        let Some(built) = built else {
-            reserve(&mut self.allowances, connection, now);
-            return Asked::Nothing;
-        };
-        let len = out.len() + built.in_place_len();
-        if let Some((remote, _)) = planned {
-            self.allowances.note(remote, built.origin, len, now);
-            reserve(&mut self.allowances, connection, now);
-        }
-        slot.note_sent(now);
-        self.settle_sent(id, now);
-        self.stats.packets_out += 1;
-        Asked::Sent(Transmit {
-            len,
+        let transmit = built.map(|built| Transmit {
+            len: out.len() + built.in_place_len(),
             segment_size: built.segment_size,
             twice: built.twice,
             partial_checksum,
             conn: Some(id),
             origin: built.origin,
             in_place: built.in_place,
-        })
+        });
+        if let Some((transmit, (remote, _))) = transmit.as_ref().zip(planned) {
+            self.allowances.note(remote, transmit.origin, transmit.len, now);
+        }
+        if transmit.is_none() || planned.is_some() {
+            reserve(&mut self.allowances, connection, now);
+        }
+        let aftermath = connection.after_poll(transmit.is_some(), now);
+        match transmit {
+            Some(_) => {
+                slot.note_sent(now);
+                self.stats.packets_out += 1;
+            }
+            None if is_queued => slot.urgency = Urgency::Normal,
+            None => {}
+        }
+        self.after(id, aftermath, now);
+        transmit
     }
 
     /// The next thing that an application waits for.
@@ -266,7 +253,7 @@ impl Stack {
             self.idle.next_timeout(),
             self.half_open.next_timeout(),
         ];
-        noted.into_iter().chain(self.deadlines_to_note()).fold(None, Instant::earlier)
+        noted.into_iter().chain(self.moved_deadlines()).fold(None, Instant::earlier)
     }
 
     /// Runs every timer that is due, each connection once.
@@ -294,9 +281,8 @@ impl Stack {
         self.refresh_path(id, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.note_timeout(now);
-            slot.connection.wake().on_timeout(now);
-            self.settle(id, now);
-            self.hurry(id);
+            let aftermath = slot.connection.wake().on_timeout(now);
+            self.after(id, aftermath, now);
         }
     }
 }

@@ -387,8 +387,8 @@ impl Stack {
         ticket.map(Box::new)
     }
 
-    /// A connection was touched: what its opening taught, and whether its place is free.
-    pub(super) fn settle_fast_open(&mut self, id: ConnId, now: Instant) {
+    /// Takes in what the opening of a connection has taught about Fast Open, and whether its place is free.
+    pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
             let sent = slot.connection.wake().fast_open_syn();
@@ -400,11 +400,11 @@ impl Stack {
                 self.count_report(&report, sent);
             }
         }
-        self.settle_ticket(id, now);
+        self.return_ticket(id, now);
         self.hand_out_one_time_cookie(id);
     }
 
-    fn settle_ticket(&mut self, id: ConnId, now: Instant) {
+    fn return_ticket(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.ticket.is_some()) else { return };
         let established = slot.connection.wake().has_established();
         let closed = slot.connection.wake().close_reason();

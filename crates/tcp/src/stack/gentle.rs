@@ -36,8 +36,8 @@ impl Stack {
         }
     }
 
-    /// A connection was touched: what it has to tell.
-    pub(super) fn settle_gentle(&mut self, id: ConnId, now: Instant) {
+    /// Takes in what the opening of a connection has taught about Corrective and Proactive.
+    pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let (opened, spoilt) = (slot.connection.wake().take_opened(), slot.connection.wake().take_spoilt());
         if opened.is_none() && !spoilt {

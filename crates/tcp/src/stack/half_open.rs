@@ -19,9 +19,9 @@ use super::Stack;
 use super::chunked::Places;
 use super::deadlines::Deadlines;
 use super::demux::Target;
-use super::settle::{Phase, Slot};
+use super::slot::{Phase, Slot};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, Env, Host, Place, Secrets};
+use crate::connection::{Connection, Env, Host, Place, Secrets, Urgency};
 use crate::fast_open::server::Verdict;
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
@@ -326,7 +326,7 @@ impl Stack {
     fn fold(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(connection) = slot.connection.awake().filter(|connection| {
-            matches!(slot.phase, Phase::HalfOpen(_)) && !slot.is_listed() && connection.may_park()
+            matches!(slot.phase, Phase::HalfOpen(_)) && slot.urgency == Urgency::Idle && connection.may_park()
         }) else {
             return;
         };
@@ -443,7 +443,8 @@ impl Stack {
         for timeout in 1..=half_open.timeouts {
             let is_last = timeout == half_open.timeouts;
             let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
-            connection.on_timeout(timed_out);
+            // Its events were handed over when the timer fired first.
+            let _ = connection.on_timeout(timed_out);
             let late = Duration::from_micros(half_open.repeated_after.into());
             let repeated = if is_last { last + late } else { timed_out };
             self.send_into_the_void(connection, repeated);

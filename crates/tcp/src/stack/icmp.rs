@@ -21,8 +21,12 @@ impl Stack {
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;
-        let believed = self.drive(id, now, |connection, _| connection.on_icmp(error.kind, error.seq, now));
-        if believed != Some(true) {
+        let slot = self.slots.at_mut(id).ok_or(Refusal::IcmpStale)?;
+        slot.half_open = None;
+        let (believed, aftermath) =
+            slot.connection.wake().act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
+        self.after(id, aftermath, now);
+        if !believed {
             return Err(Refusal::IcmpStale);
         }
         self.stats.icmp_believed += 1;

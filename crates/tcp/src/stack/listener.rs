@@ -15,7 +15,7 @@ use brisk_wire::{Flags, Options, Segment, SeqNum};
 
 use super::fast_open::FastOpenAt;
 use super::half_open::{Beginning, HalfOpen};
-use super::settle::{Phase, with_env};
+use super::slot::{Phase, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{EcnMode, ListenConfig, MechanismConfig, SynCookies, TcpConfig};
@@ -197,7 +197,7 @@ impl Stack {
                 slot.connection.wake().abandon();
                 slot.connection.wake().release(now);
             }
-            self.settle(id, now);
+            self.after_change(id, now);
         }
     }
 

@@ -13,7 +13,10 @@
 //! | `demux` | the table of four-tuples |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
-//! | `settle` | what follows whenever a connection was touched |
+//! | `after` | what follows when a call has changed a connection |
+//! | `ready` | which connections may have something to send, and how soon it must leave |
+//! | `slot` | connections taken in, retired and freed |
+//! | `memory` | the memory of all buffers together |
 //! | `spares` | storage of emptied buffers and places of connections that are over, used again |
 //! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
 //! | `half_open` | half-open connections in a few bytes |
@@ -51,6 +54,7 @@ use crate::path::PathMemory;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
+mod after;
 mod allowance;
 mod answers;
 mod arrive;
@@ -68,16 +72,18 @@ mod half_open;
 mod icmp;
 mod isn;
 mod listener;
+mod memory;
 mod open;
 mod parking;
 mod path;
 mod ports;
 mod read;
+mod ready;
 mod renew;
 mod repair_memory;
 mod reset;
-mod settle;
 mod share;
+mod slot;
 mod spares;
 mod stats;
 mod syn_cookie;
@@ -104,8 +110,9 @@ use isn::SecretSource;
 use listener::Listener;
 use parking::Idle;
 use ports::Ports;
-use settle::{Phase, Slot};
+use ready::Ready;
 use share::Share;
+use slot::{Phase, Slot};
 use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
@@ -167,10 +174,8 @@ pub struct Stack {
     demux: Demux,
     deadlines: Deadlines,
     idle: Idle,
-    /// Connections that may have something to send, each once.
-    to_transmit: VecDeque<ConnId>,
-    /// Those of them that should send before anybody else has a turn.
-    hurried: VecDeque<ConnId>,
+    /// Connections that may have something to send.
+    ready: Ready,
     answers: Answers,
     /// What connections had to send before they took in their next packet.
     early: VecDeque<(Vec<u8>, Transmit)>,
@@ -221,8 +226,7 @@ impl Stack {
             demux: Demux::new(hash.clone()),
             deadlines: Deadlines::default(),
             idle: Idle::default(),
-            to_transmit: VecDeque::new(),
-            hurried: VecDeque::new(),
+            ready: Ready::default(),
             answers: Answers::default(),
             early: VecDeque::new(),
             events: EventQueue::default(),
@@ -311,10 +315,7 @@ impl Stack {
     /// # Errors
     /// If the connection is over or the handle names none.
     pub fn shutdown(&mut self, id: ConnId, now: Instant) -> Result<(), WriteError> {
-        let slot = self.owned_mut(id).ok_or(WriteError::NoConnection)?;
-        let closed = slot.connection.wake().shutdown(now);
-        self.settle(id, now);
-        closed
+        self.act(id, now, |connection| connection.shutdown(now)).ok_or(WriteError::NoConnection)?
     }
 
     /// The application reads what has arrived and nothing more: data that arrives after our FIN is answered by a reset,
@@ -336,18 +337,12 @@ impl Stack {
     /// More is about to be written: a partial segment waits for it, but no longer than until something is acknowledged
     /// (Linux: MSG_MORE).
     pub fn set_more(&mut self, id: ConnId, more: bool) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_more(more);
-            self.settle(id, self.clock);
-        }
+        self.act(id, self.clock, |connection| connection.set_more(more));
     }
 
     /// Ends the connection at once with a reset. The handle stays valid until [`Stack::release`].
     pub fn abort(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().abort();
-            self.settle(id, now);
-        }
+        self.act(id, now, |connection| connection.abort());
     }
 
     /// The application lets go. Unread data turns into a reset (RFC 9293 section 3.6.1); otherwise a
@@ -356,25 +351,19 @@ impl Stack {
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
             slot.phase = Phase::Released;
-            slot.connection.wake().release(now);
-            self.settle(id, now);
+            let ((), aftermath) = slot.connection.wake().act(now, |connection| connection.release(now));
+            self.after(id, aftermath, now);
         }
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&mut self, id: ConnId, nodelay: bool) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_nodelay(nodelay);
-            self.settle(id, self.clock);
-        }
+        self.act(id, self.clock, |connection| connection.set_nodelay(nodelay));
     }
 
     /// Holds back segments that are not full (`true`), or lets them go.
     pub fn set_cork(&mut self, id: ConnId, cork: bool) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_cork(cork);
-            self.settle(id, self.clock);
-        }
+        self.act(id, self.clock, |connection| connection.set_cork(cork));
     }
 
     /// Changes the DSCP of what is sent from now on. 0..=63.
@@ -400,27 +389,18 @@ impl Stack {
 
     /// Changes the pacing, or ends it.
     pub fn set_pacing(&mut self, id: ConnId, pacing: Option<PacingConfig>) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_pacing(pacing);
-            self.settle(id, self.clock);
-        }
+        self.act(id, self.clock, |connection| connection.set_pacing(pacing));
     }
 
     /// Lets a SYN go that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
     pub fn send_deferred_syn(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().send_deferred_syn();
-            self.settle(id, now);
-        }
+        self.act(id, now, |connection| connection.send_deferred_syn());
     }
 
     /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
     pub fn set_keepalive(&mut self, id: ConnId, keepalive: Option<KeepaliveConfig>) {
         let clock = self.clock;
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_keepalive(keepalive, clock);
-            self.settle(id, clock);
-        }
+        self.act(id, clock, |connection| connection.set_keepalive(keepalive, clock));
     }
 
     /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes on as it
@@ -447,10 +427,7 @@ impl Stack {
 
     /// Changes or removes the user timeout.
     pub fn set_user_timeout(&mut self, id: ConnId, timeout: Option<Duration>) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_user_timeout(timeout);
-            self.settle(id, self.clock);
-        }
+        self.act(id, self.clock, |connection| connection.set_user_timeout(timeout));
     }
 }
 
@@ -533,10 +510,7 @@ impl Stack {
     /// Tells that the request of this connection was answered on another one that began later. The second time in a
     /// row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().judge_outrun();
-            self.settle(id, now);
-        }
+        self.act(id, now, |connection| connection.judge_outrun());
     }
 
     /// The details of one connection, for a diagnosis.

@@ -8,7 +8,7 @@ use brisk_wire::SeqNum;
 use super::Stack;
 use super::arrive::Owners;
 use super::demux::Target;
-use super::settle::Phase;
+use super::slot::Phase;
 use crate::config::{ConnectConfig, TcpConfig};
 use crate::conn_id::ConnId;
 use crate::connection::Connection;

@@ -11,7 +11,7 @@ use core::ops::Deref;
 
 use super::Stack;
 use crate::conn_id::ConnId;
-use crate::connection::{Connection, Parked};
+use crate::connection::{Connection, Parked, Urgency};
 use crate::time::{Duration, Instant};
 
 /// Where there are many, this part of the time is enough.
@@ -147,10 +147,11 @@ impl Stack {
 
     fn park(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if let Some(parked) = slot.connection.awake().filter(|_| !slot.is_listed()).and_then(Connection::park)
-        {
+        let connection = slot.connection.awake().filter(|_| slot.urgency == Urgency::Idle);
+        if let Some(parked) = connection.and_then(Connection::park) {
             slot.connection = Seat::Parked(parked);
-            self.count_memory(id);
+            slot.count_memory(0, &mut self.memory);
+            self.wake_memory_waiters();
         }
     }
 }

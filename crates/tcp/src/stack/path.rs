@@ -78,8 +78,8 @@ impl Stack {
         }
     }
 
-    /// A connection was touched: what it has to tell of its path.
-    pub(super) fn settle_path(&mut self, id: ConnId, now: Instant) {
+    /// Takes in what a connection reports about its path.
+    pub(super) fn learn_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = slot.connection.wake();
         // What is told stays where it was put: it is large.

@@ -43,12 +43,12 @@ impl Stack {
             return read(&mut copy);
         }
         let connection = slot.connection.wake();
-        let has_some = connection.readable() > 0;
-        let taken = read(connection);
         // A vain look changes nothing.
-        if has_some {
-            self.settle(id, now);
+        if connection.readable() == 0 {
+            return read(connection);
         }
+        let (taken, aftermath) = connection.act(now, read);
+        self.after(id, aftermath, now);
         taken
     }
 

@@ -49,9 +49,8 @@ impl Stack {
         deadlines.clear();
         idle.clear();
         spares.renew(config.max_buffer_bytes);
-        let Stack { to_transmit, hurried, answers, early, events, probes, lent, memory_waiters, .. } = self;
-        to_transmit.clear();
-        hurried.clear();
+        let Stack { ready, answers, early, events, probes, lent, memory_waiters, .. } = self;
+        ready.clear();
         *answers = Answers::default();
         early.clear();
         events.clear();

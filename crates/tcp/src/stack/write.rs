@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::settle::Phase;
+use super::slot::Phase;
 use super::spares::Spares;
 use super::{ConnId, Stack};
 use crate::connection::Connection;
@@ -81,12 +81,13 @@ impl Stack {
         }
         // Without memory the connection takes nothing here: its buffer is full, or it is closed. It reports which only if it is
         // offered something.
-        let written = write(connection, &mut self.spares, len.min(left.max(1)));
+        let (written, aftermath) =
+            connection.act(now, |connection| write(connection, &mut self.spares, len.min(left.max(1))));
         if written == Ok(left) && left < len {
             // The memory ended before the data did.
             self.wait_for_memory(id);
         }
-        self.settle(id, now);
+        self.after(id, aftermath, now);
         written
     }
 }

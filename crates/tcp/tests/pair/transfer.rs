@@ -268,16 +268,16 @@ fn the_answer_to_a_syn_waits_for_no_application() {
     let client = pair.a.connect(B.addr(80), &ConnectConfig::default(), now).expect("a port is left");
     let mut syn = Vec::new();
     assert!(pair.a.poll_transmit(now, &mut syn).is_some(), "{client:?}");
-    assert!(!pair.b.is_hurried());
+    assert!(!pair.b.is_urgent());
     pair.b.on_packet(&syn, Rx::default(), now);
-    assert!(pair.b.is_hurried());
+    assert!(pair.b.is_urgent());
     let mut answer = Vec::new();
-    assert!(pair.b.poll_hurried(now, &mut answer).is_some(), "SYN-ACK");
-    assert!(pair.b.poll_hurried(now, &mut answer).is_none() && !pair.b.is_hurried());
+    assert!(pair.b.poll_urgent(now, &mut answer).is_some(), "SYN-ACK");
+    assert!(pair.b.poll_urgent(now, &mut answer).is_none() && !pair.b.is_urgent());
     assert!(pair.b.poll_transmit(now, &mut answer).is_none());
     let due = pair.b.next_timeout().expect("the SYN-ACK may be lost");
     pair.b.on_timeout(due);
-    assert!(pair.b.is_hurried() && pair.b.poll_hurried(due, &mut answer).is_some(), "and once more");
+    assert!(pair.b.is_urgent() && pair.b.poll_urgent(due, &mut answer).is_some(), "and once more");
 }
 
 #[test]
@@ -296,26 +296,26 @@ fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presse
     pair.b.on_packet(&first, Rx::default(), now);
     pair.b.on_packet(&elsewhere, Rx::default(), now);
     assert!(
-        !pair.b.is_hurried() && pair.b.poll_hurried(now, &mut answer).is_none(),
+        !pair.b.is_urgent() && pair.b.poll_urgent(now, &mut answer).is_none(),
         "they may wait for answers"
     );
     pair.b.on_packet(&second, Rx::default(), now);
-    assert!(pair.b.is_hurried(), "a young connection acknowledges each segment");
-    let sent = pair.b.poll_hurried(now, &mut answer);
+    assert!(pair.b.is_urgent(), "a young connection acknowledges each segment");
+    let sent = pair.b.poll_urgent(now, &mut answer);
     assert_eq!(
         (sender(sent), acknowledged(&answer)),
         (Some(one_at_b), seq(&second)),
         "not yet the second one"
     );
-    assert!(pair.b.poll_hurried(now, &mut answer).is_none() && !pair.b.is_hurried());
+    assert!(pair.b.poll_urgent(now, &mut answer).is_none() && !pair.b.is_urgent());
     assert_eq!(sender(pair.b.poll_transmit(now, &mut answer)), Some(one_at_b), "the second one");
     assert_eq!(sender(pair.b.poll_transmit(now, &mut answer)), Some(other_at_b), "it has waited");
     assert!(pair.b.poll_transmit(now, &mut answer).is_none());
     drop(lost);
     pair.b.on_packet(&third, Rx::default(), now);
-    assert!(pair.b.is_hurried(), "the sender waits to hear of the hole");
+    assert!(pair.b.is_urgent(), "the sender waits to hear of the hole");
     while pair.b.poll_transmit(now, &mut answer).is_some() {}
-    assert!(!pair.b.is_hurried());
+    assert!(!pair.b.is_urgent());
 }
 
 fn tcp_of(bytes: &[u8]) -> TcpHeader {

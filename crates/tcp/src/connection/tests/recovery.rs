@@ -45,7 +45,7 @@ pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
         option_profile: &PROFILE,
     };
     let now = world.now;
-    world.end(C).on_segment(&arrived, now, &mut env);
+    let _ = world.end(C).on_segment(&arrived, now, &mut env);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! What a connection leaves for the stack to do: every call that may change it returns an [`Aftermath`].
+
+use crate::connection::{Connection, Events, State};
+use crate::time::Instant;
+
+/// How soon what a connection has to send must leave.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Urgency {
+    /// It has nothing to send.
+    Idle,
+    /// It may have something, which waits for its turn.
+    Normal,
+    /// Before it takes in another segment: the segments of a batch are not answered as if they were one.
+    BeforeNextRx,
+    /// Before the application runs, and before it takes in another segment.
+    BeforeApp,
+}
+
+/// What there is to do about a connection after a call; mostly nothing but to ask it for a packet. Its events are in it and
+/// nowhere else.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aftermath {
+    /// How soon what it may have to send must leave.
+    pub(crate) urgency: Urgency,
+    /// What its owner has to hear.
+    pub(crate) events: Events,
+    /// Bytes that its buffers hold.
+    pub(crate) memory: usize,
+    /// Of these, bytes that are kept for repairs.
+    pub(crate) repair_memory: usize,
+    /// One of its buffers has storage with nothing in it.
+    pub(crate) has_drained_storage: bool,
+    /// Its opening may have taught something about Corrective and Proactive on its path.
+    pub(crate) has_gentle_report: bool,
+    /// It may have something to report about its path.
+    pub(crate) has_path_report: bool,
+    /// Its client waits for a one-time cookie.
+    pub(crate) wants_one_time_cookie: bool,
+    /// It will send and receive nothing more.
+    pub(crate) is_over: bool,
+}
+
+impl Aftermath {
+    /// True if there is something to do that the connection itself asks for, in addition to sending and counting.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.has_drained_storage
+            | self.has_gentle_report
+            | self.has_path_report
+            | self.wants_one_time_cookie
+            | self.is_over
+            | (self.events != Events::default())
+    }
+}
+
+impl Connection {
+    /// Calls `act`, and returns with its result what it leaves to do.
+    #[inline]
+    pub(crate) fn act<R>(&mut self, now: Instant, act: impl FnOnce(&mut Connection) -> R) -> (R, Aftermath) {
+        let result = act(self);
+        (result, self.aftermath(Urgency::Normal, now))
+    }
+
+    /// What is left to do; the events are handed over with it.
+    #[inline]
+    pub(crate) fn aftermath(&mut self, urgency: Urgency, now: Instant) -> Aftermath {
+        debug_assert!(self.closed.is_some() || !self.is_done(), "it is over and nobody says why");
+        Aftermath {
+            urgency,
+            events: core::mem::take(&mut self.events),
+            memory: self.memory(),
+            repair_memory: self.repair_memory(),
+            has_drained_storage: self.has_drained_storage(),
+            has_gentle_report: self.may_have_gentle_news(),
+            has_path_report: self.owes_path_report(now),
+            wants_one_time_cookie: self.wants_one_time_cookie(),
+            is_over: self.closed.is_some() && self.is_done(),
+        }
+    }
+
+    /// How soon the answer to what has arrived must leave.
+    #[inline]
+    pub(crate) fn urgency(&self) -> Urgency {
+        let (sender_waits, rcv_nxt) = (self.tx.is_pressing(), self.rx.rcv_nxt());
+        if sender_waits || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt) {
+            Urgency::BeforeApp
+        } else if self.rx.ack.is_pressing(rcv_nxt) {
+            Urgency::BeforeNextRx
+        } else {
+            Urgency::Normal
+        }
+    }
+
+    /// As [`Connection::aftermath`], of a poll for a packet that has given one (`sent`) or not.
+    #[inline]
+    pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
+        let urgency = if sent && !self.rests(now) { Urgency::Normal } else { Urgency::Idle };
+        self.aftermath(urgency, now)
+    }
+}

@@ -1,0 +1,167 @@
+//! After a call has changed a connection: what follows for the rest of the stack.
+//!
+//! Whatever happened to a connection (a segment, a call, a timer, a transmission), it returns an [`Aftermath`], and
+//! [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the stack hear what
+//! the connection has learnt, a connection that is over makes way. Then the connection is ready to send, or idle.
+
+use super::Stack;
+use super::slot::{Phase, Slot};
+use super::spares::Spares;
+use crate::conn_id::ConnId;
+use crate::connection::{Aftermath, Connection, Events, Urgency};
+use crate::event::{Event, Probe};
+use crate::time::Instant;
+
+/// Probes that may wait for the observer.
+const PROBE_CAPACITY: usize = 65_536;
+
+impl Slot {
+    /// Counts `held` bytes of its buffers, in place of those that were counted, among `all`.
+    #[inline]
+    pub(super) fn count_memory(&mut self, held: usize, all: &mut usize) {
+        if held != self.memory {
+            *all = all.saturating_sub(self.memory).saturating_add(held);
+            self.memory = held;
+        }
+    }
+
+    /// What it has read empty, and what was acknowledged, is kept for the next one.
+    fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
+        let connection = self.connection.wake();
+        let (received, sent) = connection.take_drained_storage();
+        let held = connection.memory();
+        spares.put(received);
+        spares.put_sent(sent);
+        self.count_memory(held, all);
+    }
+}
+
+impl Stack {
+    /// Calls `act` on a connection that an application holds, and does what follows.
+    pub(super) fn act<R>(
+        &mut self,
+        id: ConnId,
+        now: Instant,
+        act: impl FnOnce(&mut Connection) -> R,
+    ) -> Option<R> {
+        let (result, aftermath) = self.owned_mut(id)?.connection.wake().act(now, act);
+        self.after(id, aftermath, now);
+        Some(result)
+    }
+
+    /// As [`Stack::after`], of a change that returned no aftermath.
+    pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let aftermath = slot.connection.wake().aftermath(Urgency::Normal, now);
+        self.after(id, aftermath, now);
+    }
+
+    /// Does what a call on a connection has left to do.
+    pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
+        self.clock = self.clock.max(now);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        // Nearly every segment fills or empties a buffer.
+        slot.count_memory(aftermath.memory, &mut self.memory);
+        let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some();
+        let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
+        let is_watched = self.config.observe || !self.memory_waiters.is_empty();
+        if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
+            self.follow_up(id, &aftermath, now);
+        }
+        self.schedule(id, aftermath.urgency, now);
+    }
+
+    #[inline(never)]
+    fn follow_up(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if aftermath.has_drained_storage {
+            slot.give_storage(&mut self.spares, &mut self.memory);
+        }
+        let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some() || aftermath.wants_one_time_cookie;
+        let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
+        self.wake_memory_waiters();
+        if self.config.observe {
+            self.take_probes(id, now);
+        }
+        if aftermath.events != Events::default() {
+            self.pass_events_on(id, aftermath.events);
+        }
+        if repair_memory_changed {
+            self.count_repair_memory(id, now);
+        }
+        if uses_fast_open {
+            self.learn_fast_open(id, now);
+        }
+        if aftermath.has_gentle_report {
+            self.learn_gentle(id, now);
+        }
+        if aftermath.has_path_report {
+            self.learn_path(id, now);
+        }
+        if aftermath.is_over {
+            self.retire(id, now);
+        }
+    }
+
+    fn take_probes(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        for probe in slot.connection.wake().take_probes() {
+            self.note_probe(id, now, probe);
+        }
+    }
+
+    fn note_probe(&mut self, id: ConnId, now: Instant, probe: Probe) {
+        if self.probes.len() < PROBE_CAPACITY {
+            self.probes.push_back((id, now, probe));
+        } else {
+            self.stats.probes_dropped += 1;
+        }
+    }
+
+    fn pass_events_on(&mut self, id: ConnId, events: Events) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if slot.phase != Phase::Owned {
+            slot.held.insert(events);
+        }
+        match slot.phase {
+            Phase::Owned => {
+                let reason = slot.connection.wake().close_reason();
+                if events.contains(Events::CONNECTED) {
+                    self.events.push(Event::Connected(id));
+                }
+                self.tell(id, events);
+                if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
+                    self.events.push(Event::Closed(id, reason));
+                }
+            }
+            Phase::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
+                slot.phase = Phase::Queued(listener);
+                slot.half_open = None;
+                if let Some(at) = self.listeners.at_mut(listener) {
+                    at.on_established(id);
+                }
+                self.stats.handshakes_completed += 1;
+                self.events.push(Event::Incoming(listener));
+            }
+            Phase::HalfOpen(listener) if events.contains(Events::CLOSED) => {
+                slot.phase = Phase::Released;
+                if let Some(at) = self.listeners.at_mut(listener) {
+                    at.on_half_open_gone();
+                }
+                self.stats.handshakes_failed += 1;
+            }
+            // Who accepts it is told then what there is to do.
+            Phase::HalfOpen(_) | Phase::Queued(_) | Phase::Released => {}
+        }
+    }
+
+    /// Tells the owner of a connection that there is something to read or room to write.
+    pub(super) fn tell(&mut self, id: ConnId, events: Events) {
+        if events.contains(Events::READABLE) {
+            self.events.push(Event::Readable(id));
+        }
+        if events.contains(Events::WRITABLE) {
+            self.events.push(Event::Writable(id));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Which connections may have something to send, how soon it must leave, and when the others have to be asked again.
+//!
+//! Every connection that may have something stands in one queue, in the order in which that came about, so that all have
+//! their turn. Those whose packets must leave before applications run stand in a second one as well.
+//!
+//! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every segment moves a
+//! timer, and a driver asks for the next deadline when the queue is empty.
+
+use alloc::collections::VecDeque;
+
+use super::Stack;
+use super::slot::Slot;
+use crate::conn_id::ConnId;
+use crate::connection::Urgency;
+use crate::time::Instant;
+
+/// Room that the queue of urgent connections keeps when it is empty.
+const KEPT: usize = 1024;
+
+/// The queues of connections that may have something to send.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    /// Those whose urgency is not [`Urgency::Idle`], each once.
+    all: VecDeque<ConnId>,
+    /// Those of them whose urgency is [`Urgency::BeforeApp`], among others that have sent meanwhile.
+    urgent: VecDeque<ConnId>,
+}
+
+impl Ready {
+    /// As new ones are, in the same storage.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.urgent.clear();
+    }
+
+    /// True if no connection has anything to send.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// True if a connection may have something that must leave before applications run.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// Makes a connection at least so urgent.
+    #[inline]
+    fn raise(&mut self, id: ConnId, slot: &mut Slot, urgency: Urgency) {
+        let before = slot.urgency;
+        if before == Urgency::Idle {
+            self.all.push_back(id);
+        }
+        if urgency == Urgency::BeforeApp && before != Urgency::BeforeApp {
+            self.urgent.push_back(id);
+        }
+        slot.urgency = before.max(urgency);
+        slot.deadline_moved = true;
+    }
+
+    fn pop(&mut self) -> Option<ConnId> {
+        let id = self.all.pop_front()?;
+        self.urgent.pop_front_if(|first| *first == id);
+        Some(id)
+    }
+}
+
+impl Stack {
+    /// A connection may have something to send, or it has nothing and its deadline is entered.
+    #[inline]
+    pub(super) fn schedule(&mut self, id: ConnId, urgency: Urgency, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        if urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
+            return self.ready.raise(id, slot, urgency);
+        }
+        // Who was asked is awake.
+        let Some(connection) = slot.connection.awake().filter(|connection| !connection.is_done()) else {
+            return;
+        };
+        slot.deadline_moved = false;
+        self.deadlines.set(id.index, connection.next_timeout());
+        if slot.half_open.is_some() {
+            return self.keep_warm(id);
+        }
+        let Some(after) = self.config.park_after else { return };
+        slot.touched = now;
+        if !slot.is_idle && connection.may_park() {
+            slot.is_idle = true;
+            self.note_idle(id, after, now);
+        }
+    }
+
+    /// Takes the next connection that may have something to send from the queue, half-open ones that are due last.
+    pub(super) fn next_ready(&mut self, now: Instant) -> Option<ConnId> {
+        loop {
+            if let Some(id) = self.ready.pop() {
+                if let Some(slot) = self.slots.at_mut(id) {
+                    slot.urgency = Urgency::Idle;
+                }
+                return Some(id);
+            }
+            self.ready.urgent.clear();
+            self.ready.urgent.shrink_to(KEPT);
+            if !self.fire_half_open(now) {
+                return None;
+            }
+        }
+    }
+
+    /// The connection that has waited longest of those whose packets must leave before applications run; it stays where it is.
+    pub(super) fn next_urgent(&mut self, now: Instant) -> Option<ConnId> {
+        loop {
+            while let Some(&id) = self.ready.urgent.front() {
+                if self.slots.at_mut(id).is_some_and(|slot| slot.urgency == Urgency::BeforeApp) {
+                    return Some(id);
+                }
+                self.ready.urgent.pop_front();
+            }
+            if !self.fire_half_open(now) {
+                return None;
+            }
+        }
+    }
+
+    /// The deadlines that may have moved since they were entered.
+    pub(super) fn moved_deadlines(&self) -> impl Iterator<Item = Option<Instant>> {
+        let ready = self.ready.all.iter().filter_map(|id| self.slots.at(*id));
+        ready
+            .filter(|slot| slot.deadline_moved && !slot.connection.look().is_done())
+            .map(|slot| slot.connection.look().next_timeout())
+    }
+
+    /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver
+    /// that lets connections wait which have something to send.
+    pub fn note_deadlines(&mut self) {
+        for id in &self.ready.all {
+            let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };
+            slot.deadline_moved = false;
+            if !slot.connection.look().is_done() {
+                self.deadlines.set(id.index, slot.connection.look().next_timeout());
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The slots of connections: taken in, retired, freed.
+//!
+//! A connection that is over makes way: its four-tuple goes to TIME-WAIT or is free, and its slot is free as soon as the
+//! application has let go.
+
+use alloc::boxed::Box;
+
+use super::Stack;
+use super::challenge::AnswerLimit;
+use super::demux::{self, Target};
+use super::half_open::HalfOpen;
+use super::parking::Seat;
+use super::stats::StackStats;
+use crate::config::{StackConfig, TcpConfig};
+use crate::conn_id::{ConnId, ListenerId};
+use crate::connection::{Connection, Env, Events, Urgency};
+use crate::fast_open::client::Asker;
+use crate::fast_open::server::Ticket;
+use crate::four_tuple::{CompactTuple, FourTuple};
+use crate::time::Instant;
+
+/// Whose a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// A listener's, in the middle of the handshake.
+    HalfOpen(ListenerId),
+    /// A listener's, waiting for `accept`.
+    Queued(ListenerId),
+    /// The application's.
+    Owned,
+    /// Nobody's: it finishes by itself.
+    Released,
+}
+
+/// A connection and what the stack knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// Its ends.
+    pub(crate) tuple: CompactTuple,
+    pub(crate) connection: Seat,
+    pub(crate) phase: Phase,
+    /// What its owner is to hear once there is one.
+    pub(crate) held: Events,
+    pub(crate) hop_limit: u8,
+    pub(crate) dscp: u8,
+    /// Bytes of its buffers that the stack has counted.
+    pub(super) memory: usize,
+    /// Of these, bytes kept for repairs.
+    pub(super) repair_memory: usize,
+    /// How soon what it may have to send must leave.
+    pub(super) urgency: Urgency,
+    /// Its deadline may have moved since it was entered into the table of deadlines.
+    pub(super) deadline_moved: bool,
+    /// It waits to be looked at again: it had nothing to do when it was touched last.
+    pub(super) is_idle: bool,
+    /// When it was last found with nothing to send.
+    pub(super) touched: Instant,
+    /// Packets of its four-tuple reach it.
+    reachable: bool,
+    /// A write was refused because the memory of the stack is used up.
+    pub(super) waits_for_memory: bool,
+    /// It was opened with Fast Open, and the client's memory hears of it.
+    pub(crate) asker: Option<Box<Asker>>,
+    /// Its SYN opened it, and is not acknowledged yet.
+    pub(crate) ticket: Option<Box<Ticket>>,
+    /// It has done nothing yet but answer a SYN: what it could be made from again.
+    pub(super) half_open: Option<Box<HalfOpen>>,
+}
+
+/// Calls `f` with what a connection may ask of the stack.
+#[inline]
+pub(crate) fn with_env<R>(
+    config: &StackConfig,
+    challenges: &mut AnswerLimit,
+    stats: &mut StackStats,
+    f: impl FnOnce(&mut Env<'_>) -> R,
+) -> R {
+    let mut challenge = |now| {
+        let allowed = challenges.allows(now);
+        stats.challenge_acks_sent += u64::from(allowed);
+        stats.challenge_acks_suppressed += u64::from(!allowed);
+        allowed
+    };
+    f(&mut Env {
+        challenge: &mut challenge,
+        super_segment: config.max_super_segment,
+        sends_twice: config.sends_twice,
+        partial_checksum: config.max_super_segment > 0,
+        payload_in_place: false,
+        option_profile: &config.option_profile,
+    })
+}
+
+impl Stack {
+    /// Takes in a new connection. The caller has made room, and nothing else is to be reached by its four-tuple.
+    pub(super) fn insert(
+        &mut self,
+        mut connection: Box<Connection>,
+        tcp: &TcpConfig,
+        phase: Phase,
+        now: Instant,
+    ) -> ConnId {
+        if self.config.observe {
+            connection.observe();
+        }
+        let tuple = connection.tuple();
+        let id = self.seat(connection, tcp, phase, now);
+        self.demux.point(&tuple, None, Target::Connection(id.index));
+        self.after_change(id, now);
+        id
+    }
+
+    /// Gives a connection a slot. What leads to it, and what follows, is the caller's.
+    pub(super) fn seat(
+        &mut self,
+        connection: Box<Connection>,
+        tcp: &TcpConfig,
+        phase: Phase,
+        now: Instant,
+    ) -> ConnId {
+        let tuple = connection.tuple();
+        self.slots.insert(Slot {
+            tuple: tuple.into(),
+            connection: Seat::Awake(connection),
+            hop_limit: tcp.hop_limit,
+            dscp: tcp.dscp,
+            phase,
+            held: Events::default(),
+            memory: 0,
+            repair_memory: 0,
+            urgency: Urgency::Idle,
+            deadline_moved: false,
+            is_idle: false,
+            touched: now,
+            reachable: true,
+            waits_for_memory: false,
+            asker: None,
+            ticket: None,
+            half_open: None,
+        })
+    }
+
+    /// Makes room for one more connection: a TIME-WAIT that has least left to wait goes first. False if
+    /// the stack is full of connections.
+    pub(super) fn make_room(&mut self) -> bool {
+        let most = self.config.max_connections.min(demux::MAX_ENTRIES);
+        while self.held() >= most {
+            if !self.evict_time_wait() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Connections of any kind that are kept.
+    fn held(&self) -> usize {
+        self.slots.len() + self.half_open.len() + self.time_wait.len()
+    }
+
+    fn evict_time_wait(&mut self) -> bool {
+        let Some((place, entry)) = self.time_wait.evict() else { return false };
+        self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        self.stats.time_waits_evicted += 1;
+        true
+    }
+
+    /// Ends a TIME-WAIT because a new connection takes its four-tuple.
+    pub(super) fn end_time_wait(&mut self, place: u32) {
+        if let Some(entry) = self.time_wait.remove(place) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        }
+    }
+
+    /// A connection is over: its four-tuple goes to TIME-WAIT or is free, its slot is free as soon as
+    /// the application has let go.
+    pub(super) fn retire(&mut self, id: ConnId, now: Instant) {
+        self.deadlines.set(id.index, None);
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let tuple = FourTuple::from(&slot.tuple);
+        let remains = slot.connection.wake().time_wait();
+        let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);
+        let here = Target::Connection(id.index);
+        if core::mem::take(&mut slot.reachable) {
+            match remains {
+                Some(numbers) => {
+                    let place = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
+                    self.demux.point(&tuple, Some(here), Target::TimeWait(place));
+                    self.stats.time_waits += 1;
+                }
+                None => {
+                    self.demux.remove(&tuple, here);
+                    self.hold_closed(id, now);
+                }
+            }
+        }
+        if phase == Phase::Released {
+            self.free(id);
+        }
+        while self.held() > self.config.max_connections && self.evict_time_wait() {}
+    }
+
+    /// Takes a connection out of its slot.
+    pub(super) fn free(&mut self, id: ConnId) {
+        let gone: Option<Slot> = self.slots.remove(id);
+        let (memory, repair_memory) = gone.map_or((0, 0), |gone| {
+            self.spares.put_place(gone.connection);
+            (gone.memory, gone.repair_memory)
+        });
+        self.memory = self.memory.saturating_sub(memory);
+        self.release_repair_memory(repair_memory);
+        self.wake_memory_waiters();
+    }
+}
