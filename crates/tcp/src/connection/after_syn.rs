@@ -22,7 +22,6 @@
 use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 
 use crate::connection::decision::Choice;
-use crate::connection::fast_open::Role;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::outcome::{Arrived, Origin, Sent};
@@ -54,19 +53,18 @@ impl FastOpenConnect {
 impl Connection {
     /// The next segment behind the SYN, while its answer is under way.
     pub(crate) fn choose_after_syn(&self) -> Option<Choice> {
-        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return None };
-        if !opening.carries_data() || opening.followed >= opening.connect.may_follow() {
+        let client = self.fast_client().filter(|client| client.carries_data())?;
+        if client.followed >= client.connect.may_follow() {
             return None;
         }
         let start = self.tx.scoreboard.nxt();
-        let room = self.syn_payload_limit(&opening.plan);
+        let room = self.syn_payload_limit(&client.plan);
         let range = SeqRange::with_len(start, self.tx.queue.end().since(start).min(room));
         (!range.is_empty()).then_some(Choice::AfterSyn(range))
     }
 
     pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
-        let in_parts =
-            matches!(self.fast_open.as_deref(), Some(Role::Client(opening)) if opening.connect.in_parts());
+        let in_parts = self.fast_client().is_some_and(|client| client.connect.in_parts());
         let (seq, flags, options) = if in_parts {
             let offset = range.start.since(self.secrets.iss + 1);
             let options = Options { gentle: Some(Gentle::Part { offset }), ..self.syn_options(now) };
@@ -89,8 +87,8 @@ impl Connection {
     }
 
     pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {
-        if let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() {
-            opening.followed += 1;
+        if let Some(client) = self.fast_client_mut() {
+            client.followed += 1;
         }
         self.tx.scoreboard.on_sent(&Sent {
             range,
@@ -110,18 +108,14 @@ impl Connection {
 impl Connection {
     /// A segment without ACK: data behind the SYN that opened this connection, or nothing.
     pub(crate) fn take_after_syn(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() else { return };
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         let other = Flags::SYN | Flags::RST | Flags::FIN | Flags::URG;
-        if self.state != State::SynReceived
-            || segment.flags.intersects(other)
-            || len == 0
-            || len > serving.after_syn_left
+        if self.state == State::SynReceived
+            && !segment.flags.intersects(other)
+            && self.fast_server_mut().is_some_and(|server| server.takes_after_syn(len))
         {
-            return;
+            self.take_payload(segment, now);
         }
-        serving.after_syn_left -= len;
-        self.take_payload(segment, now);
     }
 
     /// A SYN that repeats the one that opened this connection, with a further part of its data: true if it is
@@ -129,13 +123,10 @@ impl Connection {
     pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
         let start = self.irs + 1 + offset;
-        let Some(Role::Server(serving)) = self.fast_open.as_deref_mut() else { return false };
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
-        if len == 0 || len > serving.after_syn_left || start.lt(serving.first_end) {
+        if !self.fast_server_mut().is_some_and(|server| server.takes_part(start, len)) {
             return false;
         }
-        serving.after_syn_left -= len;
-        serving.in_parts = true;
         self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
         // Not before the handshake is complete.
         self.rx.on_ack_sent();
@@ -144,18 +135,14 @@ impl Connection {
 
     /// The handshake is complete: now the parts may be acknowledged.
     pub(crate) fn own_up_to_parts(&mut self) {
-        if let Some(Role::Server(serving)) = self.fast_open.as_deref_mut()
-            && core::mem::take(&mut serving.in_parts)
-        {
+        if self.fast_server_mut().is_some_and(|server| server.release_parts()) {
             self.rx.ack.force();
         }
     }
 
     /// What is acknowledged: RCV.NXT, or only the first part.
     pub(crate) fn acknowledged(&self) -> SeqNum {
-        match self.fast_open.as_deref() {
-            Some(Role::Server(serving)) if serving.in_parts => serving.first_end,
-            Some(Role::Client(_) | Role::Server(_)) | None => self.rx.rcv_nxt(),
-        }
+        let first = self.fast_server().and_then(|server| server.acknowledged());
+        first.unwrap_or_else(|| self.rx.rcv_nxt())
     }
 }

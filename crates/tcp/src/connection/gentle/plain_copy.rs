@@ -25,7 +25,7 @@
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
 use crate::connection::decision::Choice;
-use crate::connection::fast_open::{Role, TIMESTAMP_TICK};
+use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};
@@ -145,10 +145,8 @@ impl Connection {
 
     /// True if the copy is there for devices that swallow data on a SYN.
     fn insures_syn_data(&self) -> bool {
-        match self.fast_open.as_deref() {
-            Some(Role::Client(opening)) => PlainCopy::of(&opening.plan, &opening.connect) != PlainCopy::Off,
-            Some(Role::Server(_)) | None => false,
-        }
+        let of = self.fast_client().map(|client| PlainCopy::of(&client.plan, &client.connect));
+        of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
     /// True if there is a copy's worth of allowance behind a first SYN or SYN-ACK with so many bytes of data, and
@@ -241,24 +239,26 @@ impl Connection {
     /// A reset answers the SYN. There are devices that refuse data on a SYN this way, so the first reset
     /// leaves the verdict to the copy, which leaves now if it has not; false if there is none to wait for.
     pub(crate) fn leaves_reset_to_copy(&mut self) -> bool {
-        let Some(Role::Client(opening)) = self.fast_open.as_deref_mut() else { return false };
+        if self.fast_client().is_none() {
+            return false;
+        }
         match self.tx.handshake.copy {
             PlainCopy::Off => return false,
             PlainCopy::After(_) | PlainCopy::At(_) => self.tx.handshake.copy = PlainCopy::Due,
             PlainCopy::Due | PlainCopy::Left(_) => {}
         }
-        !core::mem::replace(&mut opening.reset, true)
+        self.fast_client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
     }
 
     /// True if the SYN-ACK answers the copy and not the SYN before it.
     pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
-        let Some(Role::Client(opening)) = self.fast_open.as_deref() else { return false };
+        let Some(client) = self.fast_client() else { return false };
         let PlainCopy::Left(left) = self.tx.handshake.copy else { return false };
         if self.copied_syn_data() > 0 {
             return false;
         }
         let since = now.saturating_since(left);
-        match (self.echo_rtt(syn_ack, now), opening.plan.srtt) {
+        match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
             (Some(echoed), _) => echoed <= (since + TIMESTAMP_TICK).into(),
             // Without timestamps: which of the two it is nearer to.
             (None, Some(srtt)) => since + left.saturating_since(self.opened) / 2 >= srtt,

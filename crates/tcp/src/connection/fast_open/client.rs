@@ -1,0 +1,395 @@
+//! The client of Fast Open on one connection: what its SYN carries, what the SYN-ACK says of it, and the signs that a path
+//! passes nothing behind such a SYN (RFC 7413 section 4.2).
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
+
+use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::outcome::SynSent;
+use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
+use crate::outcome::Arrived;
+use crate::seq_ranges::SeqRange;
+use crate::time::Duration;
+
+use super::one_time::ONE_TIME_REQUESTS;
+use crate::connection::gentle::plain_copy::PlainCopy;
+
+/// Timeout of a SYN whose round-trip time is not known (RFC 6298 section 2.1).
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
+const MAX_EARLY: usize = 16;
+pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
+/// Least time between a SYN with data and the connection that insures it: on a short path half a round trip is less
+/// than any server takes to answer.
+const HEDGE_MIN: Duration = Duration::from_millis(50);
+/// Repeated SYN-ACKs, and nothing else, that tell a black hole: a server that follows RFC 6298 has sent them 3 s after
+/// the first. And those that end the connection: 15 s. One whose [early timers](crate::config::HandshakeTimers) know the
+/// path sends as many in 1.5 s, which a few lost packets explain: there the time has to pass as well.
+const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
+const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
+
+/// So many repetitions, the last of them not before this time since the first SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+struct Repeats {
+    count: u8,
+    within: Duration,
+}
+
+impl Repeats {
+    fn are_seen(self, count: u8, since: Duration) -> bool {
+        count >= self.count && since >= self.within
+    }
+}
+
+/// The client's side of Fast Open.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Client {
+    pub(crate) plan: Plan,
+    pub(crate) connect: FastOpenConnect,
+    /// Segments that left behind the SYN.
+    pub(crate) followed: u8,
+    /// A reset was the first answer.
+    pub(crate) reset: bool,
+    /// The SYN waits for the first write.
+    deferred: bool,
+    /// Bytes of data of the first SYN.
+    data: u32,
+    /// A plain SYN follows, or has followed, the first.
+    plain: bool,
+    /// The plain SYN followed because the first was too large, which is no failure.
+    too_big: bool,
+    #[serde(skip)]
+    early: Vec<Early>,
+    early_bytes: usize,
+    class: Option<SynAckClass>,
+    /// SND.UNA when the connection opened.
+    una: SeqNum,
+    /// SYN-ACKs after the first.
+    repeated_syn_acks: u8,
+    /// A FIN arrived out of order.
+    fin_early: bool,
+    /// It was reported that the path works, or that it does not.
+    judged: bool,
+    pub(super) requests_left: u8,
+    reports: ArrayVec<Report, 4>,
+}
+
+/// A segment that arrived before the SYN-ACK.
+#[derive(Debug)]
+pub(super) struct Early {
+    seq: SeqNum,
+    ack: SeqNum,
+    flags: Flags,
+    window: u16,
+    options: Options,
+    payload: Vec<u8>,
+    ecn: Ecn,
+    segment_size: usize,
+}
+
+impl Early {
+    fn of(segment: &Arrived<'_>) -> Self {
+        Early {
+            seq: segment.seq,
+            ack: segment.ack,
+            flags: segment.flags,
+            window: segment.window,
+            options: segment.options.clone(),
+            payload: segment.payload.to_vec(),
+            ecn: segment.ecn,
+            segment_size: segment.segment_size,
+        }
+    }
+
+    pub(super) fn arrived(&self) -> Arrived<'_> {
+        Arrived {
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            urgent: 0,
+            options: &self.options,
+            payload: &self.payload,
+            ecn: self.ecn,
+            segment_size: self.segment_size,
+        }
+    }
+}
+
+/// What the connection knows of a SYN-ACK that came again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RepeatedSynAck {
+    /// Time since the connection opened.
+    pub(super) since: Duration,
+    /// SYN-ACKs that copies of the handshake explain.
+    pub(super) explained: u8,
+}
+
+/// What a SYN-ACK that came again tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct SynAckVerdict {
+    /// The path passes nothing behind the SYN.
+    pub(super) black_hole: bool,
+    /// The connection is given up.
+    pub(super) give_up: bool,
+}
+
+/// Until the SYN-ACK.
+impl Client {
+    pub(super) fn new(plan: Plan, connect: FastOpenConnect, iss: SeqNum) -> Self {
+        Client {
+            plan,
+            connect,
+            reset: false,
+            followed: 0,
+            repeated_syn_acks: 0,
+            deferred: connect.defer,
+            data: 0,
+            plain: false,
+            too_big: false,
+            early: Vec::new(),
+            early_bytes: 0,
+            class: None,
+            una: iss,
+            fin_early: false,
+            judged: false,
+            requests_left: if connect.one_time { ONE_TIME_REQUESTS } else { 0 },
+            reports: ArrayVec::new(),
+        }
+    }
+
+    /// Releases a SYN that waited for the first write; false if it did not wait.
+    pub(super) fn release(&mut self) -> bool {
+        core::mem::take(&mut self.deferred)
+    }
+
+    /// True if the SYN waits for the first write.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.deferred
+    }
+
+    /// True if the first SYN takes data.
+    pub(super) fn takes_data(&self) -> bool {
+        match self.plan.mode {
+            Mode::Data | Mode::DataNoCookie => true,
+            Mode::Request | Mode::CookieOnly => false,
+        }
+    }
+
+    /// True while the SYN that is out is one of Fast Open.
+    pub(super) fn is_fast(&self) -> bool {
+        !self.plain
+    }
+
+    /// The option of the SYN that leaves next.
+    pub(super) fn syn_option(&self) -> Option<FastOpen> {
+        self.plan.option.filter(|_| !self.plain)
+    }
+
+    /// True if the SYN that is out carries data.
+    pub(crate) fn carries_data(&self) -> bool {
+        self.data > 0 && !self.plain
+    }
+
+    /// Bytes of data of the first SYN.
+    pub(super) fn data(&self) -> u32 {
+        self.data
+    }
+
+    /// Bytes of data that the first SYN carried on a path that has proven to take them.
+    pub(super) fn proven_data(&self) -> Option<u32> {
+        (!self.plan.untried && !self.plain).then_some(self.data)
+    }
+
+    /// How long the first SYN waits for its answer before a plain one follows.
+    fn wait(&self) -> Duration {
+        let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
+        let wait = self.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
+    }
+
+    /// A SYN left with this many bytes of data; returns after how long a plain one follows, if one does.
+    pub(super) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
+        if self.plain {
+            return None;
+        }
+        self.data = data;
+        Some(self.wait())
+    }
+
+    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its answer.
+    pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
+        if self.plain || self.plan.srtt.is_none_or(|known| srtt <= known) {
+            return None;
+        }
+        let before = self.wait();
+        self.plan.srtt = Some(srtt);
+        Some(self.wait().saturating_sub(before))
+    }
+
+    /// The first SYN was not answered in time: a plain one follows. False if there is nothing to fall back from.
+    pub(super) fn fall_back(&mut self) -> bool {
+        if self.plain {
+            return false;
+        }
+        self.plain = true;
+        self.early = Vec::new();
+        true
+    }
+
+    /// The plain SYN follows because the first was too large for the path.
+    pub(super) fn on_too_big(&mut self) {
+        self.too_big = true;
+    }
+
+    /// Both ends opened the connection at once: no listener has agreed to anything.
+    pub(super) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
+        self.plain = true;
+        self.early = Vec::new();
+        self.requests_left = 0;
+        self.class = Some(SynAckClass::NoData);
+        FastOpenOutcome::Off(OffReason::Simultaneous)
+    }
+
+    /// True if segments wait for the SYN-ACK.
+    pub(super) fn holds_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
+    pub(super) fn hold_early(&mut self, segment: &Arrived<'_>) {
+        let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
+        let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
+        let bytes = self.early_bytes + segment.payload.len();
+        if held && self.early.len() < MAX_EARLY && bytes <= MAX_EARLY_BYTES {
+            self.early_bytes = bytes;
+            self.early.push(Early::of(segment));
+        }
+    }
+
+    /// The SYN-ACK is there: returns what arrived before it.
+    pub(super) fn take_early(&mut self) -> Vec<Early> {
+        core::mem::take(&mut self.early)
+    }
+}
+
+/// The SYN-ACK, and what follows it.
+impl Client {
+    /// A SYN-ACK acknowledges so many bytes of data. True if what it leaves out is as if it had never been sent; what
+    /// followed a SYN whose data was taken is in flight like any other.
+    pub(super) fn rewinds(&self, acked: u32) -> bool {
+        self.data > 0 && !(acked >= self.data && self.followed > 0)
+    }
+
+    /// The SYN-ACK, which acknowledges `acked` bytes of data, was processed; `by_copy` if it answers the copy of the SYN.
+    pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
+        let sent = SynSent {
+            request: self.plan.mode == Mode::Request,
+            data: self.data,
+            plain: by_copy || self.plain && !self.too_big,
+        };
+        let option = segment.options.fast_open;
+        let class = SynAckClass::of(&sent, acked, option.as_ref());
+        self.class = Some(class);
+        self.una = segment.ack;
+        // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
+        let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
+        let cookie = option.filter(|_| self.plan.option.is_some() && !echoes_nothing);
+        let refusals = self.plan.refusals;
+        self.report(Report::SynAck { class, cookie, refusals });
+        match (class, self.plan.mode) {
+            (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
+            _ => class.outcome(),
+        }
+    }
+
+    /// What the first SYN-ACK showed.
+    pub(super) fn class(&self) -> Option<SynAckClass> {
+        self.class
+    }
+
+    /// True if the first SYN carried all of `range`, of which `acked` bytes are acknowledged: it was not taken.
+    pub(super) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
+        acked < u64::from(self.data) && range.end.le(first + self.data)
+    }
+
+    /// The data that left with the SYN, or behind it in `followed` bytes, and that the peer did not take with the SYN, on a
+    /// connection that is open; the first byte has sequence number `first`.
+    pub(super) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
+        let end = first + self.data;
+        if self.una.lt(end) {
+            SeqRange::new(self.una.max(first), end + followed)
+        } else {
+            SeqRange::default()
+        }
+    }
+
+    /// The SYN was never answered.
+    pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
+        self.report(Report::Failed(self.plan.mode));
+        FastOpenOutcome::SynLost
+    }
+
+    /// True if a FIN out of order arrived behind data that the SYN carried.
+    pub(super) fn saw_early_fin(&self) -> bool {
+        self.data > 0 && self.fin_early
+    }
+
+    /// True if a timeout that is the second in a row tells a black hole: nothing was acknowledged since the connection opened.
+    pub(super) fn is_stuck_at(&self, una: SeqNum) -> bool {
+        self.una == una && self.data > 0 && self.class.is_some()
+    }
+
+    /// The server sends its SYN-ACK again, and nothing else was ever heard.
+    pub(super) fn on_repeated_syn_ack(&mut self, again: RepeatedSynAck) -> SynAckVerdict {
+        if self.class != Some(SynAckClass::Accepted) {
+            return SynAckVerdict::default();
+        }
+        self.repeated_syn_acks = self.repeated_syn_acks.saturating_add(1);
+        let answers_to_parts = if self.connect.in_parts() { self.followed } else { 0 };
+        let count = self.repeated_syn_acks.saturating_sub(again.explained + answers_to_parts);
+        SynAckVerdict {
+            black_hole: REPEATED_SYN_ACKS_TELL.are_seen(count, again.since),
+            give_up: REPEATED_SYN_ACKS_END.are_seen(count, again.since),
+        }
+    }
+
+    /// How long after the SYN a second, plain connection for the same request should follow, as insurance against
+    /// a path that takes the data and then nothing more; `None` if there is nothing to insure: the SYN brings no
+    /// data, this path has brought answers behind such SYNs before, or the data was not taken.
+    pub(super) fn hedge_wait(&self) -> Option<Duration> {
+        let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
+        (self.takes_data() && unanswered && !self.judged && !self.plan.proven)
+            .then(|| PlainCopy::half_of(self.plan.srtt).max(HEDGE_MIN))
+    }
+
+    /// The path passes nothing behind the SYN; `None` if a verdict was reported before.
+    pub(super) fn on_black_hole(&mut self, sign: BlackHoleSign) -> Option<FastOpenOutcome> {
+        if core::mem::replace(&mut self.judged, true) {
+            return None;
+        }
+        self.report(Report::BlackHole(sign));
+        Some(FastOpenOutcome::Blackholed)
+    }
+
+    /// Data or a FIN arrived after the SYN-ACK.
+    pub(super) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+        self.fin_early |= fin_out_of_order;
+        if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
+            self.judged = true;
+            self.report(Report::Works);
+        }
+    }
+
+    /// Takes what the cache has still to hear.
+    pub(super) fn take_reports(&mut self) -> ArrayVec<Report, 4> {
+        core::mem::take(&mut self.reports)
+    }
+
+    /// A connection has no more to tell than fits; what does not is dropped.
+    pub(super) fn report(&mut self, report: Report) {
+        let _ = self.reports.try_push(report);
+    }
+}

@@ -1,0 +1,489 @@
+//! Fast Open on one connection: what its SYN or SYN-ACK carries, and what follows from the answer
+//! (RFC 7413 section 4.2). What is decided about cookies and limits is in [`crate::fast_open`].
+//!
+//! The data of a SYN lies in the send queue like any other. If the SYN-ACK does not acknowledge it, it was
+//! never sent as far as anybody else is concerned: the scoreboard is wound back, and it leaves with the
+//! acknowledgement, as new data and without any reaction of congestion control.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use brisk_wire::{FastOpen, Flags, SeqNum};
+
+use crate::congestion::sample::RtoEvent;
+use crate::connection::decision::Choice;
+use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::{Connection, Env, State};
+use crate::error::CloseReason;
+use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
+use crate::outcome::Arrived;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Duration, Instant, Micros};
+
+mod client;
+mod one_time;
+mod server;
+
+pub(crate) use client::MAX_EARLY_BYTES;
+pub(crate) use server::Serve;
+
+use client::{Client, RepeatedSynAck};
+use server::Server;
+
+/// Bytes of a SYN that are kept for options.
+const OPTION_SPACE: u32 = 40;
+/// The option of a parity segment.
+const PARITY_OPTION: u32 = 16;
+/// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
+pub(super) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+
+/// Fast Open on a connection; absent unless somebody asked for it.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Role {
+    /// We sent the SYN.
+    Client(Client),
+    /// The SYN came to a listener.
+    Server(Server),
+}
+
+/// The two sides.
+impl Connection {
+    /// Fast Open of the end that sent the SYN.
+    #[inline]
+    pub(super) fn fast_client(&self) -> Option<&Client> {
+        match self.fast_open.as_deref()? {
+            Role::Client(client) => Some(client),
+            Role::Server(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn fast_client_mut(&mut self) -> Option<&mut Client> {
+        match self.fast_open.as_deref_mut()? {
+            Role::Client(client) => Some(client),
+            Role::Server(_) => None,
+        }
+    }
+
+    /// Fast Open of the end that the SYN came to.
+    #[inline]
+    pub(super) fn fast_server(&self) -> Option<&Server> {
+        match self.fast_open.as_deref()? {
+            Role::Server(server) => Some(server),
+            Role::Client(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn fast_server_mut(&mut self) -> Option<&mut Server> {
+        match self.fast_open.as_deref_mut()? {
+            Role::Server(server) => Some(server),
+            Role::Client(_) => None,
+        }
+    }
+}
+
+/// Setting up.
+impl Connection {
+    /// An active open with Fast Open: before anything was sent.
+    pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
+        self.fast_open_outcome = FastOpenOutcome::Pending;
+        self.tx.handshake.due = !connect.defer;
+        let insurance = PlainCopy::of(&plan, &connect);
+        if self.config.handshake_copies.is_none() || (self.plans() && insurance != PlainCopy::Off) {
+            self.tx.handshake.copy = insurance;
+        }
+        self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.secrets.iss))));
+    }
+
+    /// An active open that was to use Fast Open and cannot.
+    pub(crate) fn open_without_fast(&mut self, reason: OffReason) {
+        self.fast_open_outcome = FastOpenOutcome::Off(reason);
+    }
+
+    /// A passive open whose SYN asked for Fast Open and gets an ordinary handshake.
+    pub(crate) fn refuse_fast_open(&mut self, outcome: FastOpenOutcome) {
+        self.fast_open_outcome = outcome;
+    }
+
+    /// The first write, or a close, releases a SYN that waited for it.
+    pub(crate) fn send_deferred_syn(&mut self) {
+        if self.fast_client_mut().is_some_and(Client::release) {
+            self.tx.handshake.due = true;
+        }
+    }
+
+    /// A passive open of which the stack has judged the SYN: takes its data if it opens the connection.
+    pub(crate) fn serve_fast_open(&mut self, serve: Serve, syn: &Arrived<'_>, now: Instant) {
+        self.fast_open_outcome = serve.outcome;
+        self.fast_open = Some(Box::new(Role::Server(Server::new(serve, syn.seq + 1))));
+        if serve.accepted {
+            // Data may flow before any other window is heard of.
+            self.tx.window.count_offer();
+        }
+        if serve.accepted && !syn.payload.is_empty() {
+            let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
+            self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
+            self.rx.ack.on_syn_data();
+            self.syn_data_taken = true;
+            let first_end = self.rx.rcv_nxt();
+            if let Some(server) = self.fast_server_mut() {
+                server.on_syn_data(first_end);
+            }
+        }
+    }
+}
+
+/// The client before the SYN-ACK.
+impl Connection {
+    /// The range of data that the SYN carries which leaves next; empty without Fast Open.
+    pub(crate) fn syn_data(&self) -> SeqRange {
+        let start = self.secrets.iss + 1;
+        let client = self.fast_client().filter(|client| client.is_fast() && client.takes_data());
+        let len = client
+            .filter(|_| self.state == State::SynSent)
+            .map_or(0, |client| self.tx.queue.end().since(start).min(self.syn_payload_limit(&client.plan)));
+        SeqRange::with_len(start, len)
+    }
+
+    /// Bytes that a SYN which waits for the first write would carry; `None` if it would carry none.
+    pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
+        let client = self.fast_client().filter(|client| client.is_deferred() && client.takes_data())?;
+        Some(self.syn_payload_limit(&client.plan))
+    }
+
+    /// Payload bytes of a SYN, or of a segment that follows it at once.
+    pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
+        let of_path = self.tx.mtu.payload(self.tx.mtu.path(), 0);
+        let mss = of_path.min(self.tx.advertised_mss().into());
+        mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
+    }
+
+    /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
+    pub(crate) fn syn_fast_open_option(&self) -> Option<FastOpen> {
+        match self.fast_open.as_deref()? {
+            Role::Client(client) => client.syn_option().filter(|_| self.state == State::SynSent),
+            Role::Server(server) => server.option().filter(|_| self.tx.handshake.sent == 0),
+        }
+    }
+
+    /// The Fast Open option of the SYN-ACK, whether that has left or not.
+    pub(crate) fn served_option(&self) -> Option<FastOpen> {
+        self.fast_server().and_then(Server::option)
+    }
+
+    /// The SYN left with this many bytes of data; returns after how long a plain one follows.
+    pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
+        let opens = self.state == State::SynSent;
+        self.fast_client_mut().filter(|_| opens)?.on_syn_sent(data)
+    }
+
+    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its answer.
+    pub(crate) fn on_longer_syn_path(&mut self, srtt: Duration) -> Option<Duration> {
+        let opens = self.state == State::SynSent;
+        self.fast_client_mut().filter(|_| opens)?.on_longer_path(srtt)
+    }
+
+    /// The first SYN was not answered in time: a plain one follows, and the ordinary schedule begins with
+    /// it. False if there is nothing to fall back from.
+    pub(crate) fn fall_back_to_plain_syn(&mut self) -> bool {
+        let opens = self.state == State::SynSent;
+        if !self.fast_client_mut().filter(|_| opens).is_some_and(Client::fall_back) {
+            return false;
+        }
+        self.tx.handshake.copy.cancel();
+        self.tx.rto.disarm();
+        self.tx.handshake.due = true;
+        true
+    }
+
+    /// ICMP says that the first SYN was too large for the path: a plain one follows at once.
+    pub(crate) fn on_syn_too_big(&mut self) {
+        if self.fall_back_to_plain_syn()
+            && let Some(client) = self.fast_client_mut()
+        {
+            client.on_too_big();
+        }
+    }
+
+    /// True while the SYN that is out is one of Fast Open.
+    pub(crate) fn opens_fast(&self) -> bool {
+        self.fast_client().is_some_and(Client::is_fast)
+    }
+
+    /// How many SYNs left before the ordinary schedule began.
+    pub(crate) fn syns_before_plain(&self) -> u32 {
+        u32::from(self.fast_client().is_some())
+    }
+
+    /// Segments wait for the SYN-ACK.
+    pub(crate) fn holds_early(&self) -> bool {
+        self.fast_client().is_some_and(Client::holds_early)
+    }
+
+    /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
+    pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
+        if let Some(client) = self.fast_client_mut() {
+            client.hold_early(segment);
+        }
+    }
+
+    /// The SYN-ACK is there: what arrived before it is processed by the ordinary rules.
+    pub(crate) fn take_early(&mut self, now: Instant, env: &mut Env<'_>) {
+        let answered = self.state != State::SynSent;
+        let Some(client) = self.fast_client_mut().filter(|_| answered) else { return };
+        for early in client.take_early() {
+            if self.state != State::Closed {
+                self.on_segment_after_syn(&early.arrived(), now, env);
+            }
+        }
+    }
+}
+
+/// The client at the SYN-ACK and after it.
+impl Connection {
+    /// Our SYN is acknowledged up to `ack`, which lies within what it carried: data beyond is as if it had
+    /// never been sent.
+    pub(crate) fn rewind_syn_data(&mut self, ack: SeqNum) {
+        let acked = ack.since(self.secrets.iss + 1);
+        let rewinds = self.fast_client().is_some_and(|client| client.rewinds(acked));
+        if rewinds && self.tx.scoreboard.una() == self.secrets.iss {
+            self.tx.scoreboard.rewind(ack);
+        }
+    }
+
+    /// True if the first SYN carried all of `range`, and it was not taken.
+    pub(crate) fn was_on_syn(&self, range: SeqRange) -> bool {
+        let (first, acked) = (self.secrets.iss + 1, self.counters.payload_bytes_acked);
+        self.fast_client().is_some_and(|client| client.was_on_syn(range, first, acked))
+    }
+
+    /// Both ends opened the connection at once: no listener has agreed to anything.
+    pub(crate) fn on_simultaneous_fast_open(&mut self) {
+        if let Some(client) = self.fast_client_mut() {
+            self.fast_open_outcome = client.on_simultaneous_open();
+        }
+    }
+
+    /// Judges the SYN-ACK, once its acknowledgement has been processed.
+    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let acked = segment.ack.since(self.secrets.iss + 1);
+        let by_copy = self.answers_plain_copy(segment, now);
+        let Some(client) = self.fast_client_mut() else { return };
+        let outcome = client.on_syn_ack(segment, acked, by_copy);
+        // The SYN and what was taken of its data are one segment, which the scoreboard keeps as two.
+        let as_one = u64::from(client.data() > 0 && acked > 0);
+        self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(as_one);
+        self.fast_open_outcome = outcome;
+    }
+
+    /// The connection ends: a SYN that got no answer, or a path that broke.
+    pub(crate) fn judge_end(&mut self, reason: CloseReason) {
+        let only_fin = self.counters.out_of_order == 1 && self.counters.payload_bytes_received == 0;
+        let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
+        let lost = !by_us && self.tx.handshake.sent > 0;
+        let Some(client) = self.fast_client_mut() else { return };
+        match client.class() {
+            None if lost => self.fast_open_outcome = client.on_syn_lost(),
+            Some(_) if client.saw_early_fin() && only_fin => self.note_black_hole(BlackHoleSign::FinOnly),
+            None | Some(_) => {}
+        }
+    }
+
+    /// The peer, or somebody in its name, resets the connection.
+    pub(crate) fn judge_reset(&mut self, now: Instant) {
+        let times = self.established.zip(self.tx.rtt.srtt());
+        let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
+        if young
+            && self.counters.payload_bytes_received == 0
+            && self.syn_ack_class() == Some(SynAckClass::Accepted)
+        {
+            self.note_black_hole(BlackHoleSign::EarlyReset);
+        }
+    }
+
+    /// A retransmission timeout: the second in a row without any progress since the connection opened
+    /// tells a black hole.
+    pub(crate) fn judge_timeout(&mut self) {
+        let una = self.tx.scoreboard.una();
+        let stuck = self.fast_client().is_some_and(|client| client.is_stuck_at(una));
+        if stuck && self.tx.timeouts_in_row == 2 {
+            self.note_black_hole(BlackHoleSign::Timeouts);
+        }
+    }
+
+    /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
+    /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
+    /// acknowledged, so no timer of ours would ever notice.
+    pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
+        let since = self.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
+        let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
+        if heard {
+            return;
+        }
+        // A peer that is asked by two SYNs answers twice, and may send each answer twice as we do.
+        let copies = u8::from(self.config.handshake_copies.is_some());
+        let explained = u8::from(self.tx.handshake.copy.has_left()) + copies;
+        let Some(client) = self.fast_client_mut() else { return };
+        let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
+        if verdict.black_hole {
+            self.note_black_hole(BlackHoleSign::RepeatedSynAck);
+        }
+        if verdict.give_up {
+            self.give_up(CloseReason::TimedOut);
+        }
+    }
+
+    /// How long after the SYN a second, plain connection for the same request should follow; `None` if there is nothing to
+    /// insure.
+    pub(crate) fn hedge_wait(&self) -> Option<Duration> {
+        self.fast_client()?.hedge_wait()
+    }
+
+    /// The request of this SYN was answered on another connection, which began later: either the answer here was
+    /// lost, or the path passes nothing behind such a SYN.
+    pub(crate) fn judge_outrun(&mut self) {
+        if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
+            self.note_black_hole(BlackHoleSign::Outrun);
+        }
+    }
+
+    fn note_black_hole(&mut self, sign: BlackHoleSign) {
+        if let Some(outcome) = self.fast_client_mut().and_then(|client| client.on_black_hole(sign)) {
+            self.fast_open_outcome = outcome;
+        }
+    }
+
+    /// Data or a FIN arrived after the SYN-ACK.
+    pub(crate) fn judge_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+        if let Some(client) = self.fast_client_mut() {
+            client.on_arrival(advanced, fin_out_of_order);
+        }
+    }
+
+    /// What the cache has still to hear.
+    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<Report, 4> {
+        self.fast_client_mut().map(Client::take_reports).unwrap_or_default()
+    }
+
+    /// Bytes of data that the first SYN carried on a path that has proven to take them.
+    pub(crate) fn proven_syn_data(&self) -> Option<u32> {
+        self.fast_client()?.proven_data()
+    }
+
+    /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open connection sends
+    /// it again.
+    pub(crate) fn refused_syn_data(&self) -> SeqRange {
+        let client = self.fast_client().filter(|_| self.established.is_some());
+        let (first, followed) = (self.secrets.iss + 1, self.counters.data_after_syn as u32);
+        client.map_or(SeqRange::default(), |client| client.refused_data(first, followed))
+    }
+
+    /// What the first SYN was to carry, once it has left.
+    pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
+        let client = self.fast_client().filter(|_| self.tx.handshake.sent > 0)?;
+        Some((client.plan.mode, client.data()))
+    }
+
+    /// What the first SYN-ACK showed.
+    pub(crate) fn syn_ack_class(&self) -> Option<SynAckClass> {
+        self.fast_client()?.class()
+    }
+}
+
+/// The server.
+impl Connection {
+    /// True if the SYN opened the connection: it belongs to the application already.
+    pub(crate) fn is_opened_by_syn(&self) -> bool {
+        self.fast_server().is_some_and(Server::is_accepted)
+    }
+
+    /// True if data may leave from SYN-RECEIVED.
+    pub(crate) fn sends_early(&self) -> bool {
+        self.fast_server().is_some_and(Server::sends_early)
+    }
+
+    /// What may leave from SYN-RECEIVED beside the SYN-ACK: new data within the windows and the allowance.
+    pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        let allowance = self.fast_server().filter(|server| server.sends_early())?.allowance();
+        if let Some(allowance) = allowance {
+            // Segments are not cut to fit.
+            let next = self.tx.unsent().min(self.payload_limit()) as usize;
+            if self.header_len() + next > allowance {
+                return None;
+            }
+        }
+        let parity = self.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
+        let affordable = allowance.is_none_or(|allowance| parity as usize <= allowance);
+        let first = if affordable { self.choose_parity(now) } else { None };
+        first
+            .or_else(|| self.choose_copy(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| if affordable { self.choose_parity_behind_burst(now) } else { None })
+            .or_else(|| self.choose_ack(now))
+    }
+
+    /// True while every byte counts: segments leave one by one.
+    pub(crate) fn has_allowance(&self) -> bool {
+        self.state == State::SynReceived
+            && self.fast_server().is_some_and(|server| server.allowance().is_some())
+    }
+
+    /// So many IP bytes left.
+    pub(crate) fn spend_allowance(&mut self, bytes: usize) {
+        if let Some(server) = self.fast_server_mut() {
+            server.spend(bytes);
+        }
+    }
+
+    /// The timer of the SYN-ACK fired. Data that followed it may be lost too: the congestion state is that
+    /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that answer is not
+    /// known yet.
+    pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
+        // A timer fires at the whole microsecond in which it is due.
+        let wait = Micros::from(self.timer_base());
+        if self.tx.handshake.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
+            return;
+        }
+        if self.fast_server_mut().is_some_and(Server::on_syn_ack_timeout) {
+            // Nothing of it is known to be still in flight.
+            self.tx.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
+            self.counters.reductions += 1;
+        }
+    }
+
+    /// Our SYN-ACK is about to be acknowledged. If that answers a retransmission of it, the client was in
+    /// SYN-SENT when the data before it arrived, and dropped it: it is sent again at once, which is no sign
+    /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the echoed
+    /// timestamp tells: there may be several, since a repeated SYN is answered whatever the timer does.
+    pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let Some(server) = self.fast_server() else { return };
+        let (accepted, reduced) = (server.is_accepted(), server.has_reduced());
+        let Some(syn_ack) = self.tx.scoreboard.head().copied().filter(|head| head.syn) else { return };
+        if !accepted || self.tx.handshake.sent < 2 {
+            return;
+        }
+        let since_last = now.saturating_since(syn_ack.sent_at);
+        let echoed = self.echo_rtt(segment, now).map(Duration::from);
+        // Both ends of the time are rounded to the ticks of the clock.
+        let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
+        let board = &mut self.tx.scoreboard;
+        let dropped: Vec<SeqRange> = board
+            .in_flight()
+            .filter(|record| !record.syn && now.saturating_since(record.sent_at) > since)
+            .filter(|record| record.range.start.ge(segment.ack))
+            .map(|record| record.range)
+            .collect();
+        if !dropped.is_empty() {
+            dropped.into_iter().for_each(|range| {
+                board.mark_lost(range);
+            });
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
+            self.tx.congestion.on_spurious(now);
+            self.counters.undos += 1;
+        }
+    }
+}
