@@ -3,11 +3,12 @@
 //! section 5). The groups are the [encoder](crate::mechanism::corrective::encoder)'s.
 
 use brisk_wire::gentle::{ENC, FIN_END};
-use brisk_wire::{Gentle, SeqNum};
+use brisk_wire::{Gentle as GentleOption, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::planner::is_queued;
+use crate::connection::gentle::{Gentle, Parts};
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
@@ -22,6 +23,7 @@ use crate::outcome::{
 };
 use crate::receive::Owed;
 use crate::send::budget::Budget;
+use crate::send::rack::RackVerdict;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
@@ -102,6 +104,17 @@ impl ParityTx {
             Profile::F2 => RESERVED_F2,
         }
     }
+}
+
+/// What the peer could not repair.
+#[derive(Debug)]
+struct Unrepaired {
+    /// On a path that is known to reorder: what loss detection makes of it.
+    late: Option<RackVerdict>,
+    /// Bytes that are lost and were not known to be.
+    newly_lost: u32,
+    /// No more parity is to leave: it does not help here.
+    hopeless: bool,
 }
 
 /// What leaves.
@@ -266,32 +279,32 @@ impl Connection {
     }
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<Gentle>) -> Gentle {
+    pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<GentleOption>) -> GentleOption {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
         let flags = match self.gentle.agreed().map(|agreed| agreed.profile) {
             Some(Profile::F1) => {
                 let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
-                return Gentle::EncF1 { flags: flags | ENC, enc_len };
+                return GentleOption::EncF1 { flags: flags | ENC, enc_len };
             }
             Some(Profile::F2) | None => ENC | if plan.fin_end { FIN_END } else { 0 },
         };
         let crc32c = self.parity_checksum(plan);
         if plan.parities > 1 {
             let (parity, parities) = (plan.row, plan.parities);
-            return Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
+            return GentleOption::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
         }
-        Gentle::EncF2 { flags, enc_len, start_off, crc32c }
+        GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
     }
 
     /// A parity segment left with this option.
-    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, option: Option<Gentle>, now: Instant) {
+    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, option: Option<GentleOption>, now: Instant) {
         let nxt = self.tx.scoreboard.nxt();
         self.counters.parity.sent += 1;
         self.counters.parity.sent_bytes += u64::from(plan.wire().len());
         let Some(tx) = self.parity_tx() else { return };
         let range = plan.layout.range();
-        if let Some(Gentle::EncF2 { crc32c, .. } | Gentle::EncRs { crc32c, .. }) = option {
+        if let Some(GentleOption::EncF2 { crc32c, .. } | GentleOption::EncRs { crc32c, .. }) = option {
             tx.checksum = Some((range, crc32c));
         }
         tx.encoder.sent();
@@ -344,12 +357,9 @@ impl Connection {
 impl Connection {
     /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
     pub(crate) fn give_parity_up(&mut self) {
-        if let Some(tx) = self.parity_tx() {
-            tx.encoder.clear();
-            tx.ring.clear();
-            tx.companion = false;
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
         }
-        self.refresh_holds();
     }
 
     /// Bytes that were reported above a loss before it was found, because loss detection waited for the answer to parity, and
@@ -373,13 +383,36 @@ impl Connection {
 
     /// Tells loss detection what parity may still repair.
     pub(crate) fn refresh_holds(&mut self) {
-        let rtt = self.parity_rtt();
-        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return };
-        match tx.hold(self.gentle.planner.is_some()) {
-            FecHold::Off => self.tx.rack.hold(false, []),
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
+        }
+    }
+}
+
+impl Gentle {
+    fn parity_tx(&mut self) -> Option<&mut ParityTx> {
+        self.active()?.tx.as_mut()
+    }
+
+    /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
+    fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
+        if let Some(tx) = self.parity_tx() {
+            tx.encoder.clear();
+            tx.ring.clear();
+            tx.companion = false;
+        }
+        self.refresh_holds(parts);
+    }
+
+    /// Tells loss detection what parity may still repair.
+    fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
+        let planned = self.planner.is_some();
+        let Some(tx) = self.parity_tx() else { return };
+        match tx.hold(planned) {
+            FecHold::Off => parts.tx.rack.hold(false, []),
             hold => {
-                let covered = tx.ring.awaited().chain(tx.encoder.pending(rtt));
-                self.tx.rack.hold(hold == FecHold::Full, covered);
+                let covered = tx.ring.awaited().chain(tx.encoder.pending(parts.parity_rtt()));
+                parts.tx.rack.hold(hold == FecHold::Full, covered);
             }
         }
     }
@@ -400,34 +433,12 @@ impl Connection {
         if self.gentle.active.is_none() {
             return;
         }
-        ack.reports_repair = news.reported;
         if news.repaired {
-            ack.withhold_times();
-            self.counters.parity.repairs_reported += 1;
             self.note_saved_time(now);
         }
-        self.judge_duplicate(news, ack);
-        if news.reported {
-            self.note_refutable(news, ack, reported);
+        if self.with_gentle(|gentle, parts| gentle.on_ack(news, ack, reported, parts)) {
+            self.count_repaired(ack, reported);
         }
-        if news.repaired
-            && let Some(tx) = self.parity_tx()
-        {
-            tx.encoder.on_success();
-        }
-        if news.repaired && ack.delivered_bytes > 0 {
-            let delivered = span_of(ack);
-            if self.parity_tx().is_some_and(|tx| tx.expects_reports()) {
-                self.count_repaired(ack, reported);
-            }
-            if let Some(tx) = self.parity_tx() {
-                tx.ring.on_repaired(&delivered);
-            }
-        }
-        if news.stop {
-            self.stop_parity(ParityOff::Stop);
-        }
-        self.refresh_holds();
     }
 
     /// A repair was reported: how much earlier it came than the acknowledgement of a retransmission could
@@ -438,34 +449,6 @@ impl Connection {
             [self.tx.reordering_timeout(), self.tx.rto.deadline(), probe].into_iter().flatten().min();
         if let (Some(at), Some(srtt)) = (retransmission, self.tx.rtt.srtt()) {
             self.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
-        }
-    }
-
-    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are filled, or else the tail.
-    /// Where parity left less than a reordering window behind the data, the original may only have been overtaken, and the reduction is
-    /// taken back if it comes after all. Parity that left later repairs what RACK too would have declared lost; that reduction stays,
-    /// unless so configured.
-    fn note_refutable(&mut self, news: &News, ack: &AckOutcome, reported: Option<SeqNum>) {
-        let window = self.tx.rack.reo_wnd(0);
-        let always = self.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
-        let Some(ParityTx { ring, refutable, .. }) = self.parity_tx() else { return };
-        if news.repaired {
-            *refutable = Some(SeqRanges::new());
-        }
-        let Some(repairs) = refutable.as_mut().filter(|repairs| news.repaired || !repairs.is_empty()) else {
-            return;
-        };
-        let covered = || ack.delivered.iter().filter(|segment| segment.range.end.le(ack.ack));
-        let hole = |segment: &&Delivered| reported.is_some_and(|reported| segment.range.end.le(reported));
-        let tail = covered().max_by_key(|segment| segment.range.end.since(ack.una_before));
-        let tail = tail.filter(|_| news.repaired && covered().find(hole).is_none());
-        for segment in covered().filter(hole).chain(tail) {
-            let soon = |parity: SentParity| parity.at < segment.sent_at + window;
-            if !always && !ring.covering(&segment.range).is_some_and(soon) {
-                *refutable = None;
-                return;
-            }
-            repairs.insert(segment.range);
         }
     }
 
@@ -489,44 +472,6 @@ impl Connection {
         }
     }
 
-    /// A DSACK may show that the option is being removed from parity, or that an original was only
-    /// overtaken; of what parity repaired it proves nothing.
-    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome) {
-        let Some(Dsack { range, of }) = ack.dsack else { return };
-        let Some(tx) = self.parity_tx() else { return };
-        if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
-            // The network may have doubled the segment that has the same numbers: one such report proves nothing.
-            if core::mem::replace(&mut tx.taken_for_data, true) {
-                self.stop_parity(ParityOff::Stripped);
-            }
-            return;
-        }
-        let told = news.reported && tx.ring.covering(&range).is_some();
-        if !(told || tx.ring.has_repaired(&range)) {
-            return;
-        }
-        match of {
-            DsackOf::Retransmit | DsackOf::TailLossProbe => {
-                ack.dsack = Some(Dsack { range, of: DsackOf::Repaired });
-                // The report of the repair comes only now that the loss was repaired once more: what
-                // acknowledged the repair was dropped by somebody who had not seen the data.
-                if news.repaired {
-                    tx.ack_holes += 1;
-                    let given_up = tx.ack_holes >= ACK_HOLES_MAX;
-                    self.counters.parity.ack_holes += 1;
-                    if given_up {
-                        self.stop_parity(ParityOff::AckHoles);
-                    }
-                }
-            }
-            DsackOf::NeverSentTwice => {
-                self.tx.rack.on_spurious_recovery();
-                self.counters.parity.late_originals += 1;
-            }
-            DsackOf::Duplicate | DsackOf::Repaired => {}
-        }
-    }
-
     /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
     pub(crate) fn mark_unrepaired(
         &mut self,
@@ -535,56 +480,23 @@ impl Connection {
         loss: &mut LossOutcome,
         now: Instant,
     ) {
-        let Some(lost_len) = news.failed else { return };
-        let end = ack.ack + lost_len;
-        let Some(tx) = self.parity_tx() else { return };
-        let Some(parity) = tx.ring.ending_at(end) else {
-            self.counters.gentle_spoofed += 1;
+        if news.failed.is_none() {
             return;
-        };
-        tx.ring.on_failed(parity.at);
-        let hopeless = tx.encoder.on_failure();
-        self.counters.parity.failures_reported += 1;
-        self.refresh_holds();
-        if self.tx.rack.reordering_seen() {
-            // Data that left before the parity still has the reordering window to arrive.
-            self.tx.rack.on_parity_answered(parity.at, end, now);
-            let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
-            let LossOutcome { newly_lost, lost_again, cause } =
-                self.mark_lost(verdict, LossCause::Mechanism, now);
-            self.report_loss(&LossOutcome { newly_lost, lost_again, cause });
+        }
+        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(news, ack, parts, now));
+        let Some(Unrepaired { late, newly_lost, hopeless }) = unrepaired else { return };
+        if let Some(verdict) = late {
+            let found = self.mark_lost(verdict, LossCause::Mechanism, now);
+            self.report_loss(&found);
+            loss.newly_lost += found.newly_lost;
+            loss.lost_again += found.lost_again;
+            loss.cause = loss.cause.or(found.cause);
+        } else if newly_lost > 0 {
             loss.newly_lost += newly_lost;
-            loss.lost_again += lost_again;
-            loss.cause = loss.cause.or(cause);
-        } else {
-            self.mark_covered_lost(end, parity.at, loss);
+            loss.cause.get_or_insert(LossCause::Mechanism);
         }
         if hopeless {
             self.stop_parity(ParityOff::Pattern);
-        }
-    }
-
-    /// What a parity covered that left at `at` and does not reach beyond `end` is lost, as far as it was sent before.
-    fn mark_covered_lost(&mut self, end: SeqNum, at: Instant, loss: &mut LossOutcome) {
-        let una = self.tx.scoreboard.una();
-        let within = |record: &&crate::send::scoreboard::Record| {
-            record.range.start.lt(end)
-                && (record.range.start + record.payload()).le(end)
-                && record.sent_at <= at
-        };
-        let unrepaired: smallvec::SmallVec<[SeqRange; 16]> = self
-            .tx
-            .scoreboard
-            .in_flight()
-            .take_while(|record| record.range.start.ge(una))
-            .filter(within)
-            .map(|record| record.range)
-            .collect();
-        let newly: u32 = unrepaired.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
-        if newly > 0 {
-            loss.newly_lost += newly;
-            loss.cause.get_or_insert(LossCause::Mechanism);
-            self.probe(Probe::LossDeclared { bytes: newly, by: LossCause::Mechanism });
         }
     }
 
@@ -630,14 +542,174 @@ impl Connection {
 
     /// No more parity leaves on this connection.
     pub(crate) fn stop_parity(&mut self, why: ParityOff) {
-        if let Some(active) = self.gentle.active()
+        self.with_gentle(|gentle, parts| gentle.stop_parity(why, parts));
+    }
+}
+
+impl Gentle {
+    /// The scoreboard has taken an acknowledgement: what it says of parity, before anything is concluded
+    /// from it about losses and round-trip times. `reported` is how far SACK blocks reached before it. Returns true if parity may have
+    /// repaired what it delivers.
+    fn on_ack(
+        &mut self,
+        news: &News,
+        ack: &mut AckOutcome,
+        reported: Option<SeqNum>,
+        parts: &mut Parts<'_>,
+    ) -> bool {
+        ack.reports_repair = news.reported;
+        if news.repaired {
+            ack.withhold_times();
+            parts.counters.parity.repairs_reported += 1;
+        }
+        self.judge_duplicate(news, ack, parts);
+        if news.reported {
+            self.note_refutable(news, ack, reported, parts);
+        }
+        let mut may_have_repaired = false;
+        if let Some(tx) = self.parity_tx().filter(|_| news.repaired) {
+            tx.encoder.on_success();
+            if ack.delivered_bytes > 0 {
+                may_have_repaired = tx.expects_reports();
+                tx.ring.on_repaired(&span_of(ack));
+            }
+        }
+        if news.stop {
+            self.stop_parity(ParityOff::Stop, parts);
+        }
+        self.refresh_holds(parts);
+        may_have_repaired
+    }
+
+    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are filled, or else the tail.
+    /// Where parity left less than a reordering window behind the data, the original may only have been overtaken, and the reduction is
+    /// taken back if it comes after all. Parity that left later repairs what RACK too would have declared lost; that reduction stays,
+    /// unless so configured.
+    fn note_refutable(&mut self, news: &News, ack: &AckOutcome, reported: Option<SeqNum>, parts: &Parts<'_>) {
+        let window = parts.tx.rack.reo_wnd(0);
+        let always = parts.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
+        let Some(ParityTx { ring, refutable, .. }) = self.parity_tx() else { return };
+        if news.repaired {
+            *refutable = Some(SeqRanges::new());
+        }
+        let Some(repairs) = refutable.as_mut().filter(|repairs| news.repaired || !repairs.is_empty()) else {
+            return;
+        };
+        let covered = || ack.delivered.iter().filter(|segment| segment.range.end.le(ack.ack));
+        let hole = |segment: &&Delivered| reported.is_some_and(|reported| segment.range.end.le(reported));
+        let tail = covered().max_by_key(|segment| segment.range.end.since(ack.una_before));
+        let tail = tail.filter(|_| news.repaired && covered().find(hole).is_none());
+        for segment in covered().filter(hole).chain(tail) {
+            let soon = |parity: SentParity| parity.at < segment.sent_at + window;
+            if !always && !ring.covering(&segment.range).is_some_and(soon) {
+                *refutable = None;
+                return;
+            }
+            repairs.insert(segment.range);
+        }
+    }
+
+    /// A DSACK may show that the option is being removed from parity, or that an original was only
+    /// overtaken; of what parity repaired it proves nothing.
+    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
+        let Some(Dsack { range, of }) = ack.dsack else { return };
+        let Some(tx) = self.parity_tx() else { return };
+        if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
+            // The network may have doubled the segment that has the same numbers: one such report proves nothing.
+            if core::mem::replace(&mut tx.taken_for_data, true) {
+                self.stop_parity(ParityOff::Stripped, parts);
+            }
+            return;
+        }
+        let told = news.reported && tx.ring.covering(&range).is_some();
+        if !(told || tx.ring.has_repaired(&range)) {
+            return;
+        }
+        match of {
+            DsackOf::Retransmit | DsackOf::TailLossProbe => {
+                ack.dsack = Some(Dsack { range, of: DsackOf::Repaired });
+                // The report of the repair comes only now that the loss was repaired once more: what
+                // acknowledged the repair was dropped by somebody who had not seen the data.
+                if news.repaired {
+                    tx.ack_holes += 1;
+                    let given_up = tx.ack_holes >= ACK_HOLES_MAX;
+                    parts.counters.parity.ack_holes += 1;
+                    if given_up {
+                        self.stop_parity(ParityOff::AckHoles, parts);
+                    }
+                }
+            }
+            DsackOf::NeverSentTwice => {
+                parts.tx.rack.on_spurious_recovery();
+                parts.counters.parity.late_originals += 1;
+            }
+            DsackOf::Duplicate | DsackOf::Repaired => {}
+        }
+    }
+
+    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
+    fn on_failure(
+        &mut self,
+        news: &News,
+        ack: &AckOutcome,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<Unrepaired> {
+        let end = ack.ack + news.failed?;
+        let tx = self.parity_tx()?;
+        let Some(parity) = tx.ring.ending_at(end) else {
+            parts.counters.gentle_spoofed += 1;
+            return None;
+        };
+        tx.ring.on_failed(parity.at);
+        let hopeless = tx.encoder.on_failure();
+        parts.counters.parity.failures_reported += 1;
+        self.refresh_holds(parts);
+        let late = parts.tx.rack.reordering_seen().then(|| {
+            // Data that left before the parity still has the reordering window to arrive.
+            parts.tx.rack.on_parity_answered(parity.at, end, now);
+            parts.tx.rack.detect(&parts.tx.scoreboard, now)
+        });
+        let newly_lost = if late.is_some() { 0 } else { parts.mark_covered_lost(end, parity.at) };
+        Some(Unrepaired { late, newly_lost, hopeless })
+    }
+
+    /// No more parity leaves on this connection.
+    fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
+        if let Some(active) = self.active()
             && active.tx.take().is_some()
         {
-            self.tx.reserved = 0;
-            self.counters.parity.tx_off = Some(why);
-            self.tx.rack.hold(false, []);
-            self.probe(Probe::ParityOff { sending: true, why });
+            parts.tx.reserved = 0;
+            parts.counters.parity.tx_off = Some(why);
+            parts.tx.rack.hold(false, []);
+            parts.probe(Probe::ParityOff { sending: true, why });
         }
+    }
+}
+
+impl Parts<'_> {
+    /// What a parity covered that left at `at` and does not reach beyond `end` is lost, as far as it was sent before. Returns how many
+    /// bytes that were not known to be.
+    fn mark_covered_lost(&mut self, end: SeqNum, at: Instant) -> u32 {
+        let una = self.tx.scoreboard.una();
+        let within = |record: &&crate::send::scoreboard::Record| {
+            record.range.start.lt(end)
+                && (record.range.start + record.payload()).le(end)
+                && record.sent_at <= at
+        };
+        let unrepaired: smallvec::SmallVec<[SeqRange; 16]> = self
+            .tx
+            .scoreboard
+            .in_flight()
+            .take_while(|record| record.range.start.ge(una))
+            .filter(within)
+            .map(|record| record.range)
+            .collect();
+        let newly_lost: u32 = unrepaired.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+        if newly_lost > 0 {
+            self.probe(Probe::LossDeclared { bytes: newly_lost, by: LossCause::Mechanism });
+        }
+        newly_lost
     }
 }
 
