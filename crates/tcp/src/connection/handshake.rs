@@ -14,7 +14,6 @@ use crate::connection::reactive::ProbeTimer;
 use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
-use crate::error::CloseReason;
 use crate::four_tuple::FourTuple;
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant, Micros};
@@ -170,40 +169,8 @@ impl Connection {
         self.probe(crate::event::Probe::MssChanged { mss });
     }
 
-    /// RFC 9293 section 3.10.7.3: a segment arrives in SYN-SENT.
-    pub(crate) fn on_segment_in_syn_sent(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let has_ack = segment.flags.contains(Flags::ACK);
-        // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set [...])"
-        let acceptable = self.secrets.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
-        if has_ack && !(acceptable && self.echoes_our_timestamp(segment, now)) {
-            if !segment.flags.contains(Flags::RST) {
-                self.reset_limited(segment.ack, now);
-            }
-            return;
-        }
-        if segment.flags.contains(Flags::RST) {
-            // "If the ACK was acceptable, then signal to the user 'error: connection reset' [...].
-            // Otherwise (no ACK), drop the segment and return."
-            if has_ack && !self.leaves_reset_to_copy() {
-                self.end(CloseReason::Refused);
-            }
-            return;
-        }
-        if !segment.flags.contains(Flags::SYN) {
-            if has_ack {
-                self.hold_early(segment);
-            }
-            return;
-        }
-        if has_ack {
-            self.on_syn_ack(segment, now);
-        } else {
-            self.on_simultaneous_open(segment, now);
-        }
-    }
-
     /// The peer answered our SYN.
-    fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
         if self.tx.writer_waits {
@@ -234,19 +201,9 @@ impl Connection {
         self.suspect_longer_path(since);
     }
 
-    /// A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor
-    /// acknowledged: the peer sends it again.
-    fn on_simultaneous_open(&mut self, segment: &Arrived<'_>, now: Instant) {
-        self.ecn.on_syn(segment.flags);
-        self.learn_peer(segment, now);
-        self.on_simultaneous_fast_open();
-        self.enter(self.state.after(Input::Syn));
-        self.tx.handshake.due = true;
-    }
-
     /// RFC 7323: timestamps that we offered and that come back must be ones that we sent. Some SYN proxies
     /// and stacks echo nothing: their SYN-ACK has zero in place of an echo (Linux accepts it too).
-    fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
+    pub(super) fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;
         };

@@ -14,7 +14,6 @@ use brisk_wire::options::kind;
 use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum};
 
 use crate::config::TcpConfig;
-use crate::connection::arrive::Verdict;
 use crate::connection::decision::SynOption;
 use crate::connection::gentle::f1::Quarantine;
 use crate::connection::gentle::parity::ParityTx;
@@ -25,7 +24,7 @@ use crate::connection::handshake::Negotiated;
 use crate::connection::opening::Told;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
-use crate::connection::{Connection, Counters, Env, State};
+use crate::connection::{Connection, Counters, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
@@ -437,18 +436,13 @@ impl Gentle {
 }
 
 impl Connection {
-    /// Hands a segment to Corrective and Proactive, and does what they say.
-    pub(crate) fn check_gentle(
-        &mut self,
-        segment: &Arrived<'_>,
-        now: Instant,
-        _env: &mut Env<'_>,
-    ) -> Verdict {
+    /// Hands a segment to Corrective and Proactive, and does what they say. True if it goes on to the other steps.
+    pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         if !self.gentle.seen {
-            return Verdict::Continue;
+            return true;
         }
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
-            SegmentFate::Process => return Verdict::Continue,
+            SegmentFate::Process => return true,
             SegmentFate::Drop => {}
             SegmentFate::Answer => self.answer_at_once(),
             SegmentFate::Parity(recovered) => {
@@ -460,7 +454,7 @@ impl Connection {
                 }
             }
         }
-        Verdict::Done
+        false
     }
 
     /// What the flags of an acceptable segment say.
