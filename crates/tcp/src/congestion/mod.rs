@@ -118,6 +118,33 @@ impl Controller {
     }
 }
 
+/// What is asked for each segment, without a call through a table for the controllers of this crate.
+impl Controller {
+    /// Congestion window, bytes.
+    #[inline]
+    pub fn cwnd(&self) -> u32 {
+        match self {
+            Controller::Cubic(controller) => controller.cwnd(),
+            Controller::Reno(controller) => controller.cwnd(),
+            Controller::Bbr(controller) => controller.cwnd(),
+            Controller::Fixed(controller) => controller.cwnd(),
+            Controller::Custom(controller) => controller.cwnd(),
+        }
+    }
+
+    /// Data left, for the first time or again.
+    #[inline]
+    pub fn on_sent(&mut self, sent: &Transmission) {
+        match self {
+            Controller::Cubic(controller) => controller.on_sent(sent),
+            Controller::Reno(controller) => controller.on_sent(sent),
+            Controller::Bbr(controller) => controller.on_sent(sent),
+            Controller::Fixed(controller) => controller.on_sent(sent),
+            Controller::Custom(controller) => controller.on_sent(sent),
+        }
+    }
+}
+
 impl Deref for Controller {
     type Target = dyn CongestionController;
 
