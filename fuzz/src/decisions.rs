@@ -49,8 +49,8 @@ impl<'a> Decisions<'a> {
     }
 
     /// One of `choices`, which are not none.
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
     }
 
     /// Up to `len` bytes as they are.
