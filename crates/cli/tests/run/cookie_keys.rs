@@ -21,9 +21,23 @@ fn serve(scratch: &Scratch, address: &str, keys: &[&str]) -> (Running, String) {
     (server, url)
 }
 
-/// What became of Fast Open on a transfer; the client remembers in a file, and comes from one UDP port: by its address and
-/// port a server knows it.
+/// The outcome of Fast Open on a transfer. On a busy machine the plain connection that insures the request may answer first
+/// ("off", or "blackholed" if the answer never came in time); then the transfer is made again, three times at most.
 fn outcome(scratch: &Scratch, url: &str) -> String {
+    let outcomes = std::iter::repeat_with(|| outcome_of_one(scratch, url)).take(3);
+    let mut last = String::new();
+    for outcome in outcomes {
+        last = outcome;
+        if !["off", "blackholed"].contains(&last.as_str()) {
+            break;
+        }
+    }
+    last
+}
+
+/// The outcome of Fast Open on one transfer. The client remembers in a file, and comes from one UDP port: by its address and
+/// port a server knows it.
+fn outcome_of_one(scratch: &Scratch, url: &str) -> String {
     let port = std::fs::read_to_string(scratch.path("port")).unwrap_or_else(|_| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let port = socket.local_addr().expect("bound").port().to_string();
@@ -55,12 +69,7 @@ fn keys_that_are_derived_from_a_secret_are_the_same_on_every_server() {
     assert_eq!(outcome(&scratch, &url), "no-cookie");
     server.stop();
     let (server, _) = serve(&scratch, &at, &derived(secret.as_str()));
-    let mut seen = outcome(&scratch, &url);
-    if seen == "blackholed" {
-        // On a busy machine the answer may come later than that of the connection which insures it.
-        seen = outcome(&scratch, &url);
-    }
-    assert_eq!(seen, "used", "the cookie of the first is good at the second");
+    assert_eq!(outcome(&scratch, &url), "used", "the cookie of the first is good at the second");
     server.stop();
     let (server, _) = serve(&scratch, &at, &derived(other.as_str()));
     assert_eq!(outcome(&scratch, &url), "refused", "and not elsewhere");
