@@ -5,7 +5,7 @@ use brisk_wire::{Flags, TcpHeader};
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::control::Control;
-use crate::connection::decision::{Choice, CopyFindings, Data, Findings, Step};
+use crate::connection::decision::{Choice, Data};
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Probe;
@@ -18,21 +18,11 @@ impl Connection {
     pub(crate) fn account(
         &mut self,
         choice: &Choice,
-        findings: &Findings,
         segment: &Segment,
         built: Built,
         packet_len: usize,
         now: Instant,
     ) {
-        match choice {
-            // The outcome of the handshake and of what is owed beside data does not depend on data.
-            Choice::Control(_) | Choice::Syn(_) | Choice::SynCopy | Choice::AfterSyn(_) => {}
-            Choice::Data(_)
-            | Choice::Copy(_)
-            | Choice::Parity(_)
-            | Choice::Companion { .. }
-            | Choice::Ack(_) => self.account_findings(findings, now),
-        }
         match choice {
             Choice::Control(control) => self.account_control(*control, &segment.header),
             Choice::Syn(gentle) => {
@@ -44,15 +34,11 @@ impl Connection {
             Choice::Data(data) => self.account_data(data, segment, now),
             Choice::Copy(range) => self.account_copy(*range, now),
             Choice::Parity(plan) => self.account_parity(plan, segment, now),
-            Choice::Companion { owed: false } => {
-                self.on_companion_sent();
+            Choice::Companion => {
                 self.note_bare_ack();
                 self.account_ack(&segment.header);
             }
-            Choice::Ack(_) | Choice::Companion { owed: true } => {
-                if matches!(choice, Choice::Companion { .. }) {
-                    self.on_companion_sent();
-                }
+            Choice::Ack(_) => {
                 self.gentle_sent(segment.header.options.gentle, now);
                 self.note_bare_ack();
                 self.account_ack(&segment.header);
@@ -61,66 +47,6 @@ impl Connection {
         }
         self.count_packet(built, packet_len);
         self.spend_allowance(packet_len);
-    }
-
-    /// Nothing leaves now.
-    pub(crate) fn account_wait(&mut self, findings: &Findings, now: Instant) {
-        if self.state.is_synchronized() || self.state == State::SynReceived {
-            self.account_findings(findings, now);
-        }
-        self.update_timers(now);
-    }
-
-    /// Makes the change that the next segment waits for.
-    pub(crate) fn account_step(&mut self, step: Step, findings: &Findings, now: Instant) {
-        self.account_findings(findings, now);
-        match step {
-            Step::Restart(cwnd) => {
-                self.tx.congestion.on_idle_restart(now, cwnd);
-                self.tx.last_sent = now;
-                self.reopen_start();
-            }
-            Step::RaiseMtu => {
-                if self.tx.mtu.raise_stale(now) {
-                    self.adopt_mss();
-                }
-            }
-            Step::DropCopies(count) => {
-                if let Some(proactive) = self.proactive_mut() {
-                    proactive.copies.drop_first(count);
-                }
-            }
-            Step::PrepareParity => self.prepare_parity(now),
-            Step::EndGroup => self.end_parity_group(),
-        }
-    }
-
-    fn account_findings(&mut self, findings: &Findings, now: Instant) {
-        self.tx.paced = findings.paced;
-        if let Some(limited) = findings.burst_end {
-            // Where the controller names a rate, that is what holds data back most of the time.
-            let limited = limited && !(findings.paced && self.tx.congestion.pacing_rate().is_some());
-            let board = &self.tx.scoreboard;
-            let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
-            self.tx.usage.on_burst(una, nxt, pipe, limited);
-        }
-        if findings.corked {
-            self.tx.hold.on_held(self.tx.rtt.rto_base(), now);
-        }
-        if let Some(CopyFindings { gathering, held }) = findings.copies
-            && let Some(proactive) = self.proactive_mut()
-        {
-            proactive.copies.on_considered(gathering, held);
-        }
-        if findings.parity_refused {
-            self.drop_parity();
-        }
-        if findings.search_mtu {
-            self.tx.mtu.search_again(now);
-        }
-        if let Some(planned) = findings.plan {
-            self.follow_plan(planned);
-        }
     }
 
     /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver reads neither the
@@ -138,7 +64,6 @@ impl Connection {
     }
 
     fn account_control(&mut self, control: Control, header: &TcpHeader) {
-        self.outbox.pop();
         match control {
             Control::ChallengeAck => self.account_ack(header),
             // The peer refuses a poke for its sequence number, and with it the acknowledgement in it.

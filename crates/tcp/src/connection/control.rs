@@ -33,11 +33,6 @@ impl Outbox {
         }
     }
 
-    /// The oldest.
-    pub(crate) fn first(&self) -> Option<Control> {
-        self.waiting.first().copied()
-    }
-
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<Control> {
         self.waiting.pop_at(0)

@@ -4,67 +4,9 @@ use brisk_wire::Gentle;
 
 use crate::connection::control::Control;
 use crate::mechanism::ParityPlan;
-use crate::mechanism::plan::{Flight, Losses, Plan, Protection};
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
-
-/// What happens next.
-#[derive(Debug)]
-pub(crate) enum Decision {
-    /// This segment leaves.
-    Send(Choice, Findings),
-    /// This changes, and then it is decided again.
-    Prepare(Step, Findings),
-    /// Nothing leaves now.
-    Wait(Findings),
-}
-
-/// What leaves next, or what has to change first; `None`: nothing.
-pub(crate) type Next = Option<Result<Choice, Step>>;
-
-/// What has to change before a segment can be chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// After a silence the congestion window begins with this many bytes.
-    Restart(u32),
-    /// What a router said of the path MTU is old: the larger size is tried again.
-    RaiseMtu,
-    /// So many of the copies that wait are not needed, or not permitted, any more.
-    DropCopies(usize),
-    /// A group of segments is due for its parity.
-    PrepareParity,
-    /// The burst is over: its group gets parity without a delay.
-    EndGroup,
-}
-
-/// What the decision found out about that which does not leave.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Findings {
-    /// New data was considered and does not follow; true if the congestion window or pacing holds it.
-    pub(crate) burst_end: Option<bool>,
-    /// Pacing holds something.
-    pub(crate) paced: bool,
-    /// The cork holds a partial segment.
-    pub(crate) corked: bool,
-    /// Copies were considered.
-    pub(crate) copies: Option<CopyFindings>,
-    /// The allowance does not take the next parity.
-    pub(crate) parity_refused: bool,
-    /// The search for the path MTU begins again with the next segment.
-    pub(crate) search_mtu: bool,
-    /// The plan of the flight that begins.
-    pub(crate) plan: Option<Planned>,
-}
-
-/// What was found out about the copies that wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CopyFindings {
-    /// Further originals leave first.
-    pub(crate) gathering: bool,
-    /// The budget holds the next copy, though it is due.
-    pub(crate) held: bool,
-}
 
 /// What leaves next.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,8 +25,8 @@ pub(crate) enum Choice {
     Copy(SeqRange),
     /// A parity segment.
     Parity(ParityPlan),
-    /// An acknowledgement that shows how far the sequence numbers reach; one that is not owed says nothing else.
-    Companion { owed: bool },
+    /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
+    Companion,
     /// An acknowledgement alone.
     Ack(Option<Gentle>),
 }
@@ -133,25 +75,6 @@ impl SynOption {
         match self {
             SynOption::Capability(byte) => Some(Gentle::Capability(byte)),
             SynOption::None | SynOption::NoRoom | SynOption::Withdrawn => None,
-        }
-    }
-}
-
-/// The plan of a flight, and what it was made from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
-    pub(crate) range: SeqRange,
-    pub(crate) flight: Flight,
-    pub(crate) losses: Losses,
-    pub(crate) plan: Plan,
-}
-
-impl Planned {
-    /// True if it names segments to be copied.
-    pub(crate) fn copies(&self) -> bool {
-        match self.plan.protection {
-            Protection::Copies { .. } => true,
-            Protection::Nothing | Protection::Parity { .. } => false,
         }
     }
 }

@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Lost data in a segment of the size that is suspected, once a smaller one is under way.
-    pub(crate) fn choose_retest(&self, budget: &Budget) -> Option<Choice> {
+    pub(crate) fn choose_retest(&mut self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
         // Our own SACK blocks would make it larger than it is meant to be.
         if budget.pipe < budget.mss || self.payload_limit() < self.tx.mss() {

@@ -105,16 +105,12 @@ impl Connection {
                 parity(&plan.layout, plan.row, placed_pieces(range.start, &pieces), &mut payload);
                 Segment::new(Origin::Parity, header, Payload::Parity(payload))
             }
-            Choice::Companion { owed: false } => {
+            Choice::Companion => {
                 let mut header = self.ack_header(now);
                 header.options.gentle = None;
                 Segment::new(Origin::Ack, header, Payload::None)
             }
-            Choice::Ack(_) | Choice::Companion { owed: true } => {
-                let option = match choice {
-                    Choice::Ack(option) => *option,
-                    _ => None,
-                };
+            Choice::Ack(option) => {
                 let mut header = self.ack_header(now);
                 header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)

@@ -13,7 +13,7 @@ use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::DeliveryRate;
-use crate::send::mtu::{MtuProbe, PathMtu};
+use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
@@ -139,24 +139,16 @@ impl Hold {
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
     /// unacknowledged *partial* segment.
-    pub(crate) fn permits_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
+    /// `rto` is the retransmission timeout: a cork does not hold for longer.
+    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, rto: Micros, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
         if self.cork || self.more {
-            return self.cork_until.is_some_and(|until| until <= now);
+            let until = *self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
+            return until <= now;
         }
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
-    }
-
-    /// True if the cork is what holds partial segments.
-    pub(crate) fn is_corked(&self) -> bool {
-        self.cork || self.more
-    }
-
-    /// The cork holds a partial segment, for `rto` at most.
-    pub(crate) fn on_held(&mut self, rto: Micros, now: Instant) {
-        self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
     }
 
     /// Something was acknowledged: what waited for more waits no longer.
@@ -400,7 +392,7 @@ impl Sender {
     }
 
     /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
-    pub(crate) fn next_mtu_probe(&self, now: Instant) -> Option<MtuProbe> {
+    pub(crate) fn next_mtu_probe(&mut self, now: Instant) -> Option<u32> {
         if self.recovery.state() != CongestionState::Open {
             return None;
         }
@@ -576,20 +568,19 @@ mod tests {
     #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
         let mut hold = Hold::default();
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
         hold.on_sent(SeqNum(101), true);
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
-        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), true, RTO, Instant::ZERO), "a FIN goes at once");
+        assert!(hold.permits_partial(SeqNum(101), false, RTO, Instant::ZERO));
     }
 
     #[test]
     fn a_cork_is_drawn_after_200_ms() {
         let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        hold.on_held(RTO, Instant::ZERO);
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(199)));
+        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(200)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What to send next: decide, build, account. The decision changes nothing.
+//! What to send next. Nothing is built or accounted here.
 //!
 //! The order is: what is owed beside data, the handshake, lost data, a tail loss probe, parity, new
 //! data, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use brisk_wire::OptionProfile;
 
-use crate::connection::decision::{Choice, Data, Decision, Findings, Next, Planned, Step};
+use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
@@ -17,7 +17,6 @@ use crate::connection::{Connection, Env, MOST_PIECES};
 use crate::outcome::Origin;
 use crate::receive::Owed;
 use crate::send::budget::Budget;
-use crate::send::mtu::MtuProbe;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -37,28 +36,63 @@ impl Connection {
     /// Writes the next packet into `out`, if there is one to send: decide, build, account.
     pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
         loop {
-            match self.decide(now, env) {
-                Decision::Send(choice, findings) => {
-                    let segment = self.build(&choice, now);
-                    let built = self.emit(&segment, env, out);
-                    let len = out.len() + built.in_place_len();
-                    self.account(&choice, &findings, &segment, built, len, now);
-                    // A packet that cannot be built (no room for the header) is gone like a lost one.
-                    if !out.is_empty() {
-                        return Some(built);
-                    }
-                }
-                Decision::Prepare(step, findings) => self.account_step(step, &findings, now),
-                Decision::Wait(findings) => {
-                    self.account_wait(&findings, now);
-                    return None;
-                }
+            let Some(choice) = self.choose(now, env) else {
+                self.update_timers(now);
+                return None;
+            };
+            let segment = self.build(&choice, now);
+            let built = self.emit(&segment, env, out);
+            self.account(&choice, &segment, built, out.len() + built.in_place_len(), now);
+            // A packet that cannot be built (no room for the header) is gone like a lost one.
+            if !out.is_empty() {
+                return Some(built);
             }
         }
     }
 
-    /// True if nothing leaves now: then it is accounted for as [`Connection::poll_transmit`] would.
+    /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
+    /// asked.
+    #[inline]
     pub(crate) fn rests(&mut self, now: Instant) -> bool {
+        let owes = match self.rx.ack.owed() {
+            Owed::Nothing => false,
+            Owed::Now => true,
+            Owed::At(due) => due <= now,
+        };
+        if owes || self.tx.unsent() > 0 || self.may_send_more() {
+            return false;
+        }
+        self.rest(now);
+        true
+    }
+
+    /// There may be something else to send than data for the first time or an acknowledgement that is due.
+    fn may_send_more(&self) -> bool {
+        !self.state.is_synchronized()
+            || self.tx.fin_unsent()
+            || !self.outbox.is_empty()
+            || self.may_send_beside_new()
+    }
+
+    /// There may be lost data to send, or a probe, or what Corrective and Proactive want.
+    fn may_send_beside_new(&self) -> bool {
+        self.gentle.active.is_some()
+            || self.tx.scoreboard.has_lost()
+            || self.reactive.as_ref().is_some_and(ProbeTimer::is_due)
+    }
+
+    /// Notes what [`Connection::choose`] notes that finds nothing.
+    fn rest(&mut self, now: Instant) {
+        self.tx.paced = false;
+        if self.state.sends() && !self.tx.scoreboard.is_empty() {
+            self.note_burst_end(false);
+        }
+        debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
+        self.update_timers(now);
+    }
+
+    /// What [`Connection::rests`] takes for granted.
+    fn finds_nothing(&mut self, now: Instant) -> bool {
         let env = Env {
             challenge: &mut |_| false,
             super_segment: 0,
@@ -67,42 +101,22 @@ impl Connection {
             payload_in_place: false,
             option_profile: &OptionProfile::default(),
         };
-        match self.decide(now, &env) {
-            // A plan is made with what the stack allows at that time.
-            Decision::Wait(Findings { plan: Some(_), .. }) => false,
-            Decision::Wait(findings) => {
-                self.account_wait(&findings, now);
-                true
-            }
-            Decision::Send(..) | Decision::Prepare(..) => false,
-        }
+        self.choose(now, &env).is_none()
     }
 
-    /// Decides what happens next, and changes nothing.
-    fn decide(&self, now: Instant, env: &Env<'_>) -> Decision {
-        let mut findings = Findings::default();
-        match self.next_choice(now, env, &mut findings) {
-            None => Decision::Wait(findings),
-            Some(Ok(choice)) => Decision::Send(choice, findings),
-            Some(Err(step)) => Decision::Prepare(step, findings),
-        }
-    }
-
-    /// What leaves next, or what has to change first; `None`: nothing.
-    fn next_choice(&self, now: Instant, env: &Env<'_>, findings: &mut Findings) -> Next {
-        if let Some(control) = self.outbox.first() {
-            return Some(Ok(Choice::Control(control)));
+    /// What to send next; `None`: nothing now.
+    pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        if let Some(control) = self.outbox.pop() {
+            return Some(Choice::Control(control));
         }
         match self.state {
             State::Closed => return None,
             State::SynSent | State::SynReceived if self.tx.handshake.due => {
-                return Some(Ok(Choice::Syn(self.syn_gentle_option(now, env.option_profile))));
+                return Some(Choice::Syn(self.syn_gentle_option(now, env.option_profile)));
             }
-            State::SynSent | State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => {
-                return Some(Ok(Choice::SynCopy));
-            }
-            State::SynSent => return self.choose_after_syn().map(Ok),
-            State::SynReceived => return self.choose_early(now, env, findings),
+            State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::SynCopy),
+            State::SynSent => return self.choose_syn_copy().or_else(|| self.choose_after_syn()),
+            State::SynReceived => return self.choose_early(now, env),
             State::Established
             | State::FinWait1
             | State::FinWait2
@@ -111,33 +125,41 @@ impl Connection {
             | State::LastAck
             | State::TimeWait => {}
         }
+        self.tx.paced = false;
         if self.gentle.active.is_some() {
             if self.owes_failure() {
-                return Some(Ok(Choice::Ack(None)));
+                return Some(Choice::Ack(None));
             }
-            let copy = self.choose_copy(now, findings);
-            if copy.is_some() {
-                return copy;
+            if let Some(copy) = self.choose_copy(now) {
+                return Some(copy);
             }
         }
-        let data = if self.state.sends() { self.choose_data(now, env, findings) } else { None };
-        data.or_else(|| self.choose_ack(now))
+        if self.state.sends() {
+            let data = if self.may_send_beside_new() || self.tx.recovery.prefers_new_data() {
+                self.choose_data(now, env)
+            } else {
+                self.choose_new(now, env)
+            };
+            if data.is_some() {
+                return data;
+            }
+        }
+        self.choose_ack(now)
     }
 
     /// Data, for the first time or again, or parity.
-    fn choose_data(&self, now: Instant, env: &Env<'_>, findings: &mut Findings) -> Next {
-        let new_first = self.tx.recovery.prefers_new_data();
-        let first = if new_first { self.choose_new(now, env, findings) } else { None };
+    fn choose_data(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+        let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
         first
-            .or_else(|| self.choose_lost(now, findings).map(Ok))
-            .or_else(|| self.choose_probe(now).map(Ok))
-            .or_else(|| self.choose_parity(now, findings))
-            .or_else(|| if new_first { None } else { self.choose_new(now, env, findings) })
-            .or_else(|| self.choose_parity_behind_burst(now, findings))
+            .or_else(|| self.choose_lost(now))
+            .or_else(|| self.choose_probe(now))
+            .or_else(|| self.choose_parity(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| self.choose_parity_behind_burst(now))
     }
 
     /// The first range that is declared lost.
-    fn choose_lost(&self, now: Instant, findings: &mut Findings) -> Option<Choice> {
+    fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
         if !self.tx.scoreboard.has_lost() {
             return None;
         }
@@ -151,7 +173,7 @@ impl Connection {
         // in a burst of many (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
         let permitted = charged <= budget.of(Origin::Retransmit);
-        findings.paced = !permitted && budget.is_paced(range.len());
+        self.tx.paced = !permitted && budget.is_paced(range.len());
         permitted.then(|| self.again(range, Origin::Retransmit))
     }
 
@@ -216,35 +238,32 @@ impl Connection {
     }
 
     /// Data that was never sent, as a run of segments that one header can describe.
-    pub(crate) fn choose_new(&self, now: Instant, env: &Env<'_>, findings: &mut Findings) -> Next {
+    pub(crate) fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // How much flew counts also where the data ended before the window did.
             if !self.tx.scoreboard.is_empty() {
-                findings.burst_end = Some(false);
+                self.note_burst_end(false);
             }
             return None;
         }
-        if let Some(cwnd) = self.restart_after_idle(now) {
-            return Some(Err(Step::Restart(cwnd)));
-        }
-        if self.tx.mtu.is_stale(now) {
-            return Some(Err(Step::RaiseMtu));
+        self.restart_after_idle(now);
+        if self.tx.mtu.raise_stale(now) {
+            self.adopt_mss();
         }
         let budget = self.tx.budget(now);
         let limit = self.payload_limit();
-        if let Some(probe) = self.choose_mtu_probe(&budget, limit, now, findings) {
-            return Some(Ok(probe));
+        if let Some(probe) = self.choose_mtu_probe(&budget, limit, now) {
+            return Some(probe);
         }
-        findings.plan = self.plan_flight(&budget);
-        let flight = findings.plan.or_else(|| self.planned_flight());
+        self.plan_flight(&budget);
         // A plan may have shorter segments.
-        let mss = findings.plan.map_or(limit, |planned| limit.min(planned.plan.segment).max(1));
-        let (most, twice) = self.longest_run(mss, flight.as_ref(), &budget, env, now);
-        match self.extent(&budget, mss, most, now, findings) {
+        let mss = if self.gentle.planner.is_some() { self.payload_limit() } else { limit };
+        let (most, twice) = self.longest_run(mss, &budget, env, now);
+        match self.extent(&budget, mss, most, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
-                Some(Ok(Choice::Data(Data {
+                Some(Choice::Data(Data {
                     range,
                     segment_size: mss,
                     origin: Origin::New,
@@ -252,14 +271,14 @@ impl Connection {
                     mtu_probe: false,
                     twice: twice && len > mss,
                     burst,
-                })))
+                }))
             }
             Extent::Congestion => {
-                findings.burst_end = Some(true);
+                self.note_burst_end(true);
                 None
             }
             Extent::Nothing => {
-                findings.burst_end = Some(false);
+                self.note_burst_end(false);
                 None
             }
         }
@@ -270,42 +289,45 @@ impl Connection {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
 
+    pub(crate) fn note_burst_end(&mut self, limited: bool) {
+        // Where the controller names a rate, that is what holds data back most of the time.
+        let limited = limited && !(self.tx.paced && self.tx.congestion.pacing_rate().is_some());
+        let board = &self.tx.scoreboard;
+        let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
+        self.tx.usage.on_burst(una, nxt, pipe, limited);
+    }
+
     /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission
     /// if the TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
     /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
-    fn restart_after_idle(&self, now: Instant) -> Option<u32> {
+    fn restart_after_idle(&mut self, now: Instant) {
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
-            return None;
+            return;
         }
         let (idle, rto) = (Micros::between(self.tx.last_sent, now), self.tx.timeout());
         if idle <= rto || self.tx.usable_window() == 0 {
-            return None;
+            return;
         }
         let cwnd = self.tx.congestion.cwnd();
         let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
-        Some(decayed.max(restart.min(cwnd)))
+        self.tx.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
+        self.tx.last_sent = now;
+        self.reopen_start();
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
     /// with an urgent pointer travels alone, since the pointer is relative to its own header. And whether the device sends
     /// each of them twice.
-    fn longest_run(
-        &self,
-        mss: u32,
-        flight: Option<&Planned>,
-        budget: &Budget,
-        env: &Env<'_>,
-        now: Instant,
-    ) -> (u32, bool) {
+    fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
-            || flight.is_some_and(Planned::copies)
+            || self.plans_copies()
         {
             return (mss, false);
         }
-        let run = (env.super_segment / mss * mss).min(self.planned_run(mss, flight)).max(mss);
+        let run = (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss);
         let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
         match self.copied_run(mss, budget, env, now) {
             CopiedRun::None => (run, false),
@@ -324,7 +346,7 @@ impl Connection {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    fn extent(&self, budget: &Budget, mss: u32, most: u32, now: Instant, findings: &mut Findings) -> Extent {
+    fn extent(&mut self, budget: &Budget, mss: u32, most: u32, now: Instant) -> Extent {
         let nxt = self.tx.scoreboard.nxt();
         let record = self.tx.queue.record_end(nxt);
         let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
@@ -332,14 +354,14 @@ impl Connection {
         let allowed = budget.of(Origin::New).min(most);
         if offered > allowed {
             let whole = allowed / mss * mss;
-            findings.paced = whole == 0 && budget.is_paced(mss);
+            self.tx.paced = whole == 0 && budget.is_paced(mss);
             return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
         let partial = offered % mss;
         // The end of a record with something behind it does not wait for more (Linux: only the last segment does).
         let ends_record = record.is_some() && offered == unsent;
-        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now, findings) {
+        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };
         }
         let whole = offered - partial;
@@ -348,13 +370,12 @@ impl Connection {
 
     /// Sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
     fn may_send_partial(
-        &self,
+        &mut self,
         offered: u32,
         unsent: u32,
         fin: bool,
         budget: &Budget,
         now: Instant,
-        findings: &mut Findings,
     ) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
@@ -364,30 +385,17 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         // Urgent data does not wait for Nagle's algorithm (Linux: the same).
         let urgent = self.urgent.pointer(una).is_some();
-        let permitted = urgent || self.tx.hold.permits_partial(una, fin, now);
-        findings.corked = !permitted && self.tx.hold.is_corked();
-        permitted
+        let rto = self.tx.rtt.rto_base();
+        urgent || self.tx.hold.permits_partial(una, fin, rto, now)
     }
 
     /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
     /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
-    fn choose_mtu_probe(
-        &self,
-        budget: &Budget,
-        payload_limit: u32,
-        now: Instant,
-        findings: &mut Findings,
-    ) -> Option<Choice> {
+    fn choose_mtu_probe(&mut self, budget: &Budget, payload_limit: u32, now: Instant) -> Option<Choice> {
         if payload_limit + self.tx.reserved < self.tx.mss() {
             return None;
         }
-        let size = match self.tx.next_mtu_probe(now)? {
-            MtuProbe::Send(size) => size,
-            MtuProbe::SearchAgain => {
-                findings.search_mtu = true;
-                return None;
-            }
-        };
+        let size = self.tx.next_mtu_probe(now)?;
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
         if self.tx.queue.within_record(range) != range {
             return None;
@@ -406,11 +414,11 @@ impl Connection {
     }
 
     /// An acknowledgement that nothing carried.
-    pub(crate) fn choose_ack(&self, now: Instant) -> Next {
+    pub(crate) fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
         match self.rx.ack.owed() {
             Owed::Nothing => None,
-            Owed::Now => Some(Ok(Choice::Ack(None))),
-            Owed::At(due) => (due <= now).then_some(Ok(Choice::Ack(None))),
+            Owed::Now => Some(Choice::Ack(None)),
+            Owed::At(due) => (due <= now).then_some(Choice::Ack(None)),
         }
     }
 

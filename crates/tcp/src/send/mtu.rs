@@ -73,15 +73,6 @@ struct Probe {
     range: SeqRange,
 }
 
-/// What the search for the path MTU wants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MtuProbe {
-    /// A probe with this much payload.
-    Send(u32),
-    /// To begin again.
-    SearchAgain,
-}
-
 impl PathMtu {
     /// What is known before the first packet: the MTU of the device, bytes of IP packet.
     pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing, base_mss: u16) -> Self {
@@ -197,16 +188,11 @@ impl PathMtu {
         shrank
     }
 
-    /// True if what a router said of the path is old.
-    pub(crate) fn is_stale(&self, now: Instant) -> bool {
-        self.stale_at.is_some_and(|at| at <= now)
-    }
-
     /// True if a router's word has lowered the MTU so long ago that the size before is to be tried again, which it is from
     /// now on: the router says so once more if it must.
     #[inline]
     pub(crate) fn raise_stale(&mut self, now: Instant) -> bool {
-        if !self.is_stale(now) {
+        if self.stale_at.is_none_or(|at| at > now) {
             return false;
         }
         self.stale_at = None;
@@ -311,16 +297,19 @@ impl PathMtu {
     /// The payload size, with `options` bytes of options, of a probe that may be sent now: a search
     /// is under way, no probe is in flight, and window and unsent data (both bytes) let enough follow
     /// it. The caller allows probes only while nothing is being recovered.
-    pub(crate) fn next_probe(&self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> Option<MtuProbe> {
+    pub(crate) fn next_probe(&mut self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> Option<u32> {
         let mss = self.mss(options);
-        let headers = self.headers;
-        let search = self.search.as_ref()?;
+        let (headers, local) = (self.headers, self.local);
+        let search = self.search.as_mut()?;
         if search.probe.is_some() || cwnd / mss < PROBE_CWND {
             return None;
         }
         if search.high.saturating_sub(search.low) < THRESHOLD {
-            let over = now.saturating_since(search.since) >= RAISE_AFTER;
-            return over.then_some(MtuProbe::SearchAgain);
+            if now.saturating_since(search.since) >= RAISE_AFTER {
+                search.high = local;
+                search.since = now;
+            }
+            return None;
         }
         let size = match search.retest {
             true => search.high,
@@ -328,14 +317,7 @@ impl PathMtu {
         };
         let payload = size.saturating_sub(headers + options);
         let needed = payload.saturating_add(SEGMENTS_BEHIND_PROBE.saturating_mul(mss));
-        (payload > mss && unsent >= needed && cwnd >= needed).then_some(MtuProbe::Send(payload))
-    }
-
-    /// The path has had its size for long enough: larger ones are tried again.
-    pub(crate) fn search_again(&mut self, now: Instant) {
-        if let Some(search) = &mut self.search {
-            (search.high, search.since) = (self.local, now);
-        }
+        (payload > mss && unsent >= needed && cwnd >= needed).then_some(payload)
     }
 
     /// A probe left; `options` as in [`PathMtu::next_probe`].
@@ -436,13 +418,7 @@ mod tests {
     }
 
     fn probe(path: &mut PathMtu, now: Instant) -> Option<u32> {
-        let size = match path.next_probe(1_000_000, 1_000_000, OPTIONS, now)? {
-            MtuProbe::Send(size) => size,
-            MtuProbe::SearchAgain => {
-                path.search_again(now);
-                return None;
-            }
-        };
+        let size = path.next_probe(1_000_000, 1_000_000, OPTIONS, now)?;
         path.on_probe_sent(SeqRange::with_len(SeqNum(1000), size), OPTIONS);
         Some(size)
     }

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{FastOpen, Flags, SeqNum};
 
 use crate::congestion::sample::RtoEvent;
-use crate::connection::decision::{Findings, Next};
+use crate::connection::decision::Choice;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
@@ -406,7 +406,7 @@ impl Connection {
     }
 
     /// What may leave from SYN-RECEIVED beside the SYN-ACK: new data within the windows and the allowance.
-    pub(crate) fn choose_early(&self, now: Instant, env: &Env<'_>, findings: &mut Findings) -> Next {
+    pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         let allowance = self.fast_server().filter(|server| server.sends_early())?.allowance();
         if let Some(allowance) = allowance {
             // Segments are not cut to fit.
@@ -417,11 +417,11 @@ impl Connection {
         }
         let parity = self.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
         let affordable = allowance.is_none_or(|allowance| parity as usize <= allowance);
-        let first = if affordable { self.choose_parity(now, findings) } else { None };
+        let first = if affordable { self.choose_parity(now) } else { None };
         first
-            .or_else(|| self.choose_copy(now, findings))
-            .or_else(|| self.choose_new(now, env, findings))
-            .or_else(|| if affordable { self.choose_parity_behind_burst(now, findings) } else { None })
+            .or_else(|| self.choose_copy(now))
+            .or_else(|| self.choose_new(now, env))
+            .or_else(|| if affordable { self.choose_parity_behind_burst(now) } else { None })
             .or_else(|| self.choose_ack(now))
     }
 

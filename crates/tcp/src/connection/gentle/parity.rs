@@ -6,7 +6,7 @@ use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle as GentleOption, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
-use crate::connection::decision::{Choice, Data, Findings, Next, Step};
+use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::planner::is_queued;
 use crate::connection::gentle::{Gentle, Parts};
 use crate::connection::{Connection, State};
@@ -22,6 +22,7 @@ use crate::outcome::{
     AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
 use crate::receive::Owed;
+use crate::send::budget::Budget;
 use crate::send::rack::RackVerdict;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
@@ -47,9 +48,7 @@ pub(crate) struct ParityTx {
     /// Segments whose repair the last report was about, and whose originals may only have been overtaken; `None` if parity repaired one
     /// that was lost for certain.
     refutable: Option<SeqRanges>,
-    /// An acknowledgement is to follow the parity that has just left: a stateful device that did not see the lost tail drops the
-    /// acknowledgement of its repair. From a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one
-    /// that is owed serves as well.
+    /// An acknowledgement is to follow the parity that has just left.
     companion: bool,
     /// SND.NXT when the last segment without data left.
     spoken_at: Option<SeqNum>,
@@ -181,68 +180,31 @@ impl Connection {
         }
     }
 
-    /// Parity that is due, before new data. Pacing lets it wait; one that the allowance does not take is dropped.
-    pub(crate) fn choose_parity(&self, now: Instant, findings: &mut Findings) -> Next {
-        let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
-        if tx.companion {
-            return Some(Ok(Choice::Companion { owed: self.rx.ack.owed() != Owed::Nothing }));
+    /// Parity that is due, before new data.
+    pub(crate) fn choose_parity(&mut self, now: Instant) -> Option<Choice> {
+        self.gentle.active.as_ref()?.tx.as_ref()?;
+        if let Some(companion) = self.choose_companion() {
+            return Some(companion);
         }
-        if !self.may_send_parity() || findings.parity_refused {
-            return None;
+        loop {
+            match self.poll_parity(now)? {
+                Ok(plan) => {
+                    let budget = self.tx.budget(now);
+                    return self.grant_parity(plan, &budget);
+                }
+                Err(why) => self.count_unsent(why),
+            }
         }
-        if tx.encoder.is_due(self.tx.scoreboard.una(), self.tx.recovery.in_recovery(), self.parity_rtt(), now)
-        {
-            return Some(Err(Step::PrepareParity));
-        }
-        let plan = tx.encoder.ready()?;
-        let (len, budget) = (plan.wire().len(), self.tx.budget(now));
-        if len <= budget.of(Origin::Parity) {
-            return Some(Ok(Choice::Parity(plan)));
-        }
-        findings.paced |= budget.is_paced(len);
-        findings.parity_refused = !budget.is_paced(len) && budget.is_spent(len);
-        None
     }
 
     /// Parity that waits for nothing but the end of the burst.
-    pub(crate) fn choose_parity_behind_burst(&self, now: Instant, findings: &mut Findings) -> Next {
-        let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
-        if findings.paced {
+    pub(crate) fn choose_parity_behind_burst(&mut self, now: Instant) -> Option<Choice> {
+        if self.tx.paced {
             // The burst goes on when pacing lets it.
             return None;
         }
-        if tx.encoder.ends_with_burst() {
-            return Some(Err(Step::EndGroup));
-        }
-        self.choose_parity(now, findings)
-    }
-
-    /// A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
-    fn may_send_parity(&self) -> bool {
-        let early = self.state == State::SynReceived;
-        self.gentle.active.as_ref().is_some_and(|active| !self.gentle.is_f1() || (!early && active.confirmed))
-    }
-
-    /// The burst is over.
-    pub(crate) fn end_parity_group(&mut self) {
-        if let Some(tx) = self.parity_tx() {
-            tx.encoder.on_burst_end();
-        }
-    }
-
-    /// The allowance does not take the next parity.
-    pub(crate) fn drop_parity(&mut self) {
-        self.count_unsent(Unsent::State);
-        if let Some(tx) = self.parity_tx() {
-            tx.encoder.sent();
-        }
-    }
-
-    /// Groups are due: those that get no parity are counted, up to the first that gets some.
-    pub(crate) fn prepare_parity(&mut self, now: Instant) {
-        while let Some(Err(why)) = self.poll_parity(now) {
-            self.count_unsent(why);
-        }
+        self.parity_tx()?.encoder.on_burst_end();
+        self.choose_parity(now)
     }
 
     fn poll_parity(&mut self, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
@@ -255,8 +217,14 @@ impl Connection {
             window_shut: self.tx.window.snd_wnd() == 0,
             queue_stands: self.is_queue_to_be_spared(now),
         };
+        let confirmed = self.gentle.active.as_ref()?.confirmed;
+        let early = self.state == State::SynReceived;
         let board = &self.tx.scoreboard;
         let tx = self.gentle.active.as_deref_mut()?.tx.as_mut()?;
+        // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
+        if tx.profile == Profile::F1 && (early || !confirmed) {
+            return None;
+        }
         tx.encoder.poll(&outlook, |range| board.is_sacked(&range), rtt, now)
     }
 
@@ -279,6 +247,21 @@ impl Connection {
             return false;
         };
         tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, self.least_rtt()))
+    }
+
+    /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
+    pub(crate) fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget) -> Option<Choice> {
+        let len = plan.wire().len();
+        if len <= budget.of(Origin::Parity) {
+            return Some(Choice::Parity(plan));
+        }
+        if budget.is_paced(len) {
+            self.tx.paced = true;
+        } else if budget.is_spent(len) {
+            self.count_unsent(Unsent::State);
+            self.parity_tx()?.encoder.sent();
+        }
+        None
     }
 
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the other.
@@ -334,11 +317,14 @@ impl Connection {
             && tx.spoken_at != Some(nxt);
     }
 
-    /// The acknowledgement behind parity left.
-    pub(crate) fn on_companion_sent(&mut self) {
-        if let Some(tx) = self.parity_tx() {
-            tx.companion = false;
+    /// A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a
+    /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
+    fn choose_companion(&mut self) -> Option<Choice> {
+        if !core::mem::take(&mut self.parity_tx()?.companion) {
+            return None;
         }
+        let owes = self.rx.ack.owed() != Owed::Nothing;
+        Some(if owes { Choice::Ack(None) } else { Choice::Companion })
     }
 
     /// A segment without data left, at SND.NXT.

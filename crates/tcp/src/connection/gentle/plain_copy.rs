@@ -24,6 +24,7 @@
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
+use crate::connection::decision::Choice;
 use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
@@ -160,6 +161,10 @@ impl Connection {
     fn repeats_syn_data(&self) -> bool {
         let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
         permitted && self.proven_syn_data().is_some()
+    }
+
+    pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
+        (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::SynCopy)
     }
 
     /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN again where that is

@@ -7,7 +7,6 @@
 use brisk_wire::SeqNum;
 
 use crate::config::PlannerConfig;
-use crate::connection::decision::Planned;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
@@ -42,6 +41,13 @@ pub(crate) struct Planner {
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
+}
+
+/// A flight that has a plan.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    range: SeqRange,
+    plan: Plan,
 }
 
 /// Of which kind the last losses were: a bit each, set for one behind a rising round-trip time.
@@ -168,40 +174,28 @@ impl Connection {
 
 /// What it decides.
 impl Connection {
-    /// Returns the plan of the flight that would begin with new data now; `None` without a planner, or if one is under way.
-    pub(crate) fn plan_flight(&self, budget: &Budget) -> Option<Planned> {
-        let planner = self.gentle.planner.as_ref()?;
+    /// New data may leave: is it planned how?
+    pub(crate) fn plan_flight(&mut self, budget: &Budget) {
         let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
+        let Some(planner) = &self.gentle.planner else { return };
         let under_way = planner.flight.is_some_and(|flight| nxt.lt(flight.range.end));
         if unsent == 0 || under_way {
-            return None;
+            return;
         }
         let flight = self.next_flight(budget, unsent);
         let losses = self.expected_losses();
+        let means = self.means();
+        let earned = self.earned_by(&flight);
+        let Some(planner) = &mut self.gentle.planner else { return };
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
-            None => {
-                let allowance = planner.allowance.saturating_add(self.earned_by(&flight));
-                plan::plan(&flight, &losses, &self.means(), allowance)
-            }
+            None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
         };
-        Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), flight, losses, plan })
-    }
-
-    /// A flight begins.
-    pub(crate) fn follow_plan(&mut self, planned: Planned) {
-        let Some(planner) = &mut self.gentle.planner else { return };
-        planner.flight = Some(planned);
-        let Planned { flight, losses, plan, .. } = planned;
+        planner.flight = Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), plan });
         self.follow(&plan);
         self.counters.planned += 1;
         self.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
         self.probe(Probe::Planned { flight, losses, plan });
-    }
-
-    /// The flight that was planned last.
-    pub(crate) fn planned_flight(&self) -> Option<Planned> {
-        self.gentle.planner.as_ref().and_then(|planner| planner.flight)
     }
 
     /// What leaves from now on: all that is written if the window takes it within a round trip, else what
@@ -261,7 +255,7 @@ impl Connection {
 
     /// How long a copy of this segment waits, if the plan names it.
     pub(crate) fn planned_copy(&self, segment: &SeqRange) -> Option<Duration> {
-        let Planned { range, plan, .. } = self.gentle.planner.as_ref()?.flight?;
+        let Planned { range, plan } = self.gentle.planner.as_ref()?.flight?;
         let Protection::Copies { last, pause } = plan.protection else { return None };
         let named = range.end - last.saturating_mul(plan.segment).min(range.len());
         let wait =
@@ -269,8 +263,15 @@ impl Connection {
         (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
 
+    /// True if segments of the flight that is under way are copied.
+    pub(crate) fn plans_copies(&self) -> bool {
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
+        flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
+    }
+
     /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its own.
-    pub(crate) fn planned_run(&self, mss: u32, flight: Option<&Planned>) -> u32 {
+    pub(crate) fn planned_run(&self, mss: u32) -> u32 {
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         let nxt = self.tx.scoreboard.nxt();
         let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
         left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
@@ -278,9 +279,8 @@ impl Connection {
 
     /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
-        self.planned_flight()
-            .filter(|flight| flight.range.contains(seq))
-            .map_or(u32::MAX, |flight| flight.plan.segment)
+        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
+        flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
     }
 }
 

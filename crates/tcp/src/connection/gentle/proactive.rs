@@ -4,7 +4,7 @@
 use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
-use crate::connection::decision::{Choice, CopyFindings, Data, Findings, Next, Step};
+use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::{Active, Parts, SegmentFate};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
@@ -92,24 +92,29 @@ impl Connection {
         CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(budget.twice()))
     }
 
-    /// The copy that is due, if the budget lets it go.
-    pub(crate) fn choose_copy(&self, now: Instant, findings: &mut Findings) -> Next {
-        let copies = &self.proactive()?.copies;
+    /// The copy that is due, if what limits copies lets it go.
+    pub(crate) fn choose_copy(&mut self, now: Instant) -> Option<Choice> {
+        self.proactive()?;
         let (budget, una) = (self.tx.budget(now), self.tx.scoreboard.una());
-        let obsolete = copies.obsolete(una);
-        if obsolete > 0 {
-            return Some(Err(Step::DropCopies(obsolete)));
+        let more = self.tx.may_send_new(&budget);
+        loop {
+            let proactive = self.proactive_mut()?;
+            let range = proactive.copies.next(una, more, now)?.range;
+            if self.tx.scoreboard.is_sacked(&range) {
+                self.proactive_mut()?.copies.drop_next();
+                continue;
+            }
+            if range.len() <= budget.of(Origin::Duplicate) {
+                return Some(Choice::Copy(range));
+            }
+            if budget.is_spent(range.len()) {
+                self.proactive_mut()?.copies.drop_next();
+                continue;
+            }
+            self.tx.paced |= budget.is_paced(range.len());
+            self.proactive_mut()?.copies.hold();
+            return None;
         }
-        let gathering = copies.gathers(self.tx.may_send_new(&budget));
-        let due = copies.next(gathering, now).map(|copy| copy.range);
-        let permitted = due.is_none_or(|range| range.len() <= budget.of(Origin::Duplicate));
-        findings.copies = Some(CopyFindings { gathering, held: !permitted });
-        let range = due?;
-        if self.tx.scoreboard.is_sacked(&range) || (!permitted && budget.is_spent(range.len())) {
-            return Some(Err(Step::DropCopies(1)));
-        }
-        findings.paced |= budget.is_paced(range.len());
-        permitted.then_some(Ok(Choice::Copy(range)))
     }
 
     /// A copy left.

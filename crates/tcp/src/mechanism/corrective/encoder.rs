@@ -246,14 +246,10 @@ impl Encoder {
     }
 
     fn close_by_time(&mut self, rtt: Option<Duration>, now: Instant) {
-        if self.is_over(rtt, now) {
+        let over = |group: Group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now;
+        if self.open.is_some_and(over) {
             self.close();
         }
-    }
-
-    /// True if the open group has lasted as long as one may.
-    fn is_over(&self, rtt: Option<Duration>, now: Instant) -> bool {
-        self.open.is_some_and(|group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now)
     }
 
     /// The open group takes no more.
@@ -283,7 +279,7 @@ impl Encoder {
 
     /// No more data leaves for now: a group that does not wait is complete.
     pub(crate) fn on_burst_end(&mut self) {
-        if self.ends_with_burst() {
+        if self.open.is_some_and(|group| group.plan.delay_divisor == 0) {
             self.close();
         }
     }
@@ -303,25 +299,6 @@ impl Encoder {
         self.close_by_time(rtt, now);
     }
 
-    /// True if [`Encoder::poll`] has something to find out: a group whose time has come, or parity that came too late.
-    pub(crate) fn is_due(&self, una: SeqNum, in_recovery: bool, rtt: Option<Duration>, now: Instant) -> bool {
-        let next = self.ready.as_ref().and_then(|ready| ready.parities.first());
-        match next {
-            Some(plan) => !self.still_whole(plan, una, in_recovery),
-            None => self.closed.front().is_some_and(|group| group.due(rtt) <= now) || self.is_over(rtt, now),
-        }
-    }
-
-    /// The parity that [`Encoder::poll`] has found to be due.
-    pub(crate) fn ready(&self) -> Option<ParityPlan> {
-        self.ready.as_ref()?.parities.first().copied()
-    }
-
-    /// True if the open group gets its parity as soon as no more data leaves.
-    pub(crate) fn ends_with_burst(&self) -> bool {
-        self.open.is_some_and(|group| group.plan.delay_divisor == 0)
-    }
-
     /// The parity that leaves now, or why there will be none. Asked until it answers `None`; what is
     /// granted is told by [`Encoder::sent`]. `sacked` tells whether a whole range is reported by SACK.
     pub(crate) fn poll(
@@ -336,9 +313,7 @@ impl Encoder {
             if let Some(ready) = &self.ready {
                 let next = ready.parities.first().copied();
                 match next {
-                    Some(plan) if self.still_whole(&plan, outlook.una, outlook.in_recovery) => {
-                        return Some(Ok(plan));
-                    }
+                    Some(plan) if self.still_whole(&plan, outlook) => return Some(Ok(plan)),
                     Some(_) => {
                         self.ready = None;
                         return Some(Err(Unsent::Delivered));
@@ -356,18 +331,17 @@ impl Encoder {
     }
 
     /// False if acknowledgements have come in since the parity was planned: its bytes may be gone.
-    fn still_whole(&self, plan: &ParityPlan, una: SeqNum, in_recovery: bool) -> bool {
-        let permitted = self.in_recovery || !in_recovery;
-        permitted && una.le(plan.layout.range().start)
+    fn still_whole(&self, plan: &ParityPlan, outlook: &Outlook) -> bool {
+        let permitted = self.in_recovery || !outlook.in_recovery;
+        permitted && outlook.una.le(plan.layout.range().start)
     }
 
     /// The parity that was polled last left, or cannot leave at all.
     pub(crate) fn sent(&mut self) {
-        if let Some(ready) = &mut self.ready {
-            ready.parities.pop_at(0);
-            if ready.parities.is_empty() {
-                self.ready = None;
-            }
+        if let Some(ready) = &mut self.ready
+            && !ready.parities.is_empty()
+        {
+            ready.parities.remove(0);
         }
     }
 

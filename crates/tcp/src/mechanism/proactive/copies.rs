@@ -223,30 +223,28 @@ impl Copies {
         }
     }
 
-    /// Returns how many of the first copies that wait are acknowledged up to `una`, and not needed any more.
-    pub(crate) fn obsolete(&self, una: SeqNum) -> usize {
-        let obsolete = |copy: &&Copy| !copy.range.is_empty() && copy.range.start.lt(una);
-        self.waiting.iter().take_while(obsolete).count()
-    }
-
-    /// True if originals are still to join the copies that wait; `more` tells that further ones could leave first.
-    pub(crate) fn gathers(&self, more: bool) -> bool {
-        (self.gathering || self.waiting.is_empty()) && more && self.waiting.len() < self.policy.aggregate
-    }
-
-    /// The copy that may leave at `now`.
-    pub(crate) fn next(&self, gathering: bool, now: Instant) -> Option<&Copy> {
+    /// The copy that may leave at `now`. What is acknowledged up to `una` needs none and is struck out.
+    /// `more` tells that further originals could leave first.
+    pub(crate) fn next(&mut self, una: SeqNum, more: bool, now: Instant) -> Option<&Copy> {
+        self.held = false;
+        let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
+        while self.waiting.front().is_some_and(obsolete) {
+            self.waiting.pop_front();
+        }
+        self.gathering |= self.waiting.is_empty();
+        self.gathering &= more && self.waiting.len() < self.policy.aggregate;
+        let gathering = self.gathering;
         self.waiting.front().filter(|copy| copy.due <= now && !gathering)
-    }
-
-    /// Copies were considered: originals are to join them first, or something else than its time holds the next one.
-    pub(crate) fn on_considered(&mut self, gathering: bool, held: bool) {
-        (self.gathering, self.held) = (gathering, held);
     }
 
     /// The copy that [`Copies::next`] answered.
     pub(crate) fn front(&self) -> Option<&Copy> {
         self.waiting.front()
+    }
+
+    /// The copy that [`Copies::next`] answered has to wait for something else than its time.
+    pub(crate) fn hold(&mut self) {
+        self.held = true;
     }
 
     /// The copy that [`Copies::next`] answered left.
@@ -263,9 +261,9 @@ impl Copies {
         self.recent.push_back(left);
     }
 
-    /// The first `count` copies that wait will not leave.
-    pub(crate) fn drop_first(&mut self, count: usize) {
-        self.waiting.drain(..count.min(self.waiting.len()));
+    /// The copy that [`Copies::next`] answered is not permitted.
+    pub(crate) fn drop_next(&mut self) {
+        self.waiting.pop_front();
     }
 
     /// When the next copy is due, if it waits for its time.
@@ -357,14 +355,6 @@ impl Copies {
 mod tests {
     use super::*;
 
-    /// The copy that leaves at `now`, if one does.
-    fn next(copies: &mut Copies, una: SeqNum, more: bool, now: Instant) -> Option<Copy> {
-        copies.drop_first(copies.obsolete(una));
-        let gathering = copies.gathers(more);
-        copies.on_considered(gathering, false);
-        copies.next(gathering, now).cloned()
-    }
-
     const RTT: Micros = Micros::from_millis(100);
     const RTO: Micros = Micros::from_millis(500);
     const POLICY: CopyPolicy = CopyPolicy {
@@ -394,7 +384,7 @@ mod tests {
     /// The segments whose copies leave at `now`.
     fn drain(copies: &mut Copies, now: Instant) -> alloc::vec::Vec<u32> {
         let mut left = alloc::vec::Vec::new();
-        while let Some(copy) = next(copies, SeqNum(1), false, now) {
+        while let Some(copy) = copies.next(SeqNum(1), false, now) {
             left.push((copy.range.start.0 - 1) / 1000 + 1);
             copies.on_copy_sent(now);
         }
@@ -405,7 +395,7 @@ mod tests {
     fn a_copy_is_due_at_once_and_differs_in_the_mark_only() {
         let mut copies = Copies::new(POLICY);
         send(&mut copies, 1, Origin::New, at(0));
-        let copy = next(&mut copies, SeqNum(1), true, at(0)).unwrap();
+        let copy = copies.next(SeqNum(1), true, at(0)).unwrap();
         assert_eq!((copy.header.flags, copy.header.seq), (Flags::ACK | Flags::R4, SeqNum(1)));
         assert_eq!((copy.range, copy.payload_len()), (range(1), 1000));
     }
@@ -437,8 +427,8 @@ mod tests {
         let mut copies = Copies::new(CopyPolicy { gap: Duration::from_millis(80), ..POLICY });
         (1..=2).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
         assert_eq!(copies.next_timeout(), Some(at(25)));
-        assert!(next(&mut copies, SeqNum(1), false, at(24)).is_none());
-        assert_eq!(next(&mut copies, SeqNum(1001), false, at(25)).map(|copy| copy.range), Some(range(2)));
+        assert!(copies.next(SeqNum(1), false, at(24)).is_none());
+        assert_eq!(copies.next(SeqNum(1001), false, at(25)).map(|copy| copy.range), Some(range(2)));
     }
 
     #[test]
@@ -452,7 +442,7 @@ mod tests {
         assert!(copies.on_needless(range(2), RTT, at(100)));
         assert_eq!((copies.mark_len(), copies.off()), (8, None));
         send(&mut copies, 5, Origin::New, at(110));
-        let copy = next(&mut copies, SeqNum(1), false, at(110)).unwrap();
+        let copy = copies.next(SeqNum(1), false, at(110)).unwrap();
         assert_eq!(copy.header.options.gentle, Some(Gentle::Short { flags: gentle::COPY }));
         assert_eq!(copy.header.flags, Flags::ACK);
         copies.on_copy_sent(at(110));
@@ -478,11 +468,11 @@ mod tests {
     #[test]
     fn copies_of_an_aggregate_follow_it() {
         let mut copies = Copies::new(CopyPolicy { aggregate: 2, ..POLICY });
-        assert!(next(&mut copies, SeqNum(1), true, at(0)).is_none());
+        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
         send(&mut copies, 1, Origin::New, at(0));
-        assert!(next(&mut copies, SeqNum(1), true, at(0)).is_none());
+        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
         send(&mut copies, 2, Origin::New, at(0));
-        assert!(next(&mut copies, SeqNum(1), true, at(0)).is_some());
+        assert!(copies.next(SeqNum(1), true, at(0)).is_some());
         assert_eq!(drain(&mut copies, at(0)), [1, 2]);
         assert_eq!((copies.outstanding(SeqNum(1)), copies.outstanding(SeqNum(1001))), (2000, 1000));
     }
