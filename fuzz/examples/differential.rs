@@ -128,7 +128,7 @@ fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> S
                 match deed {
                     Deed::Sent(packet) => block += &format!("{name:>7} {}\n", packet.line),
                     Deed::Returned(value) => block += &format!("{name:>7} = {value}\n"),
-                    Deed::Values(_) => {}
+                    Deed::Values(values) => block += &shown_values(name, values),
                 }
             }
         }
@@ -137,6 +137,18 @@ fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> S
         }
     }
     blocks.split_off(blocks.len().saturating_sub(events)).concat()
+}
+
+/// The fields of TCP_INFO that are shown after every event.
+const SHOWN: &[&str] =
+    &["ca_state", "snd_cwnd", "snd_ssthresh", "unacked", "sacked", "lost", "retrans", "reordering"];
+
+/// Returns a line of these values.
+fn shown_values(name: &str, values: &[(String, Option<i64>)]) -> String {
+    let shown = values.iter().filter(|(field, _)| SHOWN.contains(&field.as_str()));
+    let shown: Vec<String> =
+        shown.map(|(field, value)| format!("{field}={}", value.unwrap_or(-1))).collect();
+    format!("{name:>7} {}\n", shown.join(" "))
 }
 
 #[derive(Default)]

@@ -249,7 +249,7 @@ pub enum Repair {
 pub enum Reaction {
     /// In proportion to what is delivered, by PRR.
     Proportional,
-    /// In one step, as the draft of the tail loss probe had it in 2013.
+    /// In one step (Linux: tcp_process_tlp_ack; the draft of the tail loss probe of 2013 too).
     AtOnce,
 }
 

@@ -307,8 +307,8 @@ impl Connection {
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
         }
         let lost_present = self.tx.scoreboard.has_lost();
-        let sacked = self.tx.scoreboard.sacked_bytes();
-        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, sacked, nxt);
+        let has_gaps = self.tx.scoreboard.has_gaps();
+        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, has_gaps, nxt);
         self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);
         if episode == Episode::Exited {
             self.end_reduction(was);

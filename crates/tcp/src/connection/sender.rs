@@ -172,21 +172,37 @@ impl Hold {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct WindowUsage {
     limited: bool,
-    most_in_flight: u32,
+    max_outstanding: u32,
     measured_to: SeqNum,
+    /// SND.NXT when the last burst ended.
+    burst_end: SeqNum,
 }
 
 impl WindowUsage {
-    /// Called when a transmission burst ends: `limited` if the congestion window ended it.
-    pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, pipe: u32, limited: bool) {
-        if self.measured_to.le(una) || pipe > self.most_in_flight || (limited && !self.limited) {
-            *self = WindowUsage { limited, most_in_flight: pipe, measured_to: nxt };
+    /// A transmission burst ended; nothing may have left. `limited`: the congestion window has no room for a segment, and data
+    /// was or is waiting. Until what was outstanding then is acknowledged, the window counts as the limit; a burst that another
+    /// limit ended changes nothing but the most that was outstanding (Linux: tcp_cwnd_validate).
+    pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
+        let sent = nxt != self.burst_end;
+        self.burst_end = nxt;
+        if !sent && !limited {
+            return;
         }
+        let outstanding = nxt.since(una);
+        let more = !self.limited && outstanding > self.max_outstanding;
+        if limited || more || self.measured_to.le(una) {
+            *self = WindowUsage { limited, max_outstanding: outstanding, measured_to: nxt, burst_end: nxt };
+        }
+    }
+
+    /// SND.NXT when the last burst ended.
+    pub(crate) fn burst_end(&self) -> SeqNum {
+        self.burst_end
     }
 
     /// Whether the window may grow: it was the limit, or in slow start more than half of it was used.
     pub(crate) fn is_limited(&self, cwnd: u32, slow_start: bool) -> bool {
-        self.limited || (slow_start && cwnd < self.most_in_flight.saturating_mul(2))
+        self.limited || (slow_start && cwnd < self.max_outstanding.saturating_mul(2))
     }
 }
 
@@ -240,7 +256,7 @@ impl Sender {
                 ..HandshakeTimer::default()
             },
             hold: Hold { nodelay: config.nodelay, ..Hold::default() },
-            usage: WindowUsage { limited: false, most_in_flight: 0, measured_to: iss },
+            usage: WindowUsage { limited: false, max_outstanding: 0, measured_to: iss, burst_end: iss },
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
@@ -583,30 +599,48 @@ mod tests {
         assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(200)));
     }
 
+    fn usage() -> WindowUsage {
+        let zero = SeqNum(0);
+        WindowUsage { limited: false, max_outstanding: 0, measured_to: zero, burst_end: zero }
+    }
+
     #[test]
     fn the_window_counts_as_used_when_it_ended_a_burst_or_half_of_it_flew() {
-        let mut usage = WindowUsage { limited: false, most_in_flight: 0, measured_to: SeqNum(0) };
-        usage.on_burst(SeqNum(0), SeqNum(3000), 3000, false);
+        let mut usage = usage();
+        usage.on_burst(SeqNum(0), SeqNum(3000), false);
         assert!(!usage.is_limited(10_000, true));
         assert!(usage.is_limited(5_000, true));
         assert!(!usage.is_limited(5_000, false));
-        usage.on_burst(SeqNum(0), SeqNum(5000), 5000, true);
+        usage.on_burst(SeqNum(0), SeqNum(5000), true);
         assert!(usage.is_limited(5_000, false));
     }
 
     #[test]
-    fn what_was_most_in_flight_counts_until_the_window_has_been_sent_again() {
+    fn what_was_most_outstanding_counts_until_the_window_has_been_sent_again() {
         let at = |n: u32| SeqNum(n);
-        let mut usage = WindowUsage { limited: false, most_in_flight: 0, measured_to: at(0) };
-        usage.on_burst(at(0), at(10_000), 10_000, false);
-        usage.on_burst(at(1_000), at(12_000), 5_000, false);
+        let mut usage = usage();
+        usage.on_burst(at(0), at(10_000), false);
+        usage.on_burst(at(7_000), at(12_000), false);
         assert!(usage.is_limited(15_000, true), "a smaller burst in the same round does not replace it");
         assert!(!usage.is_limited(20_000, true), "half of the window was not used");
         assert!(!usage.is_limited(15_000, false), "outside slow start that is not enough");
-        usage.on_burst(at(2_000), at(13_000), 6_000, true);
+        usage.on_burst(at(7_000), at(13_000), true);
         assert!(usage.is_limited(100_000, false), "the window itself was the limit");
-        usage.on_burst(at(13_000), at(14_000), 1_000, false);
+        usage.on_burst(at(13_000), at(14_000), false);
         assert!(!usage.is_limited(15_000, true), "that round is over");
+    }
+
+    /// Linux: tcp_cwnd_validate runs where data is waiting, or left.
+    #[test]
+    fn a_window_that_was_the_limit_remains_it_while_nothing_is_sent() {
+        let at = |n: u32| SeqNum(n);
+        let mut usage = usage();
+        usage.on_burst(at(0), at(10_000), true);
+        usage.on_burst(at(1_000), at(11_000), false);
+        usage.on_burst(at(10_000), at(11_000), false);
+        assert!(usage.is_limited(100_000, false), "an acknowledgement without new data ends no round");
+        usage.on_burst(at(10_000), at(12_000), false);
+        assert!(!usage.is_limited(100_000, false));
     }
 
     #[test]

@@ -294,7 +294,9 @@ impl Connection {
         let limited = limited && !(self.tx.paced && self.tx.congestion.pacing_rate().is_some());
         let board = &self.tx.scoreboard;
         let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
-        self.tx.usage.on_burst(una, nxt, pipe, limited);
+        let had_data = nxt != self.tx.usage.burst_end() || self.tx.unsent() > 0 || self.tx.fin_unsent();
+        let full = had_data && pipe.saturating_add(self.tx.mss()) > self.tx.congestion.cwnd();
+        self.tx.usage.on_burst(una, nxt, limited || full);
     }
 
     /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission

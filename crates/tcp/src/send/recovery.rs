@@ -204,13 +204,13 @@ impl Recovery {
     }
 
     /// Takes an acknowledgement. `lost_present`: something on the scoreboard is marked lost after
-    /// loss detection. `sacked`: bytes reported by SACK that are still outstanding.
+    /// loss detection. `has_gaps`: something outstanding is known to have arrived, or was sent again.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
         loss: &LossOutcome,
         lost_present: bool,
-        sacked: u32,
+        has_gaps: bool,
         nxt: SeqNum,
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
@@ -218,8 +218,10 @@ impl Recovery {
         self.follow();
         let over = self.reducing() && self.una.ge(self.recovery_point);
         let lost = lost_present || loss.newly_lost > 0;
-        let calm =
-            if sacked > 0 || ack.duplicate { CongestionState::Disorder } else { CongestionState::Open };
+        // In the open state an acknowledgement that only advances asks for no second look (Linux: the same).
+        let dubious = (ack.bare && ack.advanced == 0) || ack.newly_sacked > 0 || ack.dsack.is_some();
+        let disordered = has_gaps && (dubious || self.state != CongestionState::Open);
+        let calm = if disordered { CongestionState::Disorder } else { CongestionState::Open };
         match self.state {
             CongestionState::Open | CongestionState::Disorder if lost => self.enter_recovery(nxt),
             CongestionState::Open | CongestionState::Disorder => {
@@ -492,7 +494,7 @@ mod tests {
     }
 
     fn take(recovery: &mut Recovery, outcome: &AckOutcome, lost: bool, nxt: u32) -> Episode {
-        recovery.on_ack(outcome, &LossOutcome::default(), lost, 0, seq(nxt))
+        recovery.on_ack(outcome, &LossOutcome::default(), lost, false, seq(nxt))
     }
 
     fn retransmit(recovery: &mut Recovery, from: u32, to: u32, at: Instant) {
@@ -538,7 +540,7 @@ mod tests {
     fn sacks_and_duplicates_without_loss_are_disorder() {
         let mut recovery = Recovery::new(ISS, true);
         let sacking = ack(1000, 1000);
-        assert_eq!(recovery.on_ack(&sacking, &LossOutcome::default(), false, 1000, seq(9000)), Episode::None);
+        assert_eq!(recovery.on_ack(&sacking, &LossOutcome::default(), false, true, seq(9000)), Episode::None);
         assert_eq!(recovery.state(), CongestionState::Disorder);
         take(&mut recovery, &ack(1000, 9000), false, 9000);
         assert_eq!(recovery.state(), CongestionState::Open);

@@ -224,6 +224,15 @@ impl Scoreboard {
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
+    /// True if some of what is outstanding has arrived by SACK or, without SACK, by a duplicate acknowledgement, or was sent
+    /// again: in flight, or as the first.
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.sacked.is_empty()
+            || self.reno.arrived > 0
+            || self.head().is_some_and(|head| head.transmissions > 1)
+            || self.resent().next().is_some()
+    }
+
     /// Bytes reported by SACK and still outstanding.
     pub(crate) fn sacked_bytes(&self) -> u32 {
         self.sacked.bytes()

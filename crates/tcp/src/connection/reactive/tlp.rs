@@ -94,7 +94,7 @@ impl TailLossProbe {
             return Some(CongestionSignal {
                 ack: ack.ack,
                 by: Repair::Probe,
-                reaction: Reaction::Proportional,
+                reaction: Reaction::AtOnce,
             });
         } else if ack.bare && ack.advanced == 0 && ack.newly_sacked == 0 {
             // "a duplicate ACK without SACK": both original and probe arrived.
