@@ -283,6 +283,11 @@ impl Connection {
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
         let scoreboard = &self.tx.scoreboard;
+        if self.negotiated.sack && self.tx.recovery.shows_overtaken_segment(ack) {
+            // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
+            let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
+            self.tx.rack.on_overtaken(highest.since(ack.una_before));
+        }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
         if self.tx.recovery.shows_reordering() {
@@ -306,7 +311,7 @@ impl Connection {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
         }
-        let lost_present = self.tx.scoreboard.has_lost();
+        let lost_present = self.tx.scoreboard.missing_segments() > 0;
         let has_gaps = self.tx.scoreboard.has_gaps();
         let episode = self.tx.recovery.on_ack(ack, loss, lost_present, has_gaps, nxt);
         self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);

@@ -96,9 +96,7 @@ impl Connection {
             scales: self.negotiated.window_scaling.then(|| (self.tx.window.scale(), self.rx.window.shift())),
             unacked: board.segments(),
             sacked: board.sacked_segments(),
-            lost: count(&|record| {
-                record.lost || (record.origin == Origin::Retransmit && !record.sacked) || repeats(record)
-            }),
+            lost: count(&|record| record.missing || repeats(record)),
             syn_data_again: match repeating {
                 true => board.nxt().min(refused.end).since(refused.start),
                 false => refused.len(),

@@ -155,9 +155,7 @@ impl Rack {
             }
         }
         if overtaken > 0 {
-            self.reordering_seen = true;
-            self.reordering.events += 1;
-            self.reordering.span = self.reordering.span.max(overtaken);
+            self.on_overtaken(overtaken);
         }
         self.take_dsack(ack, una, nxt);
     }
@@ -269,6 +267,13 @@ impl Rack {
     /// A fast recovery was taken back: what it took for lost had been overtaken.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
+    }
+
+    /// A segment that `bytes` up to the highest reported one had overtaken arrived in recovery: it had not been lost.
+    pub(crate) fn on_overtaken(&mut self, bytes: u32) {
+        self.reordering_seen = true;
+        self.reordering.events += 1;
+        self.reordering.span = self.reordering.span.max(bytes);
     }
 
     /// Recovery ended: one of those for which a widened window persists (step 4) has passed.

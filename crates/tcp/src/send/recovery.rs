@@ -183,6 +183,15 @@ impl Recovery {
         None
     }
 
+    /// True if a partial acknowledgement of a fast recovery shows that the segment at SND.UNA had been overtaken and not lost.
+    /// Call it before [`Recovery::on_ack`].
+    pub(crate) fn shows_overtaken_segment(&self, ack: &AckOutcome) -> bool {
+        self.state == CongestionState::Recovery
+            && self.undo_marker.is_some()
+            && (ack.una_before + ack.advanced).lt(self.recovery_point)
+            && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
+    }
+
     /// True if what is undone is a fast recovery: then data was overtaken and not lost.
     pub(crate) fn shows_reordering(&self) -> bool {
         self.fast
@@ -197,14 +206,16 @@ impl Recovery {
 
     /// The reduction was a mistake: the state is as if it had not been. A later undo of the same
     /// episode is impossible.
+    ///
+    /// The acknowledgement that shows it finds [`Recovery::on_ack`] in disorder, which it ends if nothing is missing.
     pub(crate) fn undo(&mut self) {
-        self.state = CongestionState::Open;
+        self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;
         self.forbid_undo();
     }
 
-    /// Takes an acknowledgement. `lost_present`: something on the scoreboard is marked lost after
-    /// loss detection. `has_gaps`: something outstanding is known to have arrived, or was sent again.
+    /// Takes an acknowledgement. `lost_present`: something on the scoreboard was declared lost and
+    /// has not arrived, sent again or not: what was lost after the recovery point belongs to the next window. `has_gaps`: something outstanding is known to have arrived, or was sent again.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -240,6 +251,8 @@ impl Recovery {
                 self.repair_within_cwr(nxt);
                 Episode::Stayed
             }
+            // RFC 5681 section 4.3: "the loss of a retransmission, should be taken as two indications of congestion".
+            CongestionState::Loss if loss.lost_again > 0 => self.enter_recovery(nxt),
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => Episode::Stayed,
         }
     }
@@ -353,6 +366,7 @@ impl Recovery {
         let undone = self.masked || self.withheld;
         if undone {
             self.undo();
+            self.state = CongestionState::Open;
         }
         undone
     }
@@ -686,7 +700,7 @@ mod tests {
             Some(UndoCause::Dsack)
         );
         recovery.undo();
-        assert_eq!(recovery.state(), CongestionState::Open);
+        assert!(!recovery.reducing());
         assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), || false), None, "once");
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct Record {
     pub(crate) sacked: bool,
     /// Declared lost and not sent again since. Never together with `sacked`.
     pub(crate) lost: bool,
+    /// Declared lost and neither sacked nor taken back since, whether or not it was sent again.
+    pub(crate) missing: bool,
     /// It is the SYN; such a record holds nothing else.
     pub(crate) syn: bool,
     /// Its last sequence number is the FIN.
@@ -92,6 +94,7 @@ pub(crate) struct Scoreboard {
     /// What was sent again, in the order in which it was; entries outlive what they speak of.
     resent: VecDeque<Resent>,
     sacked_segments: u32,
+    missing_segments: u32,
     sack_splits: u32,
     sent_twice: VecDeque<SentTwice>,
     dupacks: u32,
@@ -173,6 +176,7 @@ impl Scoreboard {
             aside: SeqRanges::new(),
             resent: VecDeque::new(),
             sacked_segments: 0,
+            missing_segments: 0,
             sack_splits: 0,
             sent_twice: VecDeque::new(),
             dupacks: 0,
@@ -230,7 +234,7 @@ impl Scoreboard {
         !self.sacked.is_empty()
             || self.reno.arrived > 0
             || self.head().is_some_and(|head| head.transmissions > 1)
-            || self.resent().next().is_some()
+            || self.resent().any(|record| record.origin != Origin::TailLossProbe)
     }
 
     /// Bytes reported by SACK and still outstanding.
@@ -268,6 +272,11 @@ impl Scoreboard {
     /// True if something is declared lost and not sent again.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
+    }
+
+    /// Segments declared lost that have not arrived, sent again or not.
+    pub(crate) fn missing_segments(&self) -> u32 {
+        self.missing_segments
     }
 
     /// The sequence number after the highest one reported by SACK.
@@ -382,6 +391,7 @@ impl Scoreboard {
             origin: sent.origin,
             sacked: false,
             lost: false,
+            missing: false,
             syn: sent.syn,
             fin: false,
         };
@@ -513,6 +523,7 @@ impl Scoreboard {
             let (before, after) = head.split(ack);
             *head = after;
             self.sacked_segments += u32::from(before.sacked);
+            self.missing_segments += u32::from(before.missing);
             self.deliver(before, outcome, sample);
         }
         outcome.advanced = ack.since(self.una);
@@ -532,6 +543,7 @@ impl Scoreboard {
         } else if !record.sacked {
             sample.cumulative.get_or_insert(record.sent_at);
         }
+        self.missing_segments -= u32::from(record.missing);
         if record.sacked {
             self.sacked_segments -= 1;
         } else {
@@ -574,6 +586,7 @@ impl Scoreboard {
         for record in self.records.range_mut(from..to.max(from)) {
             record.sacked = true;
             record.lost = false;
+            self.missing_segments -= u32::from(mem::take(&mut record.missing));
             self.sacked_segments += 1;
             if record.transmissions == 1 {
                 let earliest = sample.selective.map_or(record.sent_at, |at| at.min(record.sent_at));
@@ -660,6 +673,7 @@ impl Scoreboard {
             while rest.payload() > mss {
                 let (piece, behind) = rest.split(rest.range.start + mss);
                 self.sacked_segments += u32::from(piece.sacked);
+                self.missing_segments += u32::from(piece.missing);
                 self.records.push_back(piece);
                 rest = behind;
             }
@@ -682,6 +696,7 @@ impl Scoreboard {
         let (before, after) = record.split(seq);
         *record = before;
         self.sacked_segments += u32::from(after.sacked);
+        self.missing_segments += u32::from(after.missing);
         self.records.insert(index + 1, after);
         index + 1
     }

@@ -18,6 +18,7 @@ impl Scoreboard {
                 if let Some(log) = &mut self.lost_log {
                     log.push((record.range, record.sent_at));
                 }
+                self.missing_segments += u32::from(!mem::replace(&mut record.missing, true));
                 newly += self.lost.insert(record.range);
                 self.aside.insert(record.range);
             }
@@ -53,6 +54,9 @@ impl Scoreboard {
     /// in flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
         let lost = mem::take(&mut self.lost);
+        if mem::take(&mut self.missing_segments) > 0 {
+            self.records.iter_mut().for_each(|record| record.missing = false);
+        }
         for range in lost.iter() {
             let (from, to) = (self.index_of(range.start), self.index_of(range.end));
             for record in self.records.range_mut(from..to.max(from)) {
