@@ -3,6 +3,8 @@
 use super::compare::{Difference, What};
 use super::record::{Deed, Packet, Record};
 
+mod window;
+
 /// Why a difference is none that needs mending.
 #[derive(Clone, Copy)]
 pub struct Explanation {
@@ -36,6 +38,50 @@ pub const EXPLANATIONS: &[Explanation] = &[
             (is_value(difference, "sacked") || is_value(difference, "delivered"))
                 && !has_option(ours, difference.step, SACK)
                 && difference.values.0 < difference.values.1
+        },
+    },
+    Explanation {
+        name: "recovery without SACK ends at its point",
+        reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on; RFC 6582 \
+                 section 3.2 step 3 ends it with a full acknowledgement, and step 2 keeps duplicates of old data from another",
+        matches: window::is_held_at_point,
+    },
+    Explanation {
+        name: "reduction in proportion to what was in flight",
+        reason: "Linux's PRR divides by the window before the reduction; RFC 9937 section 6 by RecoverFS, what was in flight then, \
+                 as ours: less in flight than the window makes our share larger",
+        matches: window::is_from_flight,
+    },
+    Explanation {
+        name: "window in bytes or in segments",
+        reason: "Linux counts a segment that is not full as a segment of its window, ours its bytes (RFC 3465): a window differs by \
+                 no more than the number of such segments",
+        matches: window::is_in_segments,
+    },
+    Explanation {
+        name: "more duplicates than segments without SACK",
+        reason: "Linux lets a segment go for each duplicate acknowledgement as long as fewer than all outstanding ones are counted, \
+                 those that went for duplicates included; ours counts no more than were outstanding at the first duplicate (RFC \
+                 5681 section 3.2 step 4)",
+        matches: window::is_beyond_outstanding,
+    },
+    Explanation {
+        name: "data of a larger window",
+        reason: "Where the window of Linux and ours differ for one of the four reasons above, the larger lets more data go",
+        matches: window::is_let_go,
+    },
+    Explanation {
+        name: "acknowledgement of the unsent after close",
+        reason: "Linux keeps of a closed connection in FIN-WAIT-2 only what TIME-WAIT keeps, and says nothing to an acknowledgement \
+                 of what was never sent; RFC 9293 section 3.10.7.4 acknowledges it, as ours",
+        matches: |difference, ours, _| {
+            let (Some(sent), None) = &difference.packets else { return false };
+            let highest = ours.packets().filter(|packet| packet.at < sent.at).map(|packet| packet.seq + packet.len).max();
+            let beyond = arrivals(ours, difference.step).next().is_some_and(|last| last.ack > 1 + highest.unwrap_or(0));
+            difference.what == What::Surplus
+                && sent.is_pure_ack()
+                && beyond
+                && ours.steps.iter().take(difference.step).any(|step| step.event == "close")
         },
     },
     Explanation {

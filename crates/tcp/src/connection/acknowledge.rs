@@ -57,8 +57,9 @@ impl Connection {
             },
         );
         self.judge_parity(&news, &mut ack, reported, now);
-        // A duplicate has been delivered as well.
-        self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(ack.dsack.is_some());
+        // A duplicate has been delivered as well, if something was sent twice.
+        let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
+        self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
         if let Some(delivery) = &mut self.tx.delivery {
             delivery.count(&ack);
         }
@@ -215,7 +216,11 @@ impl Connection {
             self.mark_lost(verdict, cause, now)
         } else if self.negotiated.sack {
             self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
-            let verdict = self.tx.rack.detect(&self.tx.scoreboard, now);
+            let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
+                self.tx.rack.detect(&self.tx.scoreboard, now)
+            } else {
+                RackVerdict::default()
+            };
             self.mark_lost(verdict, LossCause::Rack, now)
         } else {
             self.detect_by_duplicates(ack)
@@ -282,11 +287,14 @@ impl Connection {
 
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
+        self.tx.recovery.release_repairs();
         let scoreboard = &self.tx.scoreboard;
         if self.negotiated.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
+            // While something else that was sent again is outstanding, nothing more is: it may be late as well.
+            self.tx.recovery.hold_repairs();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
@@ -294,9 +302,13 @@ impl Connection {
             self.tx.rack.on_spurious_recovery();
             self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
         }
+        if self.tx.recovery.state() == CongestionState::Loss {
+            self.tx.timeouts_in_row = 0;
+        }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
         self.tx.congestion.on_spurious(now);
+        self.ecn.on_undone();
         self.counters.undos += 1;
         self.probe(Probe::Undone { why });
         self.report_recovery();
@@ -307,13 +319,18 @@ impl Connection {
         self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
-        if ack.ece {
+        // Where nothing was outstanding the echo is an old one, which the peer repeats until it sees CWR (Linux: the same).
+        if ack.ece && ack.una_before != nxt {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
         }
         let lost_present = self.tx.scoreboard.missing_segments() > 0;
         let has_gaps = self.tx.scoreboard.has_gaps();
         let episode = self.tx.recovery.on_ack(ack, loss, lost_present, has_gaps, nxt);
+        if episode == Episode::Entered && matches!(was, CongestionState::Recovery | CongestionState::Cwr) {
+            // The next reduction starts from the window at which the one before ends.
+            self.end_reduction(was);
+        }
         self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);
         if episode == Episode::Exited {
             self.end_reduction(was);
@@ -329,7 +346,7 @@ impl Connection {
         let delivery = self.tx.delivery.as_mut().map(|delivery| delivery.sample(ack, min_rtt, oldest));
         self.tx.congestion.on_ack(&AckSample {
             now,
-            newly_acked: ack.delivered_bytes,
+            newly_acked: ack.delivered_bytes + self.repeated_bytes(ack),
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
             pipe_before: ack.pipe_before,
@@ -348,8 +365,19 @@ impl Connection {
         self.tx.follow_rate(now);
         let has_rate = self.tx.delivery.is_some();
         if may_grow && (has_rate || !self.tx.recovery.lowers_window()) {
+            self.tx.usage.on_growth(now);
             self.tx.grow_queue(ack.delivered_bytes, now);
         }
+    }
+
+    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was delivered too, and lets
+    /// as much go as the original did (packet conservation; Linux: the same).
+    fn repeated_bytes(&self, ack: &AckOutcome) -> u32 {
+        let repeated = ack.dsack.filter(|dsack| match dsack.of {
+            DsackOf::Retransmit | DsackOf::TailLossProbe => true,
+            DsackOf::Duplicate | DsackOf::NeverSentTwice | DsackOf::Repaired => false,
+        });
+        repeated.map_or(0, |dsack| dsack.range.len().min(self.tx.mss()))
     }
 
     /// Has the window lowered, once per episode.

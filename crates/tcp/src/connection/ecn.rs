@@ -95,6 +95,11 @@ impl EcnState {
         self.reduced = self.active;
     }
 
+    /// The reduction was a mistake: the CWR that announces it is withdrawn if it has not left (Linux: the same).
+    pub(crate) fn on_undone(&mut self) {
+        self.reduced = false;
+    }
+
     /// Returns the flags and the IP field of a segment that leaves now.
     pub(crate) fn mark(&self, origin: Origin, has_data: bool) -> (Flags, Ecn) {
         if !self.active {

@@ -176,6 +176,8 @@ pub(crate) struct WindowUsage {
     measured_to: SeqNum,
     /// SND.NXT when the last burst ended.
     burst_end: SeqNum,
+    /// When an acknowledgement last could grow the window.
+    grown_at: Instant,
 }
 
 impl WindowUsage {
@@ -191,8 +193,18 @@ impl WindowUsage {
         let outstanding = nxt.since(una);
         let more = !self.limited && outstanding > self.max_outstanding;
         if limited || more || self.measured_to.le(una) {
-            *self = WindowUsage { limited, max_outstanding: outstanding, measured_to: nxt, burst_end: nxt };
+            (self.limited, self.max_outstanding, self.measured_to) = (limited, outstanding, nxt);
         }
+    }
+
+    /// An acknowledgement could grow the window.
+    pub(crate) fn on_growth(&mut self, now: Instant) {
+        self.grown_at = now;
+    }
+
+    /// When an acknowledgement last could grow the window.
+    pub(crate) fn grown_at(&self) -> Instant {
+        self.grown_at
     }
 
     /// SND.NXT when the last burst ended.
@@ -256,7 +268,13 @@ impl Sender {
                 ..HandshakeTimer::default()
             },
             hold: Hold { nodelay: config.nodelay, ..Hold::default() },
-            usage: WindowUsage { limited: false, max_outstanding: 0, measured_to: iss, burst_end: iss },
+            usage: WindowUsage {
+                limited: false,
+                max_outstanding: 0,
+                measured_to: iss,
+                burst_end: iss,
+                grown_at: now,
+            },
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
@@ -601,7 +619,7 @@ mod tests {
 
     fn usage() -> WindowUsage {
         let zero = SeqNum(0);
-        WindowUsage { limited: false, max_outstanding: 0, measured_to: zero, burst_end: zero }
+        WindowUsage { limited: false, max_outstanding: 0, measured_to: zero, burst_end: zero, grown_at: Instant::ZERO }
     }
 
     #[test]

@@ -163,7 +163,18 @@ impl Connection {
         if !self.tx.scoreboard.has_lost() {
             return None;
         }
-        let lost = self.tx.scoreboard.next_lost(self.payload_limit())?;
+        if self.tx.recovery.holds_repairs() {
+            return None;
+        }
+        let limit = self.payload_limit();
+        let mut lost = self.tx.scoreboard.next_lost(limit)?;
+        // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again (RFC 9293 section
+        // 3.8.6).
+        let una = self.tx.scoreboard.una();
+        let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
+        if lost.start != una && window < lost.len() {
+            lost = self.tx.scoreboard.next_lost(limit.min(window))?;
+        }
         let range = self.tx.queue.within_record(lost);
         let budget = self.tx.budget(now);
         if let Some(retest) = self.choose_retest(&budget) {
@@ -306,7 +317,11 @@ impl Connection {
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
             return;
         }
-        let (idle, rto) = (Micros::between(self.tx.last_sent, now), self.tx.timeout());
+        let rto = self.tx.timeout();
+        if self.tx.unsent() == 0 {
+            return self.decay_for_fin(rto, now);
+        }
+        let idle = Micros::between(self.tx.last_sent, now);
         if idle <= rto || self.tx.usable_window() == 0 {
             return;
         }
@@ -317,6 +332,15 @@ impl Connection {
         self.tx.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
         self.tx.last_sent = now;
         self.reopen_start();
+    }
+
+    /// A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used and goes half of the way to
+    /// what was (RFC 2861 section 3.1; Linux: tcp_cwnd_application_limited).
+    fn decay_for_fin(&mut self, rto: Micros, now: Instant) {
+        let (cwnd, used) = (self.tx.congestion.cwnd(), self.unasked_window());
+        if Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd {
+            self.tx.congestion.on_idle_restart(now, cwnd.midpoint(used));
+        }
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment

@@ -36,6 +36,8 @@ pub(crate) struct RackVerdict {
 pub(crate) struct Rack {
     /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known delivered.
     newest: Option<(Instant, SeqNum)>,
+    /// The last acknowledgement delivered something that says when what was lost must have arrived.
+    advanced: bool,
     rtt: Micros,
     fack: Option<SeqNum>,
     reordering_seen: bool,
@@ -95,6 +97,7 @@ impl Rack {
             granularity: granularity.into(),
             dup_thresh,
             newest: None,
+            advanced: false,
             rtt: Micros::ZERO,
             fack: None,
             reordering_seen: false,
@@ -133,6 +136,7 @@ impl Rack {
         self.in_recovery = in_recovery;
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
+        self.advanced = false;
         let mut overtaken = 0;
         let mut last = None;
         for segment in &ack.delivered {
@@ -146,7 +150,9 @@ impl Rack {
                 true => segment.range.end.gt(end),
                 false => in_order,
             };
-            if self.take_delivery(segment, echoed, now) && !ack.repaired && last.is_none_or(later) {
+            let taken = self.take_delivery(segment, echoed, now);
+            self.advanced |= taken;
+            if taken && !ack.repaired && last.is_none_or(later) {
                 self.rtt = Micros::between(segment.sent_at, now);
                 last = Some((in_order, segment.range.end));
             }
@@ -204,6 +210,12 @@ impl Rack {
             self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
             self.reo_wnd_persist = REO_WND_PERSIST;
         }
+    }
+
+    /// True if the last acknowledgement moved RACK on. One that delivers nothing but an original that had been sent again shows
+    /// that segments are late, not which are lost (Linux: the same).
+    pub(crate) fn has_advanced(&self) -> bool {
+        self.advanced
     }
 
     /// Step 5 after an acknowledgement that arrived at `now`: which segments are lost, and when to
@@ -468,6 +480,16 @@ mod tests {
         sender.ack(3, &[], 92);
         assert_eq!(sender.rack.rtt(), Micros::from_millis(90));
         assert_eq!(sender.rack.newest, Some((at(50), SeqNum(MSS))));
+    }
+
+    #[test]
+    fn a_late_original_alone_does_not_advance_rack() {
+        let mut sender = Sender::new(3);
+        sender.ack(1, &[], 42);
+        assert!(sender.rack.has_advanced());
+        sender.send(Origin::Retransmit, 1, 2, 50);
+        sender.ack(2, &[], 55);
+        assert!(!sender.rack.has_advanced(), "five milliseconds are less than a round trip");
     }
 
     #[test]

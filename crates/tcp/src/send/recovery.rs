@@ -51,6 +51,8 @@ pub(crate) struct Recovery {
     beside: bool,
     /// An undo was due meanwhile and is withheld.
     withheld: bool,
+    /// Nothing is sent again until the next acknowledgement.
+    repairs_held: bool,
 }
 
 impl Recovery {
@@ -75,6 +77,7 @@ impl Recovery {
             masked: false,
             beside: false,
             withheld: false,
+            repairs_held: false,
         }
     }
 
@@ -192,6 +195,21 @@ impl Recovery {
             && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
     }
 
+    /// Nothing is sent again until the next acknowledgement or timeout, unless the recovery is taken back or ends now.
+    pub(crate) fn hold_repairs(&mut self) {
+        self.repairs_held = true;
+    }
+
+    /// Takes the hold back, before an acknowledgement or a timeout is judged.
+    pub(crate) fn release_repairs(&mut self) {
+        self.repairs_held = false;
+    }
+
+    /// True while nothing is to be sent again.
+    pub(crate) fn holds_repairs(&self) -> bool {
+        self.repairs_held
+    }
+
     /// True if what is undone is a fast recovery: then data was overtaken and not lost.
     pub(crate) fn shows_reordering(&self) -> bool {
         self.fast
@@ -225,6 +243,7 @@ impl Recovery {
         nxt: SeqNum,
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
+        self.repairs_held &= self.state == CongestionState::Recovery;
         self.progressed |= ack.advanced > 0;
         self.follow();
         let over = self.reducing() && self.una.ge(self.recovery_point);
@@ -259,6 +278,7 @@ impl Recovery {
 
     /// The reordering timer declared data lost; as [`Recovery::on_ack`] where an acknowledgement did.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
+        self.release_repairs();
         match self.state {
             CongestionState::Open | CongestionState::Disorder => self.enter_recovery(nxt),
             CongestionState::Cwr => {
@@ -273,6 +293,7 @@ impl Recovery {
     /// lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
+        self.release_repairs();
         let first = match self.state {
             CongestionState::Open | CongestionState::Disorder => true,
             CongestionState::Cwr | CongestionState::Recovery => false,
@@ -548,6 +569,35 @@ mod tests {
         let mut recovery = in_recovery();
         assert_eq!(take(&mut recovery, &ack(1000, 9000), true, 12_000), Episode::Entered);
         assert_eq!(recovery.recovery_point(), seq(12_000));
+    }
+
+    /// Linux: tcp_time_to_recover counts what was declared lost until it has arrived.
+    #[test]
+    fn a_repair_beyond_the_recovery_point_begins_another_reduction() {
+        let mut recovery = in_recovery();
+        assert_eq!(take(&mut recovery, &ack(1000, 5000), true, 12_000), Episode::Stayed);
+        assert_eq!(take(&mut recovery, &ack(5000, 9000), true, 12_000), Episode::Entered);
+    }
+
+    #[test]
+    fn a_retransmission_lost_after_a_timeout_is_a_second_sign_of_congestion() {
+        // RFC 5681 section 4.3.
+        let mut recovery = Recovery::new(ISS, true);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        recovery.on_timeout(seq(9000));
+        let again = LossOutcome { newly_lost: 1000, lost_again: 1000, cause: None };
+        assert_eq!(recovery.on_ack(&ack(1000, 2000), &again, true, true, seq(9000)), Episode::Entered);
+        assert_eq!(recovery.state(), CongestionState::Recovery);
+    }
+
+    #[test]
+    fn a_duplicate_is_no_disorder_if_nothing_is_missing_behind_it() {
+        let mut recovery = Recovery::new(ISS, true);
+        take(&mut recovery, &ack(1000, 1000), false, 9000);
+        assert_eq!(recovery.state(), CongestionState::Open);
+        let advancing = ack(1000, 2000);
+        recovery.on_ack(&advancing, &LossOutcome::default(), false, true, seq(9000));
+        assert_eq!(recovery.state(), CongestionState::Open, "a probe sent again is no reason either");
     }
 
     #[test]

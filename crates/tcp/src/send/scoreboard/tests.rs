@@ -230,6 +230,19 @@ fn lost_data_leaves_the_pipe_until_it_is_sent_again() {
 }
 
 #[test]
+fn lost_data_is_missing_until_it_arrives_or_is_taken_back() {
+    let mut board = board(4, true);
+    board.mark_lost(range(0, 3000));
+    board.on_sent(&sent(Origin::Retransmit, 0, 2000, ms(10)));
+    assert_eq!(board.missing_segments(), 3, "two of them were sent again");
+    board.on_ack(ISS + 1500, &blocks(&[(2000, 3000)]), info(ms(20)));
+    assert_eq!(board.missing_segments(), 1, "the second half of one");
+    board.unmark_lost();
+    assert_eq!(board.missing_segments(), 0);
+    assert!(board.has_gaps(), "SACK reports one segment");
+}
+
+#[test]
 fn sacked_data_is_never_lost() {
     let mut board = board(3, true);
     board.mark_lost(range(0, 3000));
