@@ -146,8 +146,7 @@ const SHOWN: &[&str] =
 /// Returns a line of these values.
 fn shown_values(name: &str, values: &[(String, Option<i64>)]) -> String {
     let shown = values.iter().filter(|(field, _)| SHOWN.contains(&field.as_str()));
-    let shown: Vec<String> =
-        shown.map(|(field, value)| format!("{field}={}", value.unwrap_or(-1))).collect();
+    let shown: Vec<String> = shown.map(|(field, value)| format!("{field}={}", value.unwrap_or(-1))).collect();
     format!("{name:>7} {}\n", shown.join(" "))
 }
 

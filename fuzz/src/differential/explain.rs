@@ -76,8 +76,14 @@ pub const EXPLANATIONS: &[Explanation] = &[
                  of what was never sent; RFC 9293 section 3.10.7.4 acknowledges it, as ours",
         matches: |difference, ours, _| {
             let (Some(sent), None) = &difference.packets else { return false };
-            let highest = ours.packets().filter(|packet| packet.at < sent.at).map(|packet| packet.seq + packet.len).max();
-            let beyond = arrivals(ours, difference.step).next().is_some_and(|last| last.ack > 1 + highest.unwrap_or(0));
+            let highest = ours
+                .packets()
+                .filter(|packet| packet.at < sent.at)
+                .map(|packet| packet.seq + packet.len)
+                .max();
+            let beyond = arrivals(ours, difference.step)
+                .next()
+                .is_some_and(|last| last.ack > 1 + highest.unwrap_or(0));
             difference.what == What::Surplus
                 && sent.is_pure_ack()
                 && beyond

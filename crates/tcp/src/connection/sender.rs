@@ -619,7 +619,13 @@ mod tests {
 
     fn usage() -> WindowUsage {
         let zero = SeqNum(0);
-        WindowUsage { limited: false, max_outstanding: 0, measured_to: zero, burst_end: zero, grown_at: Instant::ZERO }
+        WindowUsage {
+            limited: false,
+            max_outstanding: 0,
+            measured_to: zero,
+            burst_end: zero,
+            grown_at: Instant::ZERO,
+        }
     }
 
     #[test]

@@ -41,9 +41,13 @@ fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
 pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let reduces = |record| matches!(value(record, step, "ca_state"), Some(CWR | RECOVERY));
-    let before = ours.steps.iter().take(step + 1).rev().filter_map(mark).find(|values| {
-        field(values, "ca_state").is_some_and(|state| state < CWR)
-    });
+    let before = ours
+        .steps
+        .iter()
+        .take(step + 1)
+        .rev()
+        .filter_map(mark)
+        .find(|values| field(values, "ca_state").is_some_and(|state| state < CWR));
     let Some(before) = before else { return false };
     let of = |name| field(before, name).unwrap_or(0);
     matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
@@ -77,11 +81,9 @@ pub(super) fn is_beyond_outstanding(difference: &Difference, ours: &Record, kern
 }
 
 fn has_more_duplicates(record: &Record, step: usize) -> bool {
-    let numbers: Vec<(usize, i64)> =
-        (0..=step).filter_map(|n| Some((n, arrivals_at(record, n)?))).collect();
+    let numbers: Vec<(usize, i64)> = (0..=step).filter_map(|n| Some((n, arrivals_at(record, n)?))).collect();
     let Some((_, last)) = numbers.last().copied() else { return false };
-    let run: Vec<usize> =
-        numbers.iter().rev().take_while(|(_, ack)| *ack == last).map(|(n, _)| *n).collect();
+    let run: Vec<usize> = numbers.iter().rev().take_while(|(_, ack)| *ack == last).map(|(n, _)| *n).collect();
     // The first of the run advanced, the second is the first duplicate.
     let Some(first) = run.len().checked_sub(2).map(|n| run[n]) else { return false };
     let mut outstanding: Vec<i64> =
@@ -129,7 +131,9 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
 /// True if the segment that only the kernel sends was never sent before.
 fn is_new(difference: &Difference, kernel: &Record) -> bool {
     let sent = difference.packets.1.as_ref();
-    sent.is_some_and(|sent| data(kernel, difference.step).all(|packet| packet.seq < sent.seq || packet == sent))
+    sent.is_some_and(|sent| {
+        data(kernel, difference.step).all(|packet| packet.seq < sent.seq || packet == sent)
+    })
 }
 
 fn end(packet: &Packet) -> i64 {

@@ -91,11 +91,7 @@ impl TailLossProbe {
         } else if ack.ack.gt(probe.end_seq) {
             // "TLP sender detects that the probe repaired a loss": nothing told of a duplicate.
             self.probe = None;
-            return Some(CongestionSignal {
-                ack: ack.ack,
-                by: Repair::Probe,
-                reaction: Reaction::AtOnce,
-            });
+            return Some(CongestionSignal { ack: ack.ack, by: Repair::Probe, reaction: Reaction::AtOnce });
         } else if ack.bare && ack.advanced == 0 && ack.newly_sacked == 0 {
             // "a duplicate ACK without SACK": both original and probe arrived.
             self.probe = None;
