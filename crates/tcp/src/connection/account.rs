@@ -120,6 +120,9 @@ impl Connection {
         }
         self.tx.scoreboard.on_sent(&sent);
         self.tx.recovery.on_sent(&sent);
+        if data.origin == Origin::TailLossProbe && !fresh {
+            self.tx.recovery.on_repeating_probe(data.range.len(), self.tx.scoreboard.nxt());
+        }
         if was_empty {
             self.tx.waiting_since = Some(now);
         }

@@ -53,6 +53,8 @@ pub(crate) struct Recovery {
     withheld: bool,
     /// Nothing is sent again until the next acknowledgement.
     repairs_held: bool,
+    /// Length of the tail loss probe in flight that repeats data, and SND.NXT when it left.
+    probe: Option<(u32, SeqNum)>,
 }
 
 impl Recovery {
@@ -78,6 +80,7 @@ impl Recovery {
             beside: false,
             withheld: false,
             repairs_held: false,
+            probe: None,
         }
     }
 
@@ -128,6 +131,11 @@ impl Recovery {
         }
     }
 
+    /// A tail loss probe of `len` bytes that had been sent before left. `nxt` is SND.NXT.
+    pub(crate) fn on_repeating_probe(&mut self, len: u32, nxt: SeqNum) {
+        self.probe = Some((len, nxt));
+    }
+
     /// Judges whether the reduction under way (or, by DSACK, the last one) was a mistake. Call it
     /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
     /// marked lost and calls [`Recovery::undo`].
@@ -150,7 +158,7 @@ impl Recovery {
     fn verdict(&mut self, ack: &AckOutcome, repairs_in_flight: impl Fn() -> bool) -> Option<UndoCause> {
         let marker = self.undo_marker?;
         if let Some(dsack) = ack.dsack
-            && dsack.of == DsackOf::Retransmit
+            && matches!(dsack.of, DsackOf::Retransmit | DsackOf::TailLossProbe)
             && dsack.range.end.gt(marker)
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
@@ -243,6 +251,7 @@ impl Recovery {
         nxt: SeqNum,
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
+        self.probe = self.probe.filter(|(_, nxt)| self.una.lt(*nxt));
         self.repairs_held &= self.state == CongestionState::Recovery;
         self.progressed |= ack.advanced > 0;
         self.follow();
@@ -458,7 +467,8 @@ impl Recovery {
 
     fn start_undo(&mut self) {
         self.undo_marker = Some(self.una);
-        self.undo_retrans = 0;
+        // A probe in flight must turn out to have been needless as well (Linux: tcp_init_undo).
+        self.undo_retrans = self.probe.map_or(0, |(len, _)| len);
         self.first_retransmit = None;
     }
 
@@ -752,6 +762,19 @@ mod tests {
         recovery.undo();
         assert!(!recovery.reducing());
         assert_eq!(recovery.spurious(&dsack(2000, 3000, DsackOf::Retransmit), || false), None, "once");
+    }
+
+    #[test]
+    fn a_probe_in_flight_must_have_been_needless_as_well() {
+        let mut recovery = Recovery::new(ISS, true);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        recovery.on_repeating_probe(1000, seq(9000));
+        assert_eq!(recovery.on_loss(seq(9000)), Episode::Entered);
+        retransmit(&mut recovery, 1000, 2000, ms(100));
+        take(&mut recovery, &ack(1000, 9000), false, 9000);
+        assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false), None);
+        let probe = dsack(8000, 9000, DsackOf::TailLossProbe);
+        assert_eq!(recovery.spurious(&probe, || false), Some(UndoCause::Dsack));
     }
 
     #[test]
