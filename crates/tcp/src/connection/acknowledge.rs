@@ -344,9 +344,10 @@ impl Connection {
         let min_rtt = self.tx.rtt.min_rtt();
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
         let delivery = self.tx.delivery.as_mut().map(|delivery| delivery.sample(ack, min_rtt, oldest));
+        let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
         self.tx.congestion.on_ack(&AckSample {
             now,
-            newly_acked: ack.delivered_bytes + self.repeated_bytes(ack),
+            newly_acked,
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
             pipe_before: ack.pipe_before,
