@@ -3,7 +3,7 @@
 //!
 //! It decides when a reduction begins and ends, never how large it is. Its promise: at most one
 //! reduction per window of data, whoever asks for it - loss detection, ECN or a mechanism that
-//! repaired a loss.
+//! repaired a loss -, but for one more if a retransmission is lost after a timeout (RFC 5681 section 4.3).
 
 use brisk_wire::SeqNum;
 
