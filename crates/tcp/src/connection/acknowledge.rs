@@ -219,6 +219,10 @@ impl Connection {
             let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
+                if ack.advanced > 0 {
+                    // What was suspected may be as late; the probe or the retransmission timer watches (Linux: the same).
+                    self.tx.rack.disarm();
+                }
                 RackVerdict::default()
             };
             self.mark_lost(verdict, LossCause::Rack, now)
