@@ -340,6 +340,7 @@ impl Connection {
         let (cwnd, used) = (self.tx.congestion.cwnd(), self.unasked_window());
         if Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd {
             self.tx.congestion.on_idle_restart(now, cwnd.midpoint(used));
+            self.tx.usage.on_growth(now);
         }
     }
 
