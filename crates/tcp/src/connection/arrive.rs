@@ -262,7 +262,7 @@ impl Connection {
             self.rx.owe_duplicates(&arrival, segments);
         }
         self.counters.payload_bytes_received += u64::from(arrival.advanced);
-        self.counters.out_of_order += u64::from(arrival.kind == ArrivalKind::OutOfOrder);
+        self.counters.out_of_order += u64::from(arrival.is_above_hole());
         if arrival.advanced > 0 || arrival.fin_reached {
             self.events.insert(Events::READABLE);
         }

@@ -98,7 +98,7 @@ pub struct Counters {
     pub parity: ParityCounters,
     /// DSACK blocks received.
     pub dsacks: u64,
-    /// Segments that arrived out of order.
+    /// Segments that arrived out of order, those that repeated others included.
     pub out_of_order: u64,
     /// Segments refused: outside the window.
     pub out_of_window: u64,

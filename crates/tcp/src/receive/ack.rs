@@ -99,6 +99,8 @@ pub(crate) struct AckPolicy {
     ato: Option<Duration>,
     /// Acknowledgements left to send undelayed.
     quick: u32,
+    /// What is owed answers data: only such an acknowledgement counts as one of these.
+    answers_data: bool,
     interactive: bool,
     /// Segments since the last acknowledgement that end a write of the peer; counted up to two.
     pushed: u8,
@@ -121,6 +123,7 @@ impl AckPolicy {
             smaller: None,
             ato: None,
             quick: 0,
+            answers_data: false,
             interactive: false,
             pushed: 0,
             last_data_at: Instant::ZERO,
@@ -192,18 +195,19 @@ impl AckPolicy {
 
     /// A segment with data or FIN arrived and the assembler judged it.
     pub(crate) fn on_data(&mut self, arrival: &Arrival, segment: &Received, now: Instant) {
-        self.unanswered += u32::from(arrival.kind != ArrivalKind::Empty);
-        match arrival.kind {
-            ArrivalKind::Empty => return,
-            ArrivalKind::OutOfOrder => {
-                self.measure_rcv_mss(segment);
-                return self.force();
-            }
-            ArrivalKind::Duplicate => {
-                self.quicken(QUICK_MAX, segment.rcv_wnd);
-                return self.force();
-            }
-            ArrivalKind::InOrder | ArrivalKind::FillsHole => {}
+        if arrival.kind == ArrivalKind::Empty {
+            return;
+        }
+        self.unanswered += 1;
+        self.answers_data = true;
+        // Above a hole it makes no difference whether the data is there already.
+        if arrival.is_above_hole() {
+            self.measure_rcv_mss(segment);
+            return self.force();
+        }
+        if arrival.kind == ArrivalKind::Duplicate {
+            self.quicken(QUICK_MAX, segment.rcv_wnd);
+            return self.force();
         }
         if arrival.advanced > 0 {
             self.measure_rcv_mss(segment);
@@ -275,12 +279,13 @@ impl AckPolicy {
 
     /// A segment left that acknowledges `rcv_nxt`.
     pub(crate) fn on_ack_sent(&mut self, rcv_nxt: SeqNum) {
-        if self.owed != Owed::Nothing && self.quick > 0 {
+        if self.answers_data && self.quick > 0 {
             self.quick -= 1;
             if self.quick == 0 {
                 self.ato = Some(ATO_MIN);
             }
         }
+        self.answers_data = false;
         self.last_ack_sent = rcv_nxt;
         self.pushed = 0;
         self.unanswered = 0;
@@ -584,6 +589,45 @@ mod tests {
         }
         let mut receiver = Receiver::settled(40);
         assert_eq!(receiver.arrive(ArrivalKind::Empty, 0, false, ms(10)), Owed::Nothing);
+    }
+
+    #[test]
+    fn only_answers_to_data_use_up_quick_mode() {
+        let mut receiver = Receiver::with_delack_max(40);
+        receiver.data(MSS, ms(0));
+        receiver.ack();
+        for _ in 0..20 {
+            receiver.policy.force();
+            receiver.ack();
+        }
+        for i in 1..16 {
+            assert_eq!(receiver.data(MSS, ms(i)), Owed::Now, "segment {i}");
+            receiver.ack();
+        }
+        assert_eq!(receiver.data(MSS, ms(16)), Owed::At(ms(56)));
+    }
+
+    #[test]
+    fn data_that_waits_above_a_hole_already_brings_quick_mode_back_no_more_than_the_first_time() {
+        let mut receiver = Receiver::settled(40);
+        let waits = SeqRange::with_len(receiver.rcv_nxt + MSS, 1200);
+        let again = Arrival {
+            kind: ArrivalKind::Duplicate,
+            advanced: 0,
+            store: SeqRange::with_len(receiver.rcv_nxt, 0),
+            duplicate: Some(waits),
+            block: Some(waits),
+            fin_reached: false,
+        };
+        receiver.policy.on_data(&again, &receiver.segment(700, false), ms(10));
+        assert_eq!(receiver.policy.owed(), Owed::Now);
+        receiver.ack();
+        assert_eq!(receiver.data(100, ms(60)), Owed::At(ms(100)));
+        receiver.ack();
+        let segment = receiver.segment(700, false);
+        receiver.policy.on_data(&again, &segment, ms(61));
+        receiver.policy.on_data(&again, &segment, ms(61));
+        assert_eq!(receiver.policy.rcv_mss(), 700, "they tell of the peer's segments all the same");
     }
 
     #[test]

@@ -49,6 +49,17 @@ pub(crate) struct Arrival {
     pub(crate) fin_reached: bool,
 }
 
+impl Arrival {
+    /// True if the segment lies above RCV.NXT, whether or not it brings something.
+    pub(crate) fn is_above_hole(&self) -> bool {
+        match self.kind {
+            ArrivalKind::OutOfOrder => true,
+            ArrivalKind::Duplicate => self.block.is_some(),
+            ArrivalKind::Empty | ArrivalKind::InOrder | ArrivalKind::FillsHole => false,
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Assembler {
@@ -73,6 +84,11 @@ impl Assembler {
     /// True if something waits above a hole.
     pub(crate) fn has_hole(&self) -> bool {
         !self.above.is_empty()
+    }
+
+    /// True if nothing but the FIN waits above a hole.
+    pub(crate) fn holds_only_fin(&self) -> bool {
+        self.fin.is_some_and(|fin| self.above.first() == Some(SeqRange::new(fin, fin + 1)))
     }
 
     /// The parts of `within`, which begins at or above RCV.NXT, that have not arrived.

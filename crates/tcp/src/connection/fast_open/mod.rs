@@ -281,7 +281,7 @@ impl Connection {
 
     /// The connection ends: a SYN that got no answer, or a path that broke.
     pub(crate) fn judge_end(&mut self, reason: CloseReason) {
-        let only_fin = self.counters.out_of_order == 1 && self.counters.payload_bytes_received == 0;
+        let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
         let lost = !by_us && self.tx.handshake.sent > 0;
         let Some(client) = self.fast_client_mut() else { return };
