@@ -120,7 +120,9 @@ impl Connection {
             self.counters.paws += 1;
             return self.answer_unacceptable(segment, now);
         }
-        if !self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len()) {
+        if !self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len())
+            && !self.repeats_what_is_not_acknowledged(segment)
+        {
             self.counters.out_of_window += 1;
             // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made to accept valid
             // ACKs, URGs, and RSTs."
@@ -224,6 +226,7 @@ impl Connection {
         }
         if !self.state.receives() {
             // The peer repeats its FIN or data from before it: say again what has arrived.
+            self.report_old(segment);
             self.rx.ack.force();
             return;
         }
@@ -310,12 +313,7 @@ impl Connection {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
         }
-        let old = SeqRange::new(segment.seq, (segment.seq + segment.len()).min(self.rx.rcv_nxt()));
-        // What rode on a SYN is no data that was sent twice: it gets a plain challenge.
-        if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
-            self.rx.sack.on_duplicate(old);
-            self.rx.ack.on_old_data(self.rx.rcv_wnd());
-        }
+        self.report_old(segment);
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             // So that two confused ends do not acknowledge each other for ever.
             let interval = if self.is_syn_ack_again(segment) {
@@ -328,6 +326,30 @@ impl Connection {
             }
         }
         self.answer_at_once();
+    }
+
+    /// Records what of a segment had arrived before, for the next acknowledgement to report. What rode on a SYN is no data that
+    /// was sent twice.
+    fn report_old(&mut self, segment: &Arrived<'_>) {
+        let old = SeqRange::new(segment.seq, segment.end().min(self.rx.rcv_nxt()));
+        if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
+            self.rx.sack.on_duplicate(old);
+            self.rx.ack.on_old_data(self.rx.rcv_wnd());
+        }
+    }
+
+    /// True if all of a segment has arrived before, and it reaches the last acknowledgement that left. A peer that has not
+    /// heard from here probes the tail of what it sent, and that segment may be the only one to say what it has received:
+    /// its acknowledgement and time stamp count, as in Linux. Anything older is a stray.
+    fn repeats_what_is_not_acknowledged(&self, segment: &Arrived<'_>) -> bool {
+        let rcv_nxt = self.rx.rcv_nxt();
+        let end = segment.end();
+        self.state.is_synchronized()
+            && segment.flags.contains(Flags::ACK)
+            && !segment.flags.intersects(Flags::SYN | Flags::RST)
+            && segment.seq.lt(rcv_nxt)
+            && end.le(rcv_nxt)
+            && end.ge(self.rx.ack.last_ack_sent())
     }
 
     /// Returns the least time between two answers to a SYN or SYN-ACK that comes again. A peer whose timers
