@@ -232,9 +232,10 @@ impl Connection {
         }
         let after_our_fin = matches!(self.state, State::FinWait1 | State::FinWait2);
         let refused = self.rx.closed || (self.rx.refuses && after_our_fin);
-        if refused && segment.end().gt(self.rx.rcv_nxt()) && !segment.payload.is_empty() {
-            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset. It has
-            // the form of every answer to a segment with ACK (section 3.5.2), as Linux sends it.
+        let text_end = segment.seq + segment.payload.len() as u32;
+        if refused && text_end.gt(self.rx.rcv_nxt()) {
+            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset, also where only a FIN behind it
+            // tells of it. It has the form of every answer to a segment with ACK (section 3.5.2), as Linux sends it.
             self.counters.discarded_bytes += segment.payload.len() as u64;
             self.outbox.push(Control::Reset(segment.ack));
             self.end(CloseReason::DataAfterClose);
