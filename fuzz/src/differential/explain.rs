@@ -100,20 +100,6 @@ pub const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
-        name: "repeated data above a hole",
-        reason: "Linux counts a segment above a hole in tcpi_rcv_ooopack also where its data is there already; ours counts it \
-                 as a duplicate",
-        matches: |difference, ours, _| {
-            let arrived: Vec<Arrived> = arrivals(ours, difference.step).collect();
-            let repeats = arrived.iter().enumerate().filter(|(n, last)| {
-                last.end > last.seq
-                    && arrived[n + 1..].iter().any(|other| other.seq <= last.seq && last.end <= other.end)
-            });
-            let more = difference.values.1 - difference.values.0;
-            is_value(difference, "rcv_ooopack") && more > 0 && more <= repeats.count() as i64
-        },
-    },
-    Explanation {
         name: "window of bytes or of memory",
         reason: "Linux counts the memory of packets against its buffer and widens the window with each full segment, ours \
                  counts bytes (docs/conformance.md): open windows differ by less than a factor of two",
@@ -177,29 +163,153 @@ pub const EXPLANATIONS: &[Explanation] = &[
                 && difference.values.0 > 0
                 && {
                     let mut arrivals = arrivals(ours, difference.step);
-                    let numbers = |arrived: Option<Arrived>| arrived.map(|it| (it.seq, it.ack));
-                    numbers(arrivals.next()) == numbers(arrivals.next())
+                    let last = arrivals.next();
+                    last.is_some_and(|last| arrivals.any(|it| it.seq >= last.seq && it.ack >= last.ack))
                 }
         },
     },
     Explanation {
-        name: "time stamp of a duplicate that ends at RCV.NXT",
-        reason: "Linux finds a segment in the window that ends where the last acknowledgement was, and takes its time stamp; \
-                 RFC 9293 section 3.10.7.4 finds it unacceptable, and RFC 7323 section 4.3 takes stamps of acceptable ones",
+        name: "quick mode while the window grows",
+        reason: "Linux leaves one more acknowledgement undelayed whenever it widens the window (tcp_grow_window), which it does \
+                 with some 32 KB of data; our windows count bytes and need no growing, and RFC 5681 section 4.2 allows the delay",
+        matches: |difference, ours, kernel| {
+            let (None, Some(other)) = &difference.packets else { return false };
+            let at_once = kernel.steps.get(difference.step).is_some_and(|step| other.at < step.at + 2_000);
+            let answers_data = ours.steps[difference.step].event.starts_with("< ");
+            let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
+            difference.what == What::Missing
+                && other.is_pure_ack()
+                && other.ack == Some(arrived.end)
+                && at_once
+                && answers_data
+                && acks_of_data(ours, difference.step) >= QUICK
+                && arrivals_after(ours, difference.step, GROWTH) <= QUICK + 1
+        },
+    },
+    Explanation {
+        name: "no quick mode where the first data came out of order",
+        reason: "Linux takes data above a hole, with SACK, for the first acknowledgement of quick mode and for its last one \
+                 (tcp_grow_window); in ours the first data in order begins it, as a sender in slow start needs (RFC 5681 section 4.2 \
+                 allows both)",
+        matches: |difference, ours, _| {
+            let (Some(sent), None) = &difference.packets else { return false };
+            let mut data: Vec<_> = arrivals(ours, difference.step).filter(|it| it.end > it.seq).collect();
+            data.reverse();
+            let in_order = data.iter().position(|arrived| arrived.seq == 1);
+            let Some((first, last)) = in_order.zip(data.last()) else { return false };
+            difference.what == What::Surplus
+                && sent.is_pure_ack()
+                && sent.ack == Some(last.end)
+                && ours.steps[difference.step].event.starts_with("< ")
+                && has_option(ours, difference.step, SACK)
+                && first > 0
+                && data.len() - first <= QUICK
+        },
+    },
+    Explanation {
+        name: "block that Linux has forgotten",
+        reason: "Linux remembers four SACK blocks and reports a segment that joins a fifth without it; RFC 2018 section 4 asks for \
+                 the whole contiguous block that contains the segment, as ours",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
-            let without = |packet: &Packet| -> Vec<String> {
-                packet.options.iter().filter(|option| !option.starts_with("TS ")).cloned().collect()
+            let (held, most) = told_ranges(ours, difference.step);
+            let is_dsack = |n: usize, blocks: &[(i64, i64)]| {
+                let within = |outer: &(i64, i64)| outer.0 <= blocks[0].0 && blocks[0].1 <= outer.1;
+                n == 0 && (blocks[0].1 <= sent.ack.unwrap_or(0) || blocks.iter().skip(1).any(within))
             };
-            // The segment whose stamp Linux echoes.
-            let echoed = other.options.iter().find_map(|option| option.strip_prefix("TS ecr "));
-            let stale = (0..=difference.step).find_map(|n| {
-                let arrived = arrivals(ours, n).next().filter(|arrived| Some(arrived.stamp) == echoed)?;
-                Some(n > 0 && acks_sent(ours, n - 1).next() == Some(arrived.end))
+            let (blocks, others) = (sack_blocks(sent), sack_blocks(other));
+            let ours_is_true =
+                blocks.iter().enumerate().all(|(n, block)| held.contains(block) || is_dsack(n, &blocks));
+            let kernel_is_in_part = others.iter().enumerate().all(|(n, block)| {
+                held.iter().any(|held| held.0 <= block.0 && block.1 <= held.1) || is_dsack(n, &others)
             });
             difference.what == What::Field("options")
-                && without(sent) == without(other)
-                && stale == Some(true)
+                && most > 4
+                && others != blocks
+                && ours_is_true
+                && kernel_is_in_part
+        },
+    },
+    Explanation {
+        name: "probe of the window after other segments",
+        reason: "Linux restarts the timer of zero-window probes with segments that arrive outside of its fast path; RFC 9293 \
+                 section 3.8.6.1 sends the first when the window has been shut for the retransmission timeout, as ours",
+        matches: |difference, ours, _| {
+            let Some(sent) = &difference.packets.0 else { return false };
+            let late = difference.packets.1.as_ref().is_none_or(|other| other.at > sent.at);
+            let Some(written) =
+                ours.steps.iter().take(difference.step + 1).rfind(|step| step.event == "write")
+            else {
+                return false;
+            };
+            let arrived_since = ours
+                .steps
+                .iter()
+                .take(difference.step + 1)
+                .any(|step| step.at > written.at && step.at < sent.at && step.event.starts_with("< "));
+            let last =
+                ours.steps.iter().take(difference.step + 1).rev().flat_map(|step| step.deeds.iter().rev());
+            let next = last.filter_map(|deed| match deed {
+                Deed::Sent(packet) if packet.at < sent.at => Some(packet.seq + packet.len),
+                Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+            });
+            matches!(difference.what, What::Surplus | What::Field("time"))
+                && late
+                && sent.is_pure_ack()
+                && next.max() == Some(sent.seq + 1)
+                && arrivals(ours, difference.step).next().is_some_and(|it| it.window == 0)
+                && arrived_since
+        },
+    },
+    Explanation {
+        name: "echo of congestion in a reset",
+        reason: "Linux sets ECE in a reset too while it echoes a mark; RFC 3168 section 6.1.3 asks for it in acknowledgements, and \
+                 nothing is sent more slowly after a reset",
+        matches: |difference, _, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            difference.what == What::Field("flags")
+                && sent.has('R')
+                && other.flags.replace('E', "") == sent.flags
+        },
+    },
+    Explanation {
+        name: "acknowledgement at the edge of a window that shrank",
+        reason: "Linux numbers an acknowledgement with the right edge of the peer's window where that has shrunk below SND.NXT; RFC \
+                 9293 section 3.10.7.4 has <SEQ=SND.NXT>, as ours",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let edge =
+                arrivals(ours, difference.step).next().map(|last| last.ack + (last.window << shift(ours)));
+            difference.what == What::Field("sequence number")
+                && sent.is_pure_ack()
+                && other.is_pure_ack()
+                && other.seq < sent.seq
+                && edge == Some(other.seq)
+        },
+    },
+    Explanation {
+        name: "part of a segment delivered",
+        reason: "Linux counts a segment as delivered, and measures its round trip, when all of it is acknowledged; ours also with \
+                 a part of it, which has arrived as well (RFC 6298 section 3 asks for a sample whatever it acknowledges)",
+        matches: |difference, ours, _| {
+            let Some(ack) = arrivals(ours, difference.step).next().map(|arrived| arrived.ack) else {
+                return false;
+            };
+            let (ours_value, kernel_value) = difference.values;
+            (is_value(difference, "min_rtt") && ours_value < kernel_value
+                || is_value(difference, "delivered") && ours_value == kernel_value + 1)
+                && sent(ours, difference.step).any(|packet| packet.seq < ack && ack < packet.seq + packet.len)
+        },
+    },
+    Explanation {
+        name: "round trip of a segment that Linux's timer sent late",
+        reason: "Linux's timers are late by up to 45 ms, and what they send has as much shorter a round trip to the script's answer",
+        matches: |difference, ours, _| {
+            let shorter = difference.values.0 - difference.values.1;
+            let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
+            is_value(difference, "min_rtt")
+                && (1..=45_000).contains(&shorter)
+                && last_probe(ours, difference.step).is_some_and(|(_, end)| arrived.ack >= end)
         },
     },
 ];
@@ -207,6 +317,12 @@ pub const EXPLANATIONS: &[Explanation] = &[
 /// Bits of `tcpi_options`.
 const TIMESTAMPS: i64 = 1;
 const SACK: i64 = 2;
+
+/// Acknowledgements of quick mode.
+const QUICK: usize = 16;
+
+/// Bytes of data within which Linux widens a window from the first one it offers to all of the buffer, which is twice as much.
+const GROWTH: i64 = 32 << 10;
 
 /// The first entry that explains a difference.
 pub fn explain(difference: &Difference, ours: &Record, kernel: &Record) -> Option<&'static Explanation> {
@@ -240,18 +356,16 @@ fn has_option(record: &Record, step: usize, bit: i64) -> bool {
 
 /// A segment that arrived, as the script has it.
 #[derive(Clone, Copy)]
-struct Arrived<'a> {
+struct Arrived {
     seq: i64,
     end: i64,
     ack: i64,
     window: i64,
-    /// TSval; empty without a time stamp.
-    stamp: &'a str,
 }
 
-impl<'a> Arrived<'a> {
+impl Arrived {
     /// `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
-    fn read(event: &'a str) -> Option<Arrived<'a>> {
+    fn read(event: &str) -> Option<Arrived> {
         let text = event.strip_prefix("< ")?;
         let after =
             |word: &str| text.split_once(word).map(|(_, rest)| rest.split([' ', '>']).next().unwrap_or(""));
@@ -263,13 +377,12 @@ impl<'a> Arrived<'a> {
             end: end.split_once('(')?.0.parse().ok()?,
             ack: number(after(" ack ")).unwrap_or(0),
             window: number(after(" win ")).unwrap_or(0),
-            stamp: after("TS val ").unwrap_or(""),
         })
     }
 }
 
 /// Arrivals up to a step, the last first.
-fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived<'_>> {
+fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived> {
     record.steps.iter().take(step + 1).rev().filter_map(|step| Arrived::read(&step.event))
 }
 
@@ -277,6 +390,62 @@ fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived<'_>> {
 fn acks_sent(record: &Record, step: usize) -> impl Iterator<Item = i64> {
     let deeds = record.steps.iter().take(step + 1).rev().flat_map(|step| step.deeds.iter().rev());
     deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { packet.ack } else { None })
+}
+
+/// The segments that were sent up to a step.
+fn sent(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
+    let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
+    deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { Some(packet) } else { None })
+}
+
+/// Acknowledgements that left at once when data arrived, up to a step.
+fn acks_of_data(record: &Record, step: usize) -> usize {
+    let arrivals = record.steps.iter().take(step + 1).filter(|step| step.event.starts_with("< "));
+    let answered = arrivals.filter(|step| {
+        step.deeds
+            .iter()
+            .any(|deed| matches!(deed, Deed::Sent(packet) if packet.is_pure_ack() && packet.at == step.at))
+    });
+    answered.count()
+}
+
+/// Segments with data that arrived behind the first `bytes` of it, up to a step.
+fn arrivals_after(record: &Record, step: usize, bytes: i64) -> usize {
+    let mut data: Vec<_> = arrivals(record, step).map(|arrived| arrived.end - arrived.seq).collect();
+    data.reverse();
+    let mut all = 0;
+    let after = data.iter().filter(|len| {
+        all += **len;
+        **len > 0 && all > bytes
+    });
+    after.count()
+}
+
+/// The SACK blocks of a segment.
+fn sack_blocks(packet: &Packet) -> Vec<(i64, i64)> {
+    let blocks = packet.options.iter().find_map(|option| option.strip_prefix("sack ")).unwrap_or("");
+    let ends = blocks.split(' ').filter_map(|block| block.split_once(':'));
+    ends.filter_map(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?))).collect()
+}
+
+/// The ranges above a hole of which a stack has told, up to a step, and how many there were at most at a time.
+fn told_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
+    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    let mut most = 0;
+    for packet in sent(record, step) {
+        let ack = packet.ack.unwrap_or(0);
+        ranges.retain(|range| range.1 > ack);
+        for block in sack_blocks(packet).into_iter().filter(|block| block.0 > ack) {
+            let apart = |range: &(i64, i64)| range.1 < block.0 || block.1 < range.0;
+            let (mut others, joined): (Vec<_>, Vec<_>) = ranges.into_iter().partition(apart);
+            let start = joined.iter().map(|range| range.0).fold(block.0, i64::min);
+            let end = joined.iter().map(|range| range.1).fold(block.1, i64::max);
+            others.push((start, end));
+            ranges = others;
+        }
+        most = most.max(ranges.len());
+    }
+    (ranges, most)
 }
 
 /// The shift of the peer's windows: that of its SYN, if ours agreed to it.
