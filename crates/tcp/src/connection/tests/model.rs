@@ -53,6 +53,8 @@ struct Watch {
     cut: Option<SeqNum>,
     /// SND.NXT at the last reduction, a timeout's too.
     cut_or_timeout: Option<SeqNum>,
+    /// A timeout has fired since the last reduction that a timeout did not cause.
+    timed_out: bool,
     /// The last reduction has not been taken back.
     stands: bool,
     /// Reductions that another one followed before they could be taken back: there is but one memory of
@@ -86,12 +88,15 @@ impl Watch {
             let inside = self.cut_or_timeout.is_some_and(|cut| una.le(cut));
             assert!(once && !inside, "seed {seed}: reduced for a repair within a window that was: {stats:?}");
         }
-        if newly > 0 && timeouts == self.counters.timeouts {
+        if timeouts > self.counters.timeouts {
+            self.timed_out = true;
+        } else if newly > 0 {
             let inside = self.cut.is_some_and(|cut| una.lt(cut));
-            // RFC 5681 section 4.3: the loss of a retransmission counts by itself.
+            // RFC 5681 section 4.3: a retransmission that is lost after a timeout counts by itself, once.
             let lost_again = lost_again_bytes > self.counters.lost_again_bytes;
-            assert!(!inside || lost_again, "seed {seed}: reduced twice in one window: {stats:?}");
-            self.cut = Some(nxt);
+            let again = self.timed_out && lost_again && newly == 1;
+            assert!(!inside || again, "seed {seed}: reduced twice in one window: {stats:?}");
+            (self.cut, self.timed_out) = (Some(nxt), false);
         }
         if newly > 0 {
             self.cut_or_timeout = Some(nxt);
@@ -114,6 +119,7 @@ fn transfer(seed: u64, config: TcpConfig, hazard: impl FnOnce(ChaCha8Rng, Instan
         progress: (SeqNum(0), Duration::ZERO),
         cut: None,
         cut_or_timeout: None,
+        timed_out: false,
         stands: false,
         superseded: 0,
     };
