@@ -343,7 +343,10 @@ impl Connection {
         let reordered =
             || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
         let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
-        let may_grow = shows_progress && !self.is_on_trust();
+        // RFC 5681 section 3.2: a full acknowledgement sets cwnd to ssthresh, and does not grow it as well.
+        let ends_reduction =
+            episode == Episode::Exited && matches!(was, CongestionState::Recovery | CongestionState::Cwr);
+        let may_grow = shows_progress && !ends_reduction && !self.is_on_trust();
         let (state, cwnd_limited) = (self.tx.recovery.state(), self.tx.is_cwnd_limited());
         let min_rtt = self.tx.rtt.min_rtt();
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
