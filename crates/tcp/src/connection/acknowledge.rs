@@ -95,6 +95,8 @@ impl Connection {
         if self.tx.scoreboard.head().is_some_and(|head| window < head.range.len()) {
             self.tx.timeouts_in_row = 0;
             self.tx.waiting_since = Some(now);
+            // The segment has reached the peer: its size is no reason to suspect the path.
+            self.tx.mtu.on_progress();
         }
     }
 
