@@ -12,7 +12,7 @@ use crate::time::Duration;
 /// Something the application waits for. Edge-triggered: told once per change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The handshake of an active open completed (or data may flow, with Fast Open).
+    /// The handshake of an active open completed.
     Connected(ConnId),
     /// A connection waits in the accept queue of the listener.
     Incoming(ListenerId),

@@ -3,7 +3,7 @@
 //! A segment that arrives runs through `arrive` (the steps of RFC 9293 section 3.10.7), what leaves
 //! is picked in `transmit`, written in `segment` and accounted in `account`. `handshake` opens,
 //! `timer` wakes, `application` is what the program calls. The parts themselves (queue,
-//! scoreboard, RACK, PRR, assembler, ...) live in `send` and `receive`; they take
+//! scoreboard, RACK, assembler, ...) live in `send` and `receive`; they take
 //! values and return values.
 //!
 //! Data may ride on a SYN and may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist

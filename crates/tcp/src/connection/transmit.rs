@@ -1,7 +1,7 @@
-//! What to send next. Nothing is built or accounted here.
+//! What to send next. `poll_transmit` runs the three steps; the rest of this file chooses.
 //!
-//! The order is: what is owed beside data, the handshake, lost data, a tail loss probe, parity, new
-//! data, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
+//! The order is: control segments, the handshake, copies, lost data, a tail loss probe, parity, new
+//! data, parity behind the burst, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
 
 use alloc::vec::Vec;
 

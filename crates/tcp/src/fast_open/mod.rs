@@ -34,7 +34,7 @@
 //! | `persist` | the cache as text that survives a restart |
 //!
 //! The parts know neither connections nor each other; what the connection does with their verdicts is in
-//! `connection/fast_open.rs`, what the stack does in `stack/fast_open.rs`.
+//! `connection/fast_open/`, what the stack does in `stack/fast_open.rs`.
 
 pub mod client;
 pub mod cookie;
