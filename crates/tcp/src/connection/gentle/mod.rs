@@ -433,12 +433,21 @@ impl Gentle {
         active.check_late_original(segment, parts);
         active.filter_copy(segment, parts, now)
     }
+
+    /// True if [`Gentle::on_segment`] has something to decide: something was agreed on, or the segment has the option.
+    fn judges(&self, segment: &Arrived<'_>) -> bool {
+        let options = segment.options;
+        self.active.is_some()
+            || self.quarantine.is_some()
+            || options.gentle.is_some()
+            || options.malformed_gentle
+    }
 }
 
 impl Connection {
     /// Hands a segment to Corrective and Proactive, and does what they say. True if it goes on to the other steps.
     pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
-        if !self.gentle.seen {
+        if !self.gentle.seen || !self.gentle.judges(segment) {
             return true;
         }
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
