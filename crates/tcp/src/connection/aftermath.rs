@@ -62,8 +62,8 @@ impl Connection {
         (result, self.aftermath(Urgency::Normal, now))
     }
 
-    /// What is left to do; the events are handed over with it.
-    #[inline]
+    /// Returns what is left to do; the events are handed over with it.
+    #[inline(always)]
     pub(crate) fn aftermath(&mut self, urgency: Urgency, now: Instant) -> Aftermath {
         debug_assert!(self.closed.is_some() || !self.is_done(), "it is over and nobody says why");
         Aftermath {

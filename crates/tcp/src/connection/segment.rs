@@ -69,6 +69,7 @@ impl Segment {
 
 impl Connection {
     /// Returns the segment that `choice` asks for.
+    #[inline]
     pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {
             Choice::Control(control) => {
@@ -155,6 +156,7 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn build_data(&self, data: &Data, now: Instant) -> Segment {
         let len = data.payload_len();
         let payload = SeqRange::with_len(data.range.start, len);
@@ -187,12 +189,14 @@ impl Connection {
     }
 
     /// The header of an acknowledgement alone.
+    #[inline]
     fn ack_header(&self, now: Instant) -> TcpHeader {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
         self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now)
     }
 
     /// The header that every segment after the SYN shares.
+    #[inline]
     fn header(&self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
         let ack = self.acknowledged();
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();

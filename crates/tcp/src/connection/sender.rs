@@ -333,6 +333,7 @@ impl Sender {
     }
 
     /// Largest payload of a segment without SACK blocks.
+    #[inline]
     pub(crate) fn mss(&self) -> u32 {
         self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
@@ -354,6 +355,7 @@ impl Sender {
     /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be lost to PRR,
     /// and with a small window that is a round trip in which nothing is sent but the retransmission. RFC 9937 section
     /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
+    #[inline]
     pub(crate) fn is_pressing(&self) -> bool {
         let is_small = || self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
         self.recovery.lowers_window() || (self.unsent() > 0 && is_small())
@@ -370,6 +372,7 @@ impl Sender {
     }
 
     /// What limits transmissions now.
+    #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
         let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));

@@ -44,6 +44,7 @@ impl Budget {
     /// | `Duplicate`, `Parity` | if [charged](Charges) | - | yes | yes |
     ///
     /// A tail loss probe may exceed the congestion window by one segment (RFC 8985 section 7.3).
+    #[inline]
     pub(crate) fn of(&self, origin: Origin) -> u32 {
         let redundancy = self.paced.min(self.redundancy);
         match origin {

@@ -57,6 +57,7 @@ impl Stack {
     }
 
     /// Does what a call on a connection has left to do.
+    #[inline]
     pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);
         let Some(slot) = self.slots.at_mut(id) else { return };
@@ -67,8 +68,12 @@ impl Stack {
         let is_watched = self.config.observe || !self.memory_waiters.is_empty();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
             self.follow_up(id, &aftermath, now);
+            self.schedule(id, aftermath.urgency, now);
+        } else if aftermath.urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
+            self.ready.raise(id, slot, aftermath.urgency);
+        } else {
+            self.enter_deadline(id, now);
         }
-        self.schedule(id, aftermath.urgency, now);
     }
 
     #[inline(never)]

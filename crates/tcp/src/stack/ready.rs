@@ -46,7 +46,7 @@ impl Ready {
 
     /// Makes a connection at least so urgent.
     #[inline]
-    fn raise(&mut self, id: ConnId, slot: &mut Slot, urgency: Urgency) {
+    pub(super) fn raise(&mut self, id: ConnId, slot: &mut Slot, urgency: Urgency) {
         let before = slot.urgency;
         if before == Urgency::Idle {
             self.all.push_back(id);
@@ -73,7 +73,13 @@ impl Stack {
         if urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
             return self.ready.raise(id, slot, urgency);
         }
-        // Who was asked is awake.
+        self.enter_deadline(id, now);
+    }
+
+    /// A connection has nothing to send until its deadline.
+    pub(super) fn enter_deadline(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        // A connection that was asked is awake.
         let Some(connection) = slot.connection.awake().filter(|connection| !connection.is_done()) else {
             return;
         };
