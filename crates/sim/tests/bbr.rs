@@ -85,9 +85,11 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 
 #[test]
 fn random_loss_costs_little_more_than_what_is_lost() {
-    for (rtt, loss, floor) in [(20, "0.5%", 0.88), (100, "1%", 0.78), (50, "5%", 0.70)] {
+    // Nine tenths of what the loss leaves, or more, and the headers' share taken off.
+    for (rtt, loss, floor) in [(20, "0.5%", 0.88), (100, "1%", 0.87), (50, "5%", 0.80)] {
         let link = format!("--rtt {rtt}ms --rate 20mbit --queue 250kB --loss {loss}");
-        let share = median((0..3).map(|seed| transfer(20.0, &link, 10_000_000, seed)).collect());
+        let share = median((0..3).map(|seed| transfer(20.0, &link, 50_000_000, seed)).collect());
+        println!("{rtt} ms, {loss}: {share:.3}");
         assert!(share > floor, "{rtt} ms, {loss}: {share}");
     }
 }
@@ -126,6 +128,7 @@ fn the_standing_queue_is_short_in_a_deep_buffer() {
     queues.sort_by(f64::total_cmp);
     // Half of the round trip lies behind the bottleneck of this direction: 17 packets; the rest is the queue.
     let [p50, p99] = [0.5, 0.99].map(|q| queues[(5_000.0 * q) as usize] * 1.2 - 20.0);
+    println!("deep buffer: {share:.3} of the rate, queue {p50:.1} ms p50, {p99:.1} ms p99");
     assert!(share > 0.92, "{share}");
     assert!(p50 <= 0.3 * 40.0 && p99 <= 1.2 * 40.0, "{p50} {p99}");
 }
@@ -158,7 +161,7 @@ fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
 #[test]
 fn a_cubic_flow_beside_bbr_is_not_starved_nor_starves_it() {
     // S9: the share of BBR by the buffer.
-    for (buffer, low, high) in [(0.5, 0.35, 0.80), (1.0, 0.30, 0.70), (8.0, 0.05, 0.40)] {
+    for (buffer, low, high) in [(0.5, 0.40, 0.80), (1.0, 0.35, 0.70), (8.0, 0.05, 0.40)] {
         let shares = beside_cubic(20, buffer, 60, 1);
         let (sum, share) = (shares[0] + shares[1], shares[0] / (shares[0] + shares[1]));
         assert!((low..=high).contains(&share) && sum > 0.85, "buffer {buffer}: {shares:?}");
@@ -203,5 +206,6 @@ fn a_policer_is_obeyed() {
     let share = race.shares_until(60_000)[0];
     let after = race.world.counters(0, Way::Down).unwrap();
     let loss = (after.dropped_loss - before.dropped_loss) as f64 / (after.offered - before.offered) as f64;
-    assert!(share > 0.85 && loss < 0.05, "{share} {loss}");
+    println!("policer: {share:.3} of its rate, {loss:.4} lost");
+    assert!(share > 0.9 && loss < 0.03, "{share} {loss}");
 }

@@ -144,16 +144,17 @@ fn reductions(counters: &Counters) -> u64 {
 /// a retransmission.
 #[test]
 fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
-    let losses: Vec<String> = (1..=60).map(|loss| (300 * loss).to_string()).collect();
+    let losses: Vec<String> = (1..=300).map(|loss| (300 * loss).to_string()).collect();
     let link = format!("--rtt 40ms --loss down:list:{}", losses.join(","));
     let mut full = corrective();
     let hold = Some(FecHold::Full);
     full.mechanisms.corrective = Some(CorrectiveConfig { hold, ..CorrectiveConfig::default() });
     println!("| | lost data segments | reductions | of them for repairs | retransmissions |");
     let run = |name: &str, tcp: TcpConfig| {
-        let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 16, 1);
+        let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 80, 1);
         let (masked, again) = (sent.masked_losses, sent.retransmits);
-        // Lost parity is no loss of the flow: a lost segment of data is repaired or sent again.
+        // The link counts parity too: which share of its losses hits data depends on the arm. A lost segment of data is
+        // repaired or sent again.
         let lost = masked + again;
         println!("| {name} | {lost} | {} | {masked} | {again} |", reductions(&sent));
         (masked, reductions(&sent) as f64 / lost as f64)
@@ -161,11 +162,9 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let (_, without) = run("plain", plain());
     run("corrective", corrective());
     let (masked, with) = run("corrective, full hold", full);
-    // One reduction more or less is 3 percent.
-    assert!(
-        masked > 25 && (with / without - 1.0).abs() < 0.05,
-        "{without} a loss without, {with} with parity"
-    );
+    // One reduction more or less is 0.7 percent.
+    assert!(masked > 100, "{masked} repairs");
+    assert!((with / without - 1.0).abs() < 0.02, "{without} a loss without, {with} with parity");
 }
 
 /// The flow in question begins first or second, with several distances in time; answers its share of what both
