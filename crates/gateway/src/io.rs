@@ -36,7 +36,7 @@ pub(crate) fn reset(socket: &TcpStream) {
 /// Waits until the connection fails.
 pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     let ready = socket.ready(Interest::ERROR).await;
-    // Whoever wrote at the same time may have been told the error, which the kernel tells once.
+    // The kernel reports the error once: a concurrent write may have received it.
     let told = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
     told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
 }

@@ -1,4 +1,4 @@
-//! What surrounds a transaction besides its link and its sizes.
+//! The surroundings of a transaction in addition to its link and its sizes.
 
 use std::time::Duration;
 

@@ -64,7 +64,7 @@ pub enum LossSpec {
     },
     /// `policer:10mbit,100kB`: what exceeds the rate by more than the bucket holds, without any queue.
     Policer {
-        /// What fills the bucket.
+        /// The rate at which the bucket fills.
         rate: Rate,
         /// Size of the bucket, bytes; it is full when the link begins.
         bucket: u64,

@@ -106,7 +106,8 @@ impl Constant {
     }
 }
 
-/// What a line does for a packet, in bits times nanoseconds per second: a rate does as much in a nanosecond.
+/// Returns the work of a line for a packet, in bits times nanoseconds per second, so that a rate of one bit per second
+/// does one unit in a nanosecond.
 fn work_of(len: usize) -> u128 {
     u128::from(len as u64) * 8 * 1_000_000_000
 }

@@ -1,4 +1,4 @@
-//! What one stack of several has learnt, on its way to the others.
+//! Channels over which the stacks of an endpoint pass on what they learn of paths.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -31,7 +31,7 @@ impl Exchange {
     pub(crate) fn tell(&self, stack: &mut Stack) {
         while let Some(lesson) = stack.poll_lesson() {
             for to in &self.to {
-                // Who has no room or is gone does not learn it.
+                // A stack that is gone or whose channel is full does not learn it.
                 let _ = to.try_send(lesson.clone());
             }
         }

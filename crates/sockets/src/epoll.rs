@@ -12,23 +12,23 @@ pub(crate) const ALWAYS: Flags = (libc::EPOLLERR | libc::EPOLLHUP) as Flags;
 const ET: Flags = libc::EPOLLET as Flags;
 pub(crate) const ONESHOT: Flags = libc::EPOLLONESHOT as Flags;
 const EXCLUSIVE: Flags = libc::EPOLLEXCLUSIVE as Flags;
-/// What may stand beside EPOLLEXCLUSIVE.
+/// Flags that are allowed with EPOLLEXCLUSIVE.
 const WITH_EXCLUSIVE: Flags =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP) as Flags
         | ET
         | EXCLUSIVE;
 
-/// What has happened at a descriptor so far, counted: an edge is told again when more of it happens, though what is
-/// ready stays the same.
+/// Counts of what has happened at a descriptor: an edge is reported again when a count grows, even if the ready events
+/// stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Happened {
-    /// What wakes those that read.
+    /// Arrivals, which wake readers.
     pub(crate) arrivals: u64,
-    /// What wakes everybody: errors, and the closing of a direction.
+    /// Errors and closed directions, which wake everybody.
     pub(crate) changes: u64,
 }
 
-/// What arrivals are news for.
+/// Events for which an arrival makes an edge.
 const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
 
 /// A descriptor that is watched.
@@ -36,7 +36,7 @@ const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
 pub(crate) struct Watch {
     pub(crate) events: Flags,
     pub(crate) data: u64,
-    /// What was ready when it was told last, and what had happened: an edge is a change.
+    /// The events and counts of the last report: an edge is a change of either.
     pub(crate) told: Option<(Flags, Happened)>,
     /// EPOLLONESHOT: told once, silent until it is changed.
     pub(crate) spent: bool,
@@ -48,21 +48,21 @@ pub(crate) struct Epoll {
     pub(crate) watches: BTreeMap<i32, Watch>,
 }
 
-/// What epoll_ctl() asks.
+/// An operation of epoll_ctl().
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
     /// Watch a descriptor.
     Add {
         /// `EPOLLIN` and so on.
         events: Flags,
-        /// What epoll_wait() gives back of it.
+        /// User data that epoll_wait() returns.
         data: u64,
     },
     /// Watch it for something else.
     Change {
         /// `EPOLLIN` and so on.
         events: Flags,
-        /// What epoll_wait() gives back of it.
+        /// User data that epoll_wait() returns.
         data: u64,
     },
     /// Watch it no more.
@@ -108,7 +108,7 @@ impl Epoll {
     }
 }
 
-/// What is to be told of a watch.
+/// Returns the events to report for a watch; `None` if there is nothing new.
 pub(crate) fn news(watch: &Watch, ready: Flags, happened: Happened) -> Option<Flags> {
     let found = ready & (watch.events | ALWAYS);
     if found == 0 || watch.spent {

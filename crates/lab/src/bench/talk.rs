@@ -1,4 +1,4 @@
-//! What the two ends of a measurement say to each other, and to the process that started them.
+//! The protocol between the two ends of a measurement, and between an end and the process that started it.
 
 use std::io::{self, Read, Write};
 

@@ -22,10 +22,10 @@ use crate::setting::Setting;
 /// Transactions after which a path is familiar.
 const FAMILIAR: u32 = 300;
 
-/// What the arms have learnt of the paths beforehand: for each arm, for each path.
+/// Knowledge of the paths that the arms start with: for each arm, for each path.
 pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
 
-/// What chance gives a transaction before it begins: the same in every arm.
+/// Random values that are drawn before a transaction begins: the same in every arm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     seed: u64,
@@ -44,10 +44,10 @@ impl Comparison {
         }
     }
 
-    /// What both ends of every arm know of each other beforehand.
+    /// Returns the knowledge of each other that both ends of every arm start with.
     ///
     /// # Errors
-    /// What keeps a transaction from being simulated.
+    /// The reason why a transaction cannot be simulated.
     pub(crate) fn acquaintances(&self) -> Result<Acquaintances, TransactionError> {
         let of_arm = |arm| self.paths().iter().map(|path| self.acquaint(arm, path)).collect();
         self.arms.par_iter().map(of_arm).collect()
@@ -82,7 +82,7 @@ impl Comparison {
     /// A transaction of one arm, given by its place.
     ///
     /// # Errors
-    /// What keeps it from being simulated.
+    /// The reason why it cannot be simulated.
     pub(crate) fn run_one(
         &self,
         arm: usize,
@@ -146,7 +146,7 @@ impl Comparison {
         }
     }
 
-    /// What chance gives a transaction before it begins.
+    /// Draws the random values of a transaction.
     pub(crate) fn drawn(&self, index: u64) -> Drawn {
         let seed = seeds::of_transaction(self.seed, index);
         let path = match self.paths().len() {
@@ -159,7 +159,7 @@ impl Comparison {
     /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
     ///
     /// # Errors
-    /// What keeps it from being simulated, or the records from being written. Pages, neighbours, bursts and second
+    /// The reason why it cannot be simulated, or the records cannot be written. Pages, neighbours, bursts and second
     /// hops cannot be recorded; [`RecordError::Kind`] says so.
     pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
         let Setting { backend, beside, burst, .. } = &self.setting;

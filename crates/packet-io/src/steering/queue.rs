@@ -17,10 +17,10 @@ pub struct SteeredDevice {
     index: usize,
     steering: Steering,
     mailboxes: Arc<[Mailbox]>,
-    /// What others have read for us and was not taken in yet.
+    /// Packets for this queue that others have read and this one has not received yet.
     arrived: Vec<Handed>,
     taken: usize,
-    /// What we have read for others, with the index of theirs.
+    /// Packets for other queues that this one has read, with the index of the queue.
     astray: Vec<(usize, Handed)>,
     spare: Vec<Vec<u8>>,
     handed_over: u64,
@@ -41,7 +41,7 @@ impl SteeredDevice {
     pub fn over(mut queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
         assert_eq!(queues.len(), steering.queues(), "as many queues as the steering knows");
         if let Some(first) = queues.first_mut() {
-            // What it cannot do is done here.
+            // A device that cannot spread packets leaves that to this type.
             let _ = first.spread(&steering);
         }
         let mailboxes: Arc<[Mailbox]> = queues.iter().map(|_| Mailbox::default()).collect();

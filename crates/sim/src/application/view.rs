@@ -1,4 +1,4 @@
-//! What an application sees of its host, and which application owns what.
+//! The view that an application has of its host, and the owners of connections and listeners.
 
 use std::net::SocketAddr;
 

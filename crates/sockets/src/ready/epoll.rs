@@ -1,4 +1,4 @@
-//! What `epoll_wait` reports of the descriptors that an epoll descriptor watches.
+//! Reports of `epoll_wait` about the descriptors that an epoll descriptor watches.
 
 use super::of;
 use crate::epoll::{Flags, Happened, ONESHOT, news};

@@ -1,4 +1,4 @@
-//! What loss-based controllers have in common: a window that grows outside of recovery and is reduced once per window of
+//! The common part of loss-based controllers: a window that grows outside of recovery and is reduced once per window of
 //! data, and Proportional Rate Reduction (RFC 9937), which brings it down during recovery.
 
 use core::fmt::Debug;
@@ -144,7 +144,7 @@ impl<W: Window> CongestionController for LossBased<W> {
         if let Some(max) = rto.max_ssthresh {
             self.window.set_ssthresh(self.window.ssthresh().min(max));
         }
-        // What is not declared lost yet is still in flight: the window is one segment beyond it.
+        // Segments not declared lost yet are still in flight: the window is one segment larger.
         self.window.set_cwnd(rto.pipe.saturating_add(self.window.mss()));
     }
 

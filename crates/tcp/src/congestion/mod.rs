@@ -118,7 +118,7 @@ impl Controller {
     }
 }
 
-/// What is asked for each segment, without a call through a table for the controllers of this crate.
+/// Methods that every segment needs: the controllers of this crate answer them without dynamic dispatch.
 impl Controller {
     /// Congestion window, bytes.
     #[inline]

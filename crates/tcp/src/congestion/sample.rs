@@ -9,7 +9,7 @@ use crate::outcome::{CongestionState, Episode, Origin, Repair};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// What a controller is created with.
+/// Arguments of a new controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerStart {
     /// When the connection begins.
@@ -68,7 +68,7 @@ pub struct AckSample {
     pub nxt: SeqNum,
     /// The recovery state after the acknowledgement.
     pub state: CongestionState,
-    /// What the acknowledgement did to the recovery state.
+    /// The effect of the acknowledgement on the recovery state.
     pub episode: Episode,
     /// True if the acknowledgement lets a window grow: it shows progress, and no window is taken on trust.
     pub may_grow: bool,
@@ -89,7 +89,7 @@ pub struct DeliverySample {
     pub rate: Option<RateSample>,
 }
 
-/// What the newest transmission that an acknowledgement delivers tells of the path (`RS` of the draft).
+/// Delivery-rate sample of the newest transmission that an acknowledgement delivers (`RS` of the draft).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateSample {
     /// `C.delivered` when it was sent.

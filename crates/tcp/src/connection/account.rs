@@ -1,4 +1,4 @@
-//! What was sent is written down: scoreboard, timers, pacing, recovery, counters, probe timer.
+//! Accounting for a packet that left: scoreboard, timers, pacing, recovery, counters, probe timer.
 
 use brisk_wire::{Flags, TcpHeader};
 

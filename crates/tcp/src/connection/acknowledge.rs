@@ -222,7 +222,7 @@ impl Connection {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
                 if ack.advanced > 0 {
-                    // What was suspected may be as late; the probe or the retransmission timer watches (Linux: the same).
+                    // Suspected segments may be merely late too; the probe timer or the RTO covers them (Linux: the same).
                     self.tx.rack.disarm();
                 }
                 RackVerdict::default()

@@ -1,14 +1,14 @@
-//! What a connection leaves for the stack to do: every call that may change it returns an [`Aftermath`].
+//! The work that a connection leaves to the stack: every call that may change it returns an [`Aftermath`].
 
 use crate::connection::{Connection, Events, State};
 use crate::time::Instant;
 
-/// How soon what a connection has to send must leave.
+/// How soon the next packet of a connection must leave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Urgency {
     /// It has nothing to send.
     Idle,
-    /// It may have something, which waits for its turn.
+    /// It may have a packet, which waits for its turn.
     Normal,
     /// Before it takes in another segment: the segments of a batch are not answered as if they were one.
     BeforeNextRx,
@@ -16,14 +16,14 @@ pub(crate) enum Urgency {
     BeforeApp,
 }
 
-/// What there is to do about a connection after a call; mostly nothing but to ask it for a packet. Its events are in it and
-/// nowhere else.
+/// The work that a call on a connection leaves to the stack; mostly nothing but to ask it for a packet. The events of the
+/// connection are in it and nowhere else.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aftermath {
-    /// How soon what it may have to send must leave.
+    /// How soon its next packet must leave.
     pub(crate) urgency: Urgency,
-    /// What its owner has to hear.
+    /// Events for its owner.
     pub(crate) events: Events,
     /// Bytes that its buffers hold.
     pub(crate) memory: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Aftermath {
     pub(crate) repair_memory: usize,
     /// One of its buffers has storage with nothing in it.
     pub(crate) has_drained_storage: bool,
-    /// Its opening may have taught something about Corrective and Proactive on its path.
+    /// Its opening may have shown how its path treats Corrective and Proactive.
     pub(crate) has_gentle_report: bool,
     /// It may have something to report about its path.
     pub(crate) has_path_report: bool,
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::aftermath`], of a poll for a packet that has given one (`sent`) or not.
+    /// Like [`Connection::aftermath`], after a poll; `sent`: the poll produced a packet.
     #[inline]
     pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
         let urgency = if sent && !self.rests(now) { Urgency::Normal } else { Urgency::Idle };

@@ -1,5 +1,5 @@
 //! A segment arrives, in the order and with the numbers of RFC 9293 section 3.10.7, and with the rules of RFC 5961 against
-//! blind attacks. What an acknowledgement changes is in [`crate::connection::acknowledge`].
+//! blind attacks. The effects of an acknowledgement are in [`crate::connection::acknowledge`].
 //!
 //! Corrective, Proactive and Fast Open see segments at the points that are marked as theirs.
 
@@ -329,8 +329,8 @@ impl Connection {
         self.answer_at_once();
     }
 
-    /// Records what of a segment had arrived before, for the next acknowledgement to report. What rode on a SYN is no data that
-    /// was sent twice.
+    /// Records the part of a segment that had arrived before, for the next acknowledgement to report. Data on a SYN does not count
+    /// as sent twice.
     fn report_old(&mut self, segment: &Arrived<'_>) {
         let old = SeqRange::new(segment.seq, segment.end().min(self.rx.rcv_nxt()));
         if !old.is_empty() && !segment.flags.contains(Flags::SYN) {

@@ -1,4 +1,4 @@
-//! What leaves next: a value that says all that building the segment and accounting for it need.
+//! The next segment to send, as a value that says all that building it and accounting for it need.
 
 use brisk_wire::Gentle;
 
@@ -8,7 +8,7 @@ use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 
-/// What leaves next.
+/// The next segment to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
     /// A control segment.
@@ -57,7 +57,7 @@ impl Data {
     }
 }
 
-/// What a SYN or SYN-ACK says of Corrective and Proactive.
+/// The option of a SYN or SYN-ACK about Corrective and Proactive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SynOption {
     /// Nothing.

@@ -17,7 +17,7 @@ use crate::time::Instant;
 /// Pieces of the send queue that may stay where they are, of one packet.
 pub(crate) const MOST_PIECES: usize = 2;
 
-/// What [`Connection::poll_transmit`] wrote.
+/// The packet that [`Connection::poll_transmit`] wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Built {
     /// Payload bytes of each wire segment, if the packet must be cut.

@@ -371,7 +371,7 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
 
-    /// What limits transmissions now.
+    /// Returns the limits of transmissions now.
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).

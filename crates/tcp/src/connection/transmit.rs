@@ -1,4 +1,4 @@
-//! What to send next. `poll_transmit` runs the three steps; the rest of this file chooses.
+//! The choice of the next segment. `poll_transmit` runs the three steps; the rest of this file chooses.
 //!
 //! The order is: control segments, the handshake, copies, lost data, a tail loss probe, parity, new
 //! data, parity behind the burst, an acknowledgement alone. Each asks the [`Budget`] how much may leave.

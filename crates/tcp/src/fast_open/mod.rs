@@ -33,7 +33,7 @@
 //! | `switches` | what the host allows, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
 //!
-//! The parts know neither connections nor each other; what the connection does with their verdicts is in
+//! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`); what the connection does with their verdicts is in
 //! `connection/fast_open/`, what the stack does in `stack/fast_open.rs`.
 
 pub mod client;

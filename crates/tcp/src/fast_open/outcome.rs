@@ -15,7 +15,8 @@ pub enum FastOpenOutcome {
     Used,
     /// There was no cookie; the server gave one for the next time (on its side: it was asked for one).
     NoCookie,
-    /// The server answered the cookie with another: the client's address or the key has changed.
+    /// The server answered the cookie with another: the client's address or the key has changed (on its side: it did not take the
+    /// data, for any reason).
     Refused,
     /// The answer shows no sign of the option: the peer does not know it, the path removed it, or the
     /// server is at its limit.

@@ -99,7 +99,7 @@ pub(crate) struct AckPolicy {
     ato: Option<Duration>,
     /// Acknowledgements left to send undelayed.
     quick: u32,
-    /// What is owed answers data: only such an acknowledgement counts as one of these.
+    /// The acknowledgement that is owed answers data: only such ones use up quick mode.
     answers_data: bool,
     interactive: bool,
     /// Segments since the last acknowledgement that end a write of the peer; counted up to two.

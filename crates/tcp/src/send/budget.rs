@@ -1,8 +1,10 @@
-//! How much may leave now: the only place that compares what is in flight with the windows, the pacer and the allowance.
+//! The bytes that may leave now: the place that compares the bytes in flight with the windows, the pacer and the allowance.
+//! Two checks are elsewhere: `choose_lost` stays within a window that the peer has drawn back, and `choose_probe` sends one
+//! segment at most.
 
 use crate::outcome::Origin;
 
-/// What limits transmissions at one moment, bytes; see [`Budget::of`].
+/// The limits of transmissions at one moment, in bytes; see [`Budget::of`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Budget {
     /// Congestion window.
@@ -23,7 +25,7 @@ pub(crate) struct Budget {
     pub(crate) charges: Charges,
 }
 
-/// Whether the congestion window counts redundancy: a choice of experiments.
+/// The redundancy that the congestion window counts: a choice of experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Charges {
     /// It counts copies.

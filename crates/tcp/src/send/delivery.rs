@@ -29,7 +29,7 @@ pub(crate) struct DeliveryRate {
     snapshots: VecDeque<Snapshot>,
 }
 
-/// What the counters were when a transmission left.
+/// The counters at the time of a transmission.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Snapshot {
     sent_at: Instant,

@@ -99,7 +99,7 @@ pub(crate) struct Scoreboard {
     sent_twice: VecDeque<SentTwice>,
     dupacks: u32,
     reno: Reno,
-    /// What was marked lost and when it was last sent, if somebody asks for that.
+    /// Ranges marked lost, with the time when they were last sent, if a controller asks for them.
     lost_log: Option<Vec<(SeqRange, Instant)>>,
     #[serde(skip)]
     buffer: Vec<Delivered>,
@@ -191,7 +191,7 @@ impl Scoreboard {
         self.lost_log = Some(Vec::new());
     }
 
-    /// What was marked lost since the last call, in no order, and when each part was last sent.
+    /// Takes the ranges marked lost since the last call, in no order, with the time when each was last sent.
     pub(crate) fn take_lost_log(&mut self) -> Vec<(SeqRange, Instant)> {
         self.lost_log.as_mut().map(mem::take).unwrap_or_default()
     }

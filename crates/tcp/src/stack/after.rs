@@ -1,6 +1,6 @@
 //! After a call has changed a connection: what follows for the rest of the stack.
 //!
-//! Whatever happened to a connection (a segment, a call, a timer, a transmission), it returns an [`Aftermath`], and
+//! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`], and
 //! [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the stack hear what
 //! the connection has learnt, a connection that is over makes way. Then the connection is ready to send, or idle.
 
@@ -25,7 +25,7 @@ impl Slot {
         }
     }
 
-    /// What it has read empty, and what was acknowledged, is kept for the next one.
+    /// Keeps the storage of data that was read or acknowledged for other connections.
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = self.connection.wake();
         let (received, sent) = connection.take_drained_storage();
@@ -155,7 +155,7 @@ impl Stack {
                 }
                 self.stats.handshakes_failed += 1;
             }
-            // Who accepts it is told then what there is to do.
+            // The program learns of these events when it accepts the connection.
             Phase::HalfOpen(_) | Phase::Queued(_) | Phase::Released => {}
         }
     }

@@ -64,7 +64,7 @@ pub(super) struct Allowances {
 }
 
 impl Allowances {
-    /// Bytes of redundancy that may go to `remote` at `now`, and those that are overdrawn.
+    /// Returns the bytes of redundancy that may go to `remote` at `now`.
     pub(super) fn available(&self, remote: IpAddr, planner: &PlannerConfig, now: Instant) -> u32 {
         let Some(ledger) = self.ledgers.get(&remote) else {
             return if self.ledgers.len() < DESTINATIONS_MAX { planner.burst } else { 0 };

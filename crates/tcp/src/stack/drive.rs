@@ -22,7 +22,7 @@ const EARLY: usize = 64;
 enum Which {
     /// Whatever there is; the payload of super-packets stays where it is if so wished.
     All { payload_in_place: bool },
-    /// What must leave before applications run, or before another segment is taken in.
+    /// Packets that must leave before applications run, or before another segment is taken in.
     Urgent,
 }
 

@@ -19,7 +19,7 @@ use crate::fast_open::server::Ticket;
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::time::Instant;
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// A listener's, in the middle of the handshake.
@@ -39,7 +39,7 @@ pub(crate) struct Slot {
     pub(crate) tuple: CompactTuple,
     pub(crate) connection: Seat,
     pub(crate) phase: Phase,
-    /// What its owner is to hear once there is one.
+    /// Events for its owner, once there is one.
     pub(crate) held: Events,
     pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
@@ -110,7 +110,7 @@ impl Stack {
         id
     }
 
-    /// Gives a connection a slot. What leads to it, and what follows, is the caller's.
+    /// Gives a connection a slot. The caller makes room before and handles its aftermath.
     pub(super) fn seat(
         &mut self,
         connection: Box<Connection>,

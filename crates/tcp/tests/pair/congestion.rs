@@ -12,7 +12,7 @@ use brisk_tcp::time::Instant;
 
 use crate::harness::{A, B, Channel, Pair, pattern};
 
-/// What a controller was handed.
+/// The input of a controller.
 #[derive(Debug, Default)]
 struct Log {
     sent: u64,

@@ -1,4 +1,4 @@
-//! What losses say about the volume and the rate that fit: long-term limits from probing, short-term limits from losses
+//! Limits of volume and rate that follow from losses: long-term limits from probing, short-term limits from losses
 //! between two probes.
 
 use super::super::sample::RateSample;

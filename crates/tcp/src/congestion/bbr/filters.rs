@@ -47,7 +47,7 @@ impl MaxBandwidth {
         self.previous.max(self.current)
     }
 
-    /// Takes a sample. What the application limited says only that the bandwidth is at least so much.
+    /// Takes a sample. An application-limited sample is only a lower bound of the bandwidth.
     pub(super) fn update(&mut self, sample: &RateSample) {
         if let Some(rate) = sample.rate
             && (rate >= self.get() || !sample.app_limited)
@@ -184,7 +184,7 @@ impl Aggregation {
         self.slots[0] = self.slots[0].max(extra);
     }
 
-    /// What the window has in addition for it, bytes.
+    /// Returns the bytes that the window gets in addition for aggregation.
     pub(super) fn extra(&self, bandwidth: u64) -> u64 {
         self.slots[0].max(self.slots[1]).min(bytes_in(bandwidth, MAX_AGGREGATION))
     }

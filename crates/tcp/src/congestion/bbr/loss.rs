@@ -156,7 +156,7 @@ impl Bbr {
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
-        // What is lost while the queue stands is no random loss; of excess as much counts as was plausible.
+        // Losses while a queue stands are not random; of an excess, the plausible part counts as random.
         let random = if is_queued { 0 } else { lost.min(allowed) };
         self.evidence.learn(segments, random, u64::from(self.loss_round.runs).min(random));
         let is_congestion = is_excess || self.evidence.queued.count_ones() >= 2 && is_queued;

@@ -87,7 +87,7 @@ pub struct Bbr {
     undo: Option<Undo>,
 }
 
-/// What BBR does to learn about the path.
+/// The phase of BBR's model building.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 enum State {
     /// Doubles the rate each round until the bandwidth no longer grows.
@@ -113,7 +113,7 @@ enum Phase {
     Up,
 }
 
-/// What is restored if recovery turns out to have been a mistake.
+/// Values to restore if recovery turns out to have been spurious.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Undo {
     /// The probing state that a loss of this recovery has ended.

@@ -82,12 +82,12 @@ impl Bbr {
         self.with_room_for_bursts(self.bdp(bandwidth, gain))
     }
 
-    /// What a path without a queue holds, as far as the window fills it, bytes.
+    /// Returns the bytes in flight that fill the path without a queue, at most the window.
     pub(super) fn target_inflight(&self) -> u64 {
         self.bdp(self.bandwidth(), (1, 1)).min(u64::from(self.cwnd))
     }
 
-    /// What is sent at once, bytes: a millisecond of the pacing rate, as the pacer does.
+    /// Returns the bytes that may leave in one burst: a millisecond of the pacing rate, as in the pacer.
     pub(super) fn quantum(&self) -> u64 {
         let min = 2 * u64::from(self.mss);
         (self.pacing_rate / 1000).clamp(min, MAX_QUANTUM.max(min))

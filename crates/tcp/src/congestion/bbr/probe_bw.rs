@@ -82,7 +82,7 @@ impl Cycle {
         segments * u64::from(mss)
     }
 
-    /// What a probe sent is acknowledged from here on; ProbeRTT and Down end it.
+    /// Ends a probe: acknowledgements of what it sent arrive from here on. ProbeRTT and Down call it.
     pub(super) fn stop_probe(&mut self) {
         self.ack_phase = AckPhase::Stopping;
     }

@@ -46,7 +46,7 @@ impl Bbr {
     }
 
     fn go_on_with_probe_rtt(&mut self, now: Instant, pipe: u32) {
-        // What is delivered now says nothing about the bandwidth.
+        // Deliveries during the probe say nothing about the bandwidth.
         self.app_limited_until = (self.delivered + u64::from(pipe)).max(1);
         match self.probe_rtt.ends_at {
             None if u64::from(pipe) <= self.probe_rtt.cwnd.max(u64::from(self.cwnd.min(4 * self.mss))) => {

@@ -405,7 +405,7 @@ fn the_same_seed_gives_the_same_flow() {
     assert_ne!(run(1), run(2));
 }
 
-/// What may happen to a flow, in whatever order and however unlikely.
+/// An event of a flow, in any order and however unlikely.
 #[derive(Clone, Debug)]
 enum Event {
     Sent { len: u32, from_idle: bool, app_limited: bool },

@@ -118,7 +118,7 @@ impl Early {
     }
 }
 
-/// What the connection knows of a SYN-ACK that came again.
+/// Facts about a repeated SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RepeatedSynAck {
     /// Time since the connection opened.
@@ -127,7 +127,7 @@ pub(super) struct RepeatedSynAck {
     pub(super) explained: u8,
 }
 
-/// What a SYN-ACK that came again tells.
+/// Conclusions from a repeated SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SynAckVerdict {
     /// The path passes nothing behind the SYN.
@@ -305,7 +305,7 @@ impl Client {
         }
     }
 
-    /// What the first SYN-ACK showed.
+    /// Returns the class of the first SYN-ACK.
     pub(super) fn class(&self) -> Option<SynAckClass> {
         self.class
     }

@@ -1,5 +1,5 @@
 //! Fast Open on one connection: what its SYN or SYN-ACK carries, and what follows from the answer
-//! (RFC 7413 section 4.2). What is decided about cookies and limits is in [`crate::fast_open`].
+//! (RFC 7413 section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
 //!
 //! The data of a SYN lies in the send queue like any other. If the SYN-ACK does not acknowledge it, it was
 //! never sent as far as anybody else is concerned: the scoreboard is wound back, and it leaves with the
@@ -363,7 +363,7 @@ impl Connection {
         }
     }
 
-    /// What the cache has still to hear.
+    /// Takes the reports that the cache has not received yet.
     pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<Report, 4> {
         self.fast_client_mut().map(Client::take_reports).unwrap_or_default()
     }
@@ -381,13 +381,13 @@ impl Connection {
         client.map_or(SeqRange::default(), |client| client.refused_data(first, followed))
     }
 
-    /// What the first SYN was to carry, once it has left.
+    /// Returns the mode and the data length of the first SYN, once it has left.
     pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
         let client = self.fast_client().filter(|_| self.tx.handshake.sent > 0)?;
         Some((client.plan.mode, client.data()))
     }
 
-    /// What the first SYN-ACK showed.
+    /// Returns the class of the first SYN-ACK.
     pub(crate) fn syn_ack_class(&self) -> Option<SynAckClass> {
         self.fast_client()?.class()
     }
@@ -405,7 +405,7 @@ impl Connection {
         self.fast_server().is_some_and(Server::sends_early)
     }
 
-    /// What may leave from SYN-RECEIVED beside the SYN-ACK: new data within the windows and the allowance.
+    /// Chooses what leaves from SYN-RECEIVED in addition to the SYN-ACK: new data within the windows and the amplification limit.
     pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         let allowance = self.fast_server().filter(|server| server.sends_early())?.allowance();
         if let Some(allowance) = allowance {

@@ -7,12 +7,12 @@ use crate::fast_open::FastOpenOutcome;
 
 use super::one_time::{ONE_TIME_ANSWERS, OneTime};
 
-/// What the stack decided about a SYN.
+/// The decision of the stack about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Serve {
     /// The SYN opens the connection.
     pub(crate) accepted: bool,
-    /// What the application is told.
+    /// The outcome that the application sees.
     pub(crate) outcome: FastOpenOutcome,
     /// The option of the SYN-ACK.
     pub(crate) option: Option<FastOpen>,

@@ -57,7 +57,7 @@ pub(crate) struct Gentle {
     /// Our first SYN had the option; the SYN-ACK had one.
     pub(in crate::connection) offered: bool,
     pub(in crate::connection) answered: bool,
-    /// What the memory of destinations has heard.
+    /// Facts that the memory of destinations has received.
     pub(in crate::connection) told: Told,
     outcome: GentleOutcome,
     #[serde(skip)]
@@ -67,7 +67,7 @@ pub(crate) struct Gentle {
     pub(in crate::connection) quarantine: Option<Quarantine>,
 }
 
-/// What runs on a connection that agreed on at least one of the two.
+/// The mechanisms of a connection that agreed on at least one of the two.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) agreed: Agreed,
@@ -108,7 +108,7 @@ pub(crate) struct Parts<'a> {
     known_rtt: Option<Duration>,
 }
 
-/// What happens to a segment that arrived, as far as Corrective and Proactive are concerned.
+/// The verdict of Corrective and Proactive on an arriving segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentFate {
     /// It goes through the steps of RFC 9293.
@@ -135,7 +135,7 @@ impl Parts<'_> {
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known_rtt)
     }
 
-    /// What of the stream has arrived.
+    /// Returns the edges of the stream that has arrived.
     pub(crate) fn edges(&self) -> Edges {
         Edges {
             rcv_nxt: self.rx.rcv_nxt(),
@@ -167,7 +167,7 @@ impl Connection {
 
 impl Gentle {
     pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
-        // What was lost is what SACK leaves out: without it nothing could be repaired.
+        // SACK shows which segments were lost: without it nothing could be repaired.
         let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
         let willing = if repairs { willing } else { willing.and_then(Willing::without_parity) };
         Gentle {
@@ -184,12 +184,12 @@ impl Gentle {
         }
     }
 
-    /// What became of it.
+    /// Returns the outcome of the negotiation.
     pub(crate) fn outcome(&self) -> GentleOutcome {
         self.outcome
     }
 
-    /// What is agreed on and at work.
+    /// Returns the agreement that is in force.
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
     }
@@ -204,7 +204,7 @@ impl Gentle {
         self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
     }
 
-    /// What runs, if anything does.
+    /// Returns the mechanisms that are active, if any.
     pub(crate) fn active(&mut self) -> Option<&mut Active> {
         self.active.as_deref_mut()
     }
@@ -387,7 +387,7 @@ impl Connection {
         if self.gentle_option().is_some() { FLAGS_LEN } else { marks }
     }
 
-    /// What an acknowledgement alone has to say beside the flags: a failure, or STOP.
+    /// Returns the option of an acknowledgement alone that reports a failure, or STOP.
     pub(crate) fn failure_option(&self) -> Option<GentleOption> {
         let signals = &self.gentle.active.as_ref()?.signals;
         let lost_len = signals.failure()?;
@@ -466,7 +466,7 @@ impl Connection {
         false
     }
 
-    /// What the flags of an acceptable segment say.
+    /// Reads the flags of an acceptable segment.
     pub(crate) fn read_gentle_signals(&mut self, segment: &Arrived<'_>, now: Instant) -> News {
         let Some(active) = &mut self.gentle.active else { return News::default() };
         let rto = self.tx.timeout();
@@ -527,7 +527,7 @@ impl Active {
     }
 }
 
-/// Whether the option has room on a SYN or SYN-ACK beside the others.
+/// True if the option fits on a SYN or SYN-ACK with the other options.
 fn fits(option: GentleOption, options: Options, profile: &OptionProfile) -> bool {
     let with = Options { gentle: Some(option), ..options };
     let mut area = arrayvec::ArrayVec::new();

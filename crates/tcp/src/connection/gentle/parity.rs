@@ -106,7 +106,7 @@ impl ParityTx {
     }
 }
 
-/// What the peer could not repair.
+/// Ranges that the peer could not repair.
 #[derive(Debug)]
 struct Unrepaired {
     /// On a path that is known to reorder: what loss detection makes of it.
@@ -688,8 +688,8 @@ impl Gentle {
 }
 
 impl Parts<'_> {
-    /// What a parity covered that left at `at` and does not reach beyond `end` is lost, as far as it was sent before. Returns how many
-    /// bytes that were not known to be.
+    /// Marks as lost the data that a parity covered which left at `at` and does not reach beyond `end`, as far as the data was sent before.
+    /// Returns the bytes that were not marked lost yet.
     fn mark_covered_lost(&mut self, end: SeqNum, at: Instant) -> u32 {
         let una = self.tx.scoreboard.una();
         let within = |record: &&crate::send::scoreboard::Record| {

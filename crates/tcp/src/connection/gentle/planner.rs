@@ -2,7 +2,7 @@
 //!
 //! A plan is made when a flight begins: when there is data to send and what was planned before has left.
 //! It sets how the encoder groups what follows, which segments the copier names, and how small segments are;
-//! what it costs is all that may be spent until the next one.
+//! its cost bounds the redundancy until the next plan (`redundancy_percent`, if set, adds to it).
 
 use brisk_wire::SeqNum;
 
@@ -35,7 +35,7 @@ const LATE_REQUEST: u32 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Planner {
     config: PlannerConfig,
-    /// What the books of the destination leave at this moment, bytes.
+    /// Bytes that the ledger of the destination allows now.
     allowance: u32,
     /// The part of them reserved for flights planned here, and since when.
     reserved: (u32, Instant),
@@ -97,7 +97,7 @@ impl Connection {
         self.gentle.planner.as_ref().map(|planner| &planner.config)
     }
 
-    /// What may be spent at this moment, by the books of the destination.
+    /// Sets the bytes that the ledger of the destination allows now.
     pub(crate) fn set_allowance(&mut self, bytes: u32) {
         if let Some(planner) = &mut self.gentle.planner {
             planner.allowance = bytes;
@@ -112,8 +112,8 @@ impl Connection {
         under_way.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
     }
 
-    /// What the books of the destination hold reserved for this connection has changed: so many bytes since then are free, and so many
-    /// are reserved from now on. `None` without a planner, and mostly.
+    /// Returns a change of the reservation in the ledger of the destination: bytes reserved since a time that are free again, and bytes
+    /// to reserve from now on. `None` without a planner, and mostly.
     pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<((u32, Instant), u32)> {
         self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();

@@ -308,7 +308,7 @@ impl Proactive {
     fn judge_data(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let new = parts.rx.assembler.brings_new(&range);
-        // What brings something new passes by the rules of any segment.
+        // A segment with new data obeys the rules of any segment.
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
             return Fate::Process;
         }

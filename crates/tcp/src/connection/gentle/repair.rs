@@ -118,7 +118,7 @@ impl Gentle {
         self.take_verdict(outcome, segment, parts, now)
     }
 
-    /// What the decoder made of parity; `segment` brought it, or the data with which parities that waited are enough.
+    /// Acts on the decoder's verdict. `segment` brought the parity, or the data that waiting parities needed.
     fn take_verdict(
         &mut self,
         outcome: Outcome,
@@ -215,7 +215,7 @@ impl Active {
     }
 }
 
-/// What the decoder may read of the stream.
+/// Returns the part of the stream that the decoder may read.
 fn held(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
 }
@@ -234,8 +234,7 @@ impl Connection {
         }
     }
 
-    /// What was lost is here: it goes the way of everything that arrives. `segment` is a `parity`, or data with which parities that
-    /// waited are enough.
+    /// Delivers repaired data as if it had arrived. `segment` is the `parity`, or the data that waiting parities needed.
     pub(crate) fn take_repair(
         &mut self,
         recovered: Recovered,
