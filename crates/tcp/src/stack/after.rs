@@ -1,4 +1,4 @@
-//! After a call has changed a connection: what follows for the rest of the stack.
+//! The steps of the stack after a call has changed a connection.
 //!
 //! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`], and
 //! [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the stack hear what

@@ -109,11 +109,11 @@ impl ParityTx {
 /// Ranges that the peer could not repair.
 #[derive(Debug)]
 struct Unrepaired {
-    /// On a path that is known to reorder: what loss detection makes of it.
+    /// The verdict of loss detection, on a path that is known to reorder.
     late: Option<RackVerdict>,
-    /// Bytes that are lost and were not known to be.
+    /// Bytes that are newly marked lost.
     newly_lost: u32,
-    /// No more parity is to leave: it does not help here.
+    /// True if no more parity may leave: it does not help here.
     hopeless: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The planner on one connection: what it tells [`crate::mechanism::plan`], and what it makes of the answer.
+//! The planner on one connection: the input that it gives to [`crate::mechanism::plan`], and the use of the plan that
+//! it gets.
 //!
 //! A plan is made when a flight begins: when there is data to send and what was planned before has left.
 //! It sets how the encoder groups what follows, which segments the copier names, and how small segments are;
@@ -37,7 +38,7 @@ pub(crate) struct Planner {
     config: PlannerConfig,
     /// Bytes that the ledger of the destination allows now.
     allowance: u32,
-    /// The part of them reserved for flights planned here, and since when.
+    /// The part of the allowance reserved for flights planned here, and since when.
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
@@ -104,7 +105,8 @@ impl Connection {
         }
     }
 
-    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a flight that is not acknowledged.
+    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a
+    /// flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let una = self.tx.scoreboard.una();
         let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
