@@ -78,6 +78,7 @@ mod conn_id;
 pub mod connection;
 pub mod error;
 pub mod event;
+mod evidence;
 pub mod fast_open;
 mod four_tuple;
 mod keys;

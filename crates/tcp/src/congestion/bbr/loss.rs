@@ -2,10 +2,11 @@
 //!
 //! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a single
 //! random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be *excess*: more
-//! losses than the random loss of this path, learned as it goes, makes plausible. Random loss is believed up to 5 %.
+//! losses than the random loss of this path, learned as it goes, makes plausible ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
 use super::{Bbr, Phase, State};
+use crate::evidence::LossHistory;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
@@ -16,18 +17,8 @@ pub(super) const MIN_RUNS_IN_STARTUP: u32 = 6;
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
 /// Loss threshold of the draft, percent.
 const LOSS_THRESHOLD: u64 = 2;
-/// Most random loss that is believed, parts per million.
-const MAX_RANDOM_LOSS: u64 = 50_000;
-/// Weight of what is believed before anything is learned: one lost segment of 100, in runs of 1.3.
-const PRIOR_SEGMENTS: u64 = 100;
-const PRIOR_RUNS: u64 = 10;
-const PRIOR_RUN_MILLI: u64 = 1300;
 /// Segments after which what was learned counts half.
 const MEMORY_SEGMENTS: u64 = 16_384;
-/// `POISSON[k]`: the mean, in thousandths, at which more than `k` events have a probability of 1 %.
-const POISSON: [u64; 17] =
-    [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
-
 /// Seven tenths.
 pub(super) fn times_beta(value: u64) -> u64 {
     value / 10 * 7 + value % 10 * 7 / 10
@@ -74,9 +65,7 @@ impl LossRound {
 /// The random loss of the path, learned from rounds that show no congestion.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Evidence {
-    segments: u64,
-    lost: u64,
-    runs: u64,
+    history: LossHistory,
     /// The last four lossy rounds, the newest in the lowest bit: 1 if the queue stood.
     queued: u8,
     /// Counters of the connection when this round began.
@@ -85,50 +74,13 @@ pub(super) struct Evidence {
     round_rtt: Option<Micros>,
 }
 
-impl Evidence {
-    /// Expected loss, parts per million.
-    fn loss_ppm(&self) -> u64 {
-        ((self.lost + 1) * 1_000_000 / (self.segments + PRIOR_SEGMENTS)).min(MAX_RANDOM_LOSS)
-    }
-
-    /// Expected length of a run, thousandths of a segment.
-    fn run_milli(&self) -> u64 {
-        let runs = self.runs + PRIOR_RUNS;
-        ((PRIOR_RUN_MILLI * PRIOR_RUNS + self.lost * 1000) / runs).clamp(1000, 3000)
-    }
-
-    /// The most lost segments of `segments` that random loss makes plausible.
-    fn allowed(&self, segments: u64) -> u64 {
-        allowed_losses(segments, self.loss_ppm(), self.run_milli())
-    }
-
-    fn learn(&mut self, segments: u64, lost: u64, runs: u64) {
-        self.segments += segments;
-        self.lost += lost;
-        self.runs += runs;
-        if self.segments > MEMORY_SEGMENTS {
-            (self.segments, self.lost, self.runs) = (self.segments / 2, self.lost / 2, self.runs / 2);
-        }
-    }
-}
-
-fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
-    let mean = segments.saturating_mul(loss_ppm) / run_milli.max(1);
-    let runs = match POISSON.iter().position(|limit| mean <= *limit) {
-        Some(runs) => runs as u64,
-        // Beyond the table: mean + 2.4 sqrt(mean) + 1.
-        None => (mean + (mean * 1000).isqrt() * 12 / 5 + 1000) / 1000,
-    };
-    runs * run_milli / 1000
-}
-
 impl Bbr {
     /// True if more is lost than 2 % of the flight, in enough places, and more than random loss explains.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
             && self.loss_round.runs >= min_runs
-            && self.segments(lost) > self.evidence.allowed(self.segments(flight))
+            && self.segments(lost) > self.evidence.history.allowed(self.segments(flight))
     }
 
     fn segments(&self, bytes: u64) -> u64 {
@@ -151,14 +103,15 @@ impl Bbr {
         (evidence.round_delivered, evidence.round_lost) = (self.delivered, self.lost);
         evidence.round_rtt = None;
         let (segments, lost) = (self.segments(bytes), self.segments(lost_bytes));
-        let allowed = self.evidence.allowed(segments);
-        let is_excess = lost > allowed;
+        let allowed = self.evidence.history.allowed(segments);
+        let is_excess = self.evidence.history.is_excess(segments, lost);
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
         // Losses while a queue stands are not random; of an excess, the plausible part counts as random.
         let random = if is_queued { 0 } else { lost.min(allowed) };
-        self.evidence.learn(segments, random, u64::from(self.loss_round.runs).min(random));
+        let runs = u64::from(self.loss_round.runs).min(random);
+        self.evidence.history.learn(segments, random, runs, MEMORY_SEGMENTS);
         let is_congestion = is_excess || self.evidence.queued.count_ones() >= 2 && is_queued;
         if self.loss_round.is_lossy && is_congestion && !self.is_probing() {
             self.bounds.lower_bandwidth(self.max_bw.get());
@@ -236,36 +189,6 @@ mod tests {
         assert_eq!(inflight_at_loss(10_000, 100_000, 11_000), 90_816);
         assert_eq!(inflight_at_loss(10_000, 100_000, 12_000), 90_000);
         assert_eq!(inflight_at_loss(2000, 1000, 2000), 1000, "a flight smaller than what was lost");
-    }
-
-    /// U13.
-    #[test]
-    fn as_many_losses_are_allowed_as_random_loss_makes_plausible() {
-        assert_eq!(allowed_losses(20, 20_000, 1000), 2);
-        assert_eq!(allowed_losses(20, 50_000, 1000), 4);
-        assert_eq!(allowed_losses(64, 20_000, 1000), 5);
-        assert_eq!(allowed_losses(10, 10_000, 1000), 1);
-        assert_eq!(allowed_losses(30, 20_000, 1500), 3);
-        let learned = Evidence { segments: 500, lost: 10, ..Evidence::default() };
-        assert_eq!(learned.loss_ppm(), 18_333);
-        assert_eq!((Evidence::default().loss_ppm(), Evidence::default().run_milli()), (10_000, 1300));
-    }
-
-    #[test]
-    fn beyond_the_table_the_allowance_goes_on_growing() {
-        let allowed: [u64; 5] = [800, 900, 1000, 10_000, 100_000].map(|n| allowed_losses(n, 10_000, 1000));
-        assert_eq!(allowed, [15, 17, 18, 125, 1076]);
-    }
-
-    #[test]
-    fn random_loss_is_believed_up_to_5_percent_and_forgotten_by_halves() {
-        let mut evidence = Evidence::default();
-        for _ in 0..100 {
-            evidence.learn(100, 30, 20);
-        }
-        assert_eq!((evidence.loss_ppm(), evidence.run_milli()), (50_000, 1499));
-        evidence.learn(10_000, 0, 0);
-        assert!(evidence.segments < 10_001 && evidence.lost == 1500);
     }
 
     #[test]
