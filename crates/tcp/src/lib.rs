@@ -84,6 +84,7 @@ mod four_tuple;
 mod keys;
 pub(crate) mod lru;
 pub mod mechanism;
+pub(crate) mod on_demand;
 pub mod outcome;
 pub mod path;
 pub(crate) mod receive;

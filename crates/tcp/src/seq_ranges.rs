@@ -7,6 +7,8 @@ use alloc::collections::VecDeque;
 
 use brisk_wire::SeqNum;
 
+use crate::on_demand::Initial;
+
 /// The half-open range `[start, end)` of sequence numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SeqRange {
@@ -63,6 +65,10 @@ impl SeqRange {
 pub struct SeqRanges {
     ranges: VecDeque<SeqRange>,
     bytes: u32,
+}
+
+impl Initial for SeqRanges {
+    const INITIAL: &'static SeqRanges = &SeqRanges::new();
 }
 
 impl SeqRanges {

@@ -5,6 +5,8 @@
 //! have grown further, its estimate is followed instead (section 4.3). The controller counts bytes
 //! and microseconds; a fraction of a byte is a remainder that is carried to the next acknowledgement.
 
+use alloc::boxed::Box;
+
 use super::hystart::{HyStart, Phase};
 use super::loss_based::Window;
 use super::reno::SLOW_START_BURST;
@@ -72,7 +74,7 @@ pub struct Cubic {
     /// limit.
     last_ack: Option<Instant>,
     /// State before the last reduction.
-    before: Option<(u32, Curve)>,
+    before: Option<Box<(u32, Curve)>>,
 }
 
 impl Cubic {
@@ -165,7 +167,7 @@ impl Cubic {
 
     /// Sections 4.6 and 4.7.
     fn reduce(&mut self) {
-        self.before = Some((self.cwnd, self.curve));
+        self.before = Some(Box::new((self.cwnd, self.curve)));
         let cwnd = u64::from(self.cwnd);
         let (num, den) = BETA;
         // Section 4.7, fast convergence: meeting congestion below the last W_max, give room.
@@ -281,7 +283,7 @@ impl Window for Cubic {
     }
 
     fn undo(&mut self, _now: Instant) {
-        if let Some((cwnd, curve)) = self.before.take() {
+        if let Some((cwnd, curve)) = self.before.take().map(|before| *before) {
             self.cwnd = self.cwnd.max(cwnd);
             self.curve = curve;
         }

@@ -4,6 +4,8 @@
 //! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC 6937 makes
 //! up for what was lost faster; the baseline of the paper's years has it.
 
+use alloc::boxed::Box;
+
 /// How fast proportional rate reduction makes up for what was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum PrrBound {
@@ -18,7 +20,7 @@ pub enum PrrBound {
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Prr {
     bound: PrrBound,
-    episode: Option<PrrEpisode>,
+    episode: Option<Box<PrrEpisode>>,
 }
 
 /// State of one reduction; names as in RFC 9937 section 6, bytes.
@@ -46,14 +48,14 @@ impl Prr {
     /// meanwhile, and nothing was sent for them. They count where the window is won back, that is below `ssthresh`:
     /// otherwise the second of two losses waits a round trip for the acknowledgement of the first.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
-        self.episode = Some(PrrEpisode {
+        self.episode = Some(Box::new(PrrEpisode {
             ssthresh,
             recover_fs: recover_fs.max(1),
             prr_delivered: 0,
             prr_out: 0,
             held: held.into(),
             cwnd: None,
-        });
+        }));
     }
 
     /// True while a reduction is under way.

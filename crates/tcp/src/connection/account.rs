@@ -84,7 +84,9 @@ impl Connection {
         self.tx.scoreboard.on_sent(&Sent { range, segment_size, origin, syn: true, fin: false, at: now });
         self.tx.handshake.due = false;
         self.tx.handshake.sent += 1;
-        self.counters.handshake_retransmits += u64::from(again);
+        if again {
+            self.counters.handshake_retransmits += 1;
+        }
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         self.tx.handshake.last_sent = Some(now);
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };

@@ -195,9 +195,10 @@ impl Connection {
                 self.probe(Probe::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
         }
-        self.counters.dsacks += u64::from(ack.dsack.is_some());
-        let again = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::Retransmit);
-        self.counters.retransmits_spurious += u64::from(again);
+        if let Some(dsack) = &ack.dsack {
+            self.counters.dsacks += 1;
+            self.counters.retransmits_spurious += u64::from(dsack.of == DsackOf::Retransmit);
+        }
     }
 
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.

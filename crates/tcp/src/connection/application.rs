@@ -1,5 +1,6 @@
 //! What the program calls: write, read, close, abort, options.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -337,7 +338,7 @@ impl Connection {
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
         Arc::make_mut(&mut self.config).keepalive = keepalive;
         let open = self.established.is_some() && self.closed.is_none();
-        self.keepalive = keepalive.filter(|_| open).map(|config| Keepalive::new(config, now));
+        self.keepalive = keepalive.filter(|_| open).map(|config| Box::new(Keepalive::new(config, now)));
     }
 
     /// Sets how long FIN-WAIT-2 lasts.

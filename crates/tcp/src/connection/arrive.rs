@@ -266,7 +266,9 @@ impl Connection {
             self.rx.owe_duplicates(&arrival, segments);
         }
         self.counters.payload_bytes_received += u64::from(arrival.advanced);
-        self.counters.out_of_order += u64::from(arrival.is_above_hole());
+        if arrival.is_above_hole() {
+            self.counters.out_of_order += 1;
+        }
         if arrival.advanced > 0 || arrival.fin_reached {
             self.events.insert(Events::READABLE);
         }

@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
 
+use crate::on_demand::{Initial, OnDemand};
 use crate::time::{Duration, Instant};
 
 /// A segment that carries neither data nor a question of windows.
@@ -22,30 +23,38 @@ pub(crate) enum Control {
 /// waits would tell the peer nothing new.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Outbox {
-    waiting: ArrayVec<Control, 4>,
+    waiting: OnDemand<Waiting>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+struct Waiting(ArrayVec<Control, 4>);
+
+impl Initial for Waiting {
+    const INITIAL: &'static Waiting = &Waiting(ArrayVec::new_const());
 }
 
 impl Outbox {
     /// Queues `control` unless the same one waits already or the outbox is full.
     pub(crate) fn push(&mut self, control: Control) {
-        if !self.waiting.contains(&control) && !self.waiting.is_full() {
-            self.waiting.push(control);
+        let Waiting(waiting) = &mut *self.waiting;
+        if !waiting.contains(&control) && !waiting.is_full() {
+            waiting.push(control);
         }
     }
 
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<Control> {
-        self.waiting.pop_at(0)
+        self.waiting.get_mut()?.0.pop_at(0)
     }
 
     /// True if nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.0.is_empty()
     }
 
     /// Throws away what waits.
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
+        self.waiting = OnDemand::new();
     }
 }
 

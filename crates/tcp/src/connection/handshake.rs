@@ -234,7 +234,7 @@ impl Connection {
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
         self.answers = AnswerInterval::default();
-        self.keepalive = self.config.keepalive.map(|config| Keepalive::new(config, now));
+        self.keepalive = self.config.keepalive.map(|config| Box::new(Keepalive::new(config, now)));
         if !self.is_opened_by_syn() {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);
         }

@@ -119,7 +119,7 @@ impl Connection {
                 .tx
                 .window
                 .unanswered_probes()
-                .max(self.keepalive.map_or(0, |keepalive| keepalive.unanswered())),
+                .max(self.keepalive.as_ref().map_or(0, |keepalive| keepalive.unanswered())),
             rcv_mss: self.rx.ack.rcv_mss(),
             advertised_mss: u32::from(self.tx.advertised_mss()),
             ack_delay: self.rx.ack.delay(),

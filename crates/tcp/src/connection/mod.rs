@@ -58,6 +58,7 @@ mod tests;
 
 pub use info::ConnInfo;
 pub use state::State;
+pub(crate) use stats::Tally;
 pub use stats::{ConnStats, Counters, ParityCounters};
 
 pub(crate) use aftermath::{Aftermath, Urgency};
@@ -164,7 +165,7 @@ pub(crate) struct Connection {
     syn_data_taken: bool,
     /// Corrective and Proactive, as far as the handshake agrees on them, and the planner.
     gentle: Gentle,
-    keepalive: Option<Keepalive>,
+    keepalive: Option<Box<Keepalive>>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
     /// Once the handshake is complete, if both ends use SACK.
@@ -179,7 +180,7 @@ pub(crate) struct Connection {
     released: bool,
     #[serde(skip)]
     probes: Option<Vec<Probe>>,
-    counters: Counters,
+    counters: Tally,
 }
 
 impl Connection {
@@ -226,7 +227,7 @@ impl Connection {
             soft_error: None,
             released: false,
             probes: None,
-            counters: Counters::default(),
+            counters: Tally::default(),
         })
     }
 
@@ -370,7 +371,7 @@ impl Connection {
             syn_data_taken: self.syn_data_taken,
             gentle: self.gentle.outcome(),
             copies_off: self.proactive().and_then(|proactive| proactive.copies.off()),
-            counters: self.counters,
+            counters: self.counters.snapshot(),
         }
     }
 }

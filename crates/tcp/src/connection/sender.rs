@@ -10,6 +10,7 @@ use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::on_demand::OnDemand;
 use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::DeliveryRate;
@@ -92,7 +93,7 @@ pub(crate) struct Sender {
     /// fits the same packet, bytes.
     pub(crate) reserved: u32,
     /// How large the queue may be on a short path.
-    sizing: SendSizing,
+    sizing: OnDemand<SendSizing>,
 }
 
 /// What is to be done about the SYN or SYN-ACK.
@@ -289,7 +290,7 @@ impl Sender {
                 parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
             },
             reserved: 0,
-            sizing: SendSizing::default(),
+            sizing: OnDemand::new(),
         }
     }
 

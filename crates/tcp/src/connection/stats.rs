@@ -1,8 +1,11 @@
 //! What one connection did: counters and a snapshot of its estimates.
 
+use core::ops::{Deref, DerefMut};
+
 use crate::connection::State;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
+use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::CongestionState;
 use crate::time::{Duration, Instant};
 
@@ -156,6 +159,87 @@ pub struct ParityCounters {
     pub tx_off: Option<ParityOff>,
     /// Why no more parity is taken.
     pub rx_off: Option<ParityOff>,
+}
+
+/// A value of `$type` whose `$field`s are 0.
+macro_rules! zero {
+    ($type:ident { $($field:ident)* } { $($other:ident: $value:expr),* }) => {
+        $type { $($field: 0,)* $($other: $value,)* }
+    };
+}
+
+impl Initial for Counters {
+    const INITIAL: &'static Counters = &zero!(
+        Counters {
+            wire_bytes_out wire_bytes_in segments_out segments_in payload_bytes_acked
+            payload_bytes_received delivered_segments data_segments_out segments_lost loss_runs
+            retransmits_spurious retransmits retransmitted_bytes timeouts handshake_retransmits
+            handshake_timeouts syn_copies data_after_syn probes probe_bytes_again
+            probes_of_new_data probes_spurious masked_losses early_retransmits fack_losses
+            lost_again_bytes reneged recoveries reductions undos repaired_by_probe
+            repaired_by_parity repaired_by_copy redundant_bytes planned planned_protected
+            copies_sent copies_used copies_dropped originals_dropped gentle_dropped
+            gentle_spoofed dsacks out_of_order out_of_window paws challenge_acks window_probes
+            discarded_bytes
+        } { parity: ParityCounters::ZERO }
+    );
+}
+
+impl ParityCounters {
+    const ZERO: ParityCounters = zero!(
+        ParityCounters {
+            sent sent_bytes unsent_delivered unsent_too_big unsent_state unsent_queue
+            repairs_reported failures_reported late_originals ack_holes received needless
+            dropped repaired_bytes failed_too_much failed_history failed_checksum
+        } { saved: Duration::ZERO, tx_off: None, rx_off: None }
+    );
+}
+
+/// The counters of a connection while it lives: those that every transfer moves, and the others on demand.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Tally {
+    pub(crate) wire_bytes_out: u64,
+    pub(crate) wire_bytes_in: u64,
+    pub(crate) segments_out: u64,
+    pub(crate) segments_in: u64,
+    pub(crate) payload_bytes_acked: u64,
+    pub(crate) payload_bytes_received: u64,
+    pub(crate) delivered_segments: u64,
+    pub(crate) data_segments_out: u64,
+    /// The others. The eight above are 0 here.
+    rare: OnDemand<Counters>,
+}
+
+impl Tally {
+    /// All counters.
+    pub(crate) fn snapshot(&self) -> Counters {
+        Counters {
+            wire_bytes_out: self.wire_bytes_out,
+            wire_bytes_in: self.wire_bytes_in,
+            segments_out: self.segments_out,
+            segments_in: self.segments_in,
+            payload_bytes_acked: self.payload_bytes_acked,
+            payload_bytes_received: self.payload_bytes_received,
+            delivered_segments: self.delivered_segments,
+            data_segments_out: self.data_segments_out,
+            ..*self.rare
+        }
+    }
+}
+
+/// The rare counters. Adding 0 to one of them would allocate them all.
+impl Deref for Tally {
+    type Target = Counters;
+
+    fn deref(&self) -> &Counters {
+        &self.rare
+    }
+}
+
+impl DerefMut for Tally {
+    fn deref_mut(&mut self) -> &mut Counters {
+        &mut self.rare
+    }
 }
 
 /// A snapshot of a connection.

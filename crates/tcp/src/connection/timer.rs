@@ -26,7 +26,7 @@ impl Connection {
             self.tx.pacing_timeout(),
             self.tx.hold.cork_until,
             self.user_limit(),
-            self.keepalive.map(|keepalive| keepalive.next_timeout()),
+            self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
             self.gentle_timeout(),
@@ -72,7 +72,7 @@ impl Connection {
             self.tx.hold.cork_until = None;
             self.tx.hold.overridden = true;
         }
-        if due(self.keepalive.map(|keepalive| keepalive.next_timeout())) {
+        if due(self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout())) {
             self.on_keepalive_timeout(now);
         }
         if due(self.fin_wait_2_until) {

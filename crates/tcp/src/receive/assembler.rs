@@ -7,6 +7,7 @@
 
 use brisk_wire::SeqNum;
 
+use crate::on_demand::OnDemand;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 
 /// Most separate ranges that are kept above RCV.NXT. A segment that would make one more is treated
@@ -65,7 +66,7 @@ impl Arrival {
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,
     /// What arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.
-    above: SeqRanges,
+    above: OnDemand<SeqRanges>,
     /// Sequence number of the FIN, once seen.
     fin: Option<SeqNum>,
 }
@@ -73,7 +74,7 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// An assembler that expects `rcv_nxt` next (IRS + 1).
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
-        Assembler { rcv_nxt, above: SeqRanges::new(), fin: None }
+        Assembler { rcv_nxt, above: OnDemand::new(), fin: None }
     }
 
     /// RCV.NXT. It counts the FIN once that was reached.
@@ -201,7 +202,9 @@ impl Assembler {
             Some(waiting) => waiting.end,
             None => end,
         };
-        self.above.remove_before(self.rcv_nxt);
+        if let Some(above) = self.above.get_mut() {
+            above.remove_before(self.rcv_nxt);
+        }
     }
 }
 

@@ -7,11 +7,13 @@ use alloc::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
+use crate::on_demand::Initial;
+
 /// Shorter payload is copied instead: a packet that is kept keeps its whole buffer, bytes.
 const LEAST: usize = 16 << 10;
 
 /// In-order payload in the packets that brought it, next to be read.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Packets {
     kept: VecDeque<Kept>,
     /// Bytes of payload in `kept`.
@@ -22,12 +24,16 @@ pub(super) struct Packets {
     lent: Option<Bytes>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 struct Kept {
     /// What has not been read yet.
     payload: Bytes,
     /// Bytes of memory that it holds on to.
     memory: usize,
+}
+
+impl Initial for Packets {
+    const INITIAL: &'static Packets = &Packets { kept: VecDeque::new(), len: 0, memory: 0, lent: None };
 }
 
 impl Packets {
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_long_payload_of_the_lent_packet_is_kept_and_no_other() {
-        let mut packets = Packets::default();
+        let mut packets = Packets::INITIAL.clone();
         let (lent, other) = (packet(1), packet(1));
         assert!(!packets.keep(&lent[40..]), "nothing is lent");
         packets.lend(Some(lent.clone()));
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn one_short_payload_behind_a_long_one_is_copied() {
-        let mut packets = Packets::default();
+        let mut packets = Packets::INITIAL.clone();
         assert!(!packets.keep(b"short"), "alone");
         let lent = packet(1);
         packets.lend(Some(lent.clone()));
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_in_order_and_let_go_packet_by_packet() {
-        let mut packets = Packets::default();
+        let mut packets = Packets::INITIAL.clone();
         let mut expected: Vec<u8> = Vec::new();
         for byte in 1..=3 {
             let packet = packet(byte);

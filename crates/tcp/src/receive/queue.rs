@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::packets::Packets;
+use crate::on_demand::OnDemand;
 
 /// Least storage that is allocated, bytes.
 pub(crate) const FIRST_STORAGE: usize = 2048;
@@ -40,7 +41,7 @@ pub(crate) struct RecvQueue {
     capacity: usize,
     /// What can be read before the ring. Nothing while there is a history, nor when the connection is parked.
     #[serde(skip)]
-    packets: Packets,
+    packets: OnDemand<Packets>,
     /// The ring; empty until something is stored. Offsets into it begin behind `packets`.
     storage: Vec<u8>,
     /// Index in `storage` of offset 0.
@@ -64,7 +65,7 @@ impl RecvQueue {
     pub(crate) fn new(capacity: usize) -> Self {
         RecvQueue {
             capacity,
-            packets: Packets::default(),
+            packets: OnDemand::new(),
             storage: Vec::new(),
             head: 0,
             readable: 0,
@@ -165,7 +166,11 @@ impl RecvQueue {
 
     /// From now on [`keep`](Self::keep) may keep payload of `packet` where it is; `None` ends that.
     pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
-        self.packets.lend(packet);
+        if packet.is_some() {
+            self.packets.lend(packet);
+        } else if let Some(packets) = self.packets.get_mut() {
+            packets.lend(None);
+        }
     }
 
     /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long part of the packet

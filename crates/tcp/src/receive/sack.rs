@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{SackBlock, SackBlocks, SeqNum};
 
 use super::assembler::Arrival;
+use crate::on_demand::{Initial, OnDemand};
 use crate::seq_ranges::SeqRange;
 
 /// Blocks that are remembered: the option never holds more.
@@ -16,12 +17,22 @@ const BLOCKS: usize = 4;
 /// See the [module](self).
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct SackReporter {
-    /// A duplicate that has not been reported yet.
-    dsack: Option<SeqRange>,
     /// Duplicates are reported.
     reports_duplicates: bool,
+    report: OnDemand<Report>,
+}
+
+/// What the next acknowledgement reports.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+struct Report {
+    /// A duplicate that has not been reported yet.
+    dsack: Option<SeqRange>,
     /// Blocks above RCV.NXT, the most recently changed first.
     recent: ArrayVec<SeqRange, BLOCKS>,
+}
+
+impl Initial for Report {
+    const INITIAL: &'static Report = &Report { dsack: None, recent: ArrayVec::new_const() };
 }
 
 impl SackReporter {
@@ -38,38 +49,43 @@ impl SackReporter {
     /// Notes what a segment changed; `rcv_nxt` is RCV.NXT after it.
     pub(crate) fn on_arrival(&mut self, arrival: &Arrival, rcv_nxt: SeqNum) {
         if arrival.duplicate.is_some() && self.reports_duplicates {
-            self.dsack = arrival.duplicate;
+            self.report.dsack = arrival.duplicate;
         }
-        self.recent.retain(|known| known.start.gt(rcv_nxt));
+        if let Some(report) = self.report.get_mut() {
+            report.recent.retain(|known| known.start.gt(rcv_nxt));
+        }
         if let Some(block) = arrival.block {
-            self.recent.retain(|known| !block.covers(known));
-            if self.recent.is_full() {
-                self.recent.pop();
+            let recent = &mut self.report.recent;
+            recent.retain(|known| !block.covers(known));
+            if recent.is_full() {
+                recent.pop();
             }
-            self.recent.insert(0, block);
+            recent.insert(0, block);
         }
     }
 
     /// A segment was a duplicate, though the assembler did not see it (it lay outside the window).
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
-        self.dsack = Some(range).filter(|_| self.reports_duplicates);
+        self.report.dsack = Some(range).filter(|_| self.reports_duplicates);
     }
 
     /// True if there is nothing to report.
     pub(crate) fn is_empty(&self) -> bool {
-        self.dsack.is_none() && self.recent.is_empty()
+        self.report.dsack.is_none() && self.report.recent.is_empty()
     }
 
     /// How many [`SackReporter::blocks`] with this `room` are.
     pub(crate) fn count(&self, room: usize) -> usize {
-        (usize::from(self.dsack.is_some()) + self.recent.len()).min(room.min(BLOCKS))
+        let Report { dsack, recent } = &*self.report;
+        (usize::from(dsack.is_some()) + recent.len()).min(room.min(BLOCKS))
     }
 
     /// The blocks of the next acknowledgement, at most `room` of them.
     pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
-        self.dsack
+        let Report { dsack, recent } = &*self.report;
+        dsack
             .iter()
-            .chain(&self.recent)
+            .chain(recent)
             .map(|range| SackBlock { start: range.start, end: range.end })
             .take(room.min(BLOCKS))
             .collect()
@@ -77,7 +93,9 @@ impl SackReporter {
 
     /// An acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section 4).
     pub(crate) fn on_ack_sent(&mut self) {
-        self.dsack = None;
+        if let Some(report) = self.report.get_mut() {
+            report.dsack = None;
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::{BufferConfig, WindowRules};
+use crate::on_demand::OnDemand;
 use crate::short_path::{self, Trial};
 use crate::time::{Duration, Instant, Micros};
 
@@ -205,7 +206,7 @@ struct RightSizing {
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
     /// What more than is of use on a short path has brought.
-    trial: Trial,
+    trial: OnDemand<Trial>,
 }
 
 impl RightSizing {
@@ -219,7 +220,7 @@ impl RightSizing {
             rtt: None,
             measure: None,
             by_timestamps: false,
-            trial: Trial::default(),
+            trial: OnDemand::new(),
         }
     }
 

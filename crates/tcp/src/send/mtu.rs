@@ -1,6 +1,8 @@
 //! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing with larger segments of the
 //! application's own data (RFC 4821), which also finds paths that swallow large packets silently.
 
+use alloc::boxed::Box;
+
 use brisk_wire::SeqNum;
 
 use crate::config::MtuProbing;
@@ -42,7 +44,7 @@ pub(crate) struct PathMtu {
     local: u32,
     /// What is used now, bytes of IP packet.
     mtu: u32,
-    search: Option<Search>,
+    search: Option<Box<Search>>,
     timeouts: u32,
     /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
     /// or an earlier connection found it.
@@ -110,7 +112,7 @@ impl PathMtu {
         self.narrow = true;
         if self.probing != MtuProbing::Off {
             let retest = self.probing == MtuProbing::Early && high == self.local;
-            self.search = Some(Search { low, high, probe: None, retest, since: now });
+            self.search = Some(Box::new(Search { low, high, probe: None, retest, since: now }));
         }
         self.stale_at = Some(now + RAISE_AFTER);
         self.lower(low)
@@ -387,7 +389,8 @@ impl PathMtu {
 
     fn begin_search(&mut self, now: Instant) {
         let base = self.base();
-        self.search = Some(Search { low: base, high: self.mtu, probe: None, retest: false, since: now });
+        self.search =
+            Some(Box::new(Search { low: base, high: self.mtu, probe: None, retest: false, since: now }));
         self.mtu = base;
     }
 

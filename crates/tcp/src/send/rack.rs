@@ -4,10 +4,13 @@
 //! reordering window, zero until reordering has been seen. One idea covers lost tails of a burst,
 //! lost retransmissions and reordering, which counting duplicates does not.
 
+use alloc::vec::Vec;
+
 use brisk_wire::SeqNum;
 use smallvec::SmallVec;
 
 use super::scoreboard::{Record, Scoreboard};
+use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, DsackOf};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
@@ -51,8 +54,7 @@ pub(crate) struct Rack {
     granularity: Micros,
     dup_thresh: u32,
     deadline: Option<Instant>,
-    #[serde(skip)]
-    holds: Holds,
+    holds: OnDemand<Holds>,
 }
 
 /// Reordering as Linux's TCP_INFO counts it.
@@ -66,12 +68,16 @@ pub(crate) struct Reordering {
 
 /// Segments that redundancy may still repair: they are not declared lost before its answer could have
 /// come, else every repair would be accompanied by a retransmission.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 struct Holds {
     /// What parities cover, and when each left or will leave.
-    covered: SmallVec<[(SeqRange, Instant); 4]>,
+    covered: Vec<(SeqRange, Instant)>,
     /// Hold also what the reordering window does not, after three segments above a hole.
     full: bool,
+}
+
+impl Initial for Holds {
+    const INITIAL: &'static Holds = &Holds { covered: Vec::new(), full: false };
 }
 
 impl Holds {
@@ -109,16 +115,22 @@ impl Rack {
             min_rtt: Micros::ZERO,
             srtt: Micros::ZERO,
             deadline: None,
-            holds: Holds::default(),
+            holds: OnDemand::new(),
         }
     }
 
     /// What redundancy may still repair, from now on: ranges, and when the parity of each left or will leave. `full`: hold
     /// also what the reordering window does not.
     pub(crate) fn hold(&mut self, full: bool, covered: impl IntoIterator<Item = (SeqRange, Instant)>) {
-        self.holds.full = full;
-        self.holds.covered.clear();
-        self.holds.covered.extend(covered);
+        if let Some(holds) = self.holds.get_mut() {
+            holds.covered.clear();
+            holds.full = full;
+        }
+        let mut covered = covered.into_iter().peekable();
+        if full || covered.peek().is_some() {
+            self.holds.full = full;
+            self.holds.covered.extend(covered);
+        }
     }
 
     /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `una` and

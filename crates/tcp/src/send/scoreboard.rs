@@ -14,6 +14,7 @@ use core::mem;
 use brisk_wire::{SackBlocks, SeqNum};
 use smallvec::SmallVec;
 
+use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, Dsack, DsackOf, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Instant, Micros};
@@ -87,22 +88,39 @@ pub(crate) struct Scoreboard {
     una: SeqNum,
     nxt: SeqNum,
     sack: bool,
-    sacked: SeqRanges,
-    lost: SeqRanges,
-    /// Everything but originals in flight: what is sacked, lost or was sent more than once.
-    aside: SeqRanges,
-    /// What was sent again, in the order in which it was; entries outlive what they speak of.
-    resent: VecDeque<Resent>,
     sacked_segments: u32,
     missing_segments: u32,
-    sack_splits: u32,
-    sent_twice: VecDeque<SentTwice>,
     dupacks: u32,
+    repair: OnDemand<Repair>,
     reno: Reno,
     /// Ranges marked lost, with the time when they were last sent, if a controller asks for them.
     lost_log: Option<Vec<(SeqRange, Instant)>>,
     #[serde(skip)]
     buffer: Vec<Delivered>,
+}
+
+/// Everything but originals in flight, as sets of ranges and in order of transmission.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+struct Repair {
+    sacked: SeqRanges,
+    lost: SeqRanges,
+    /// What is sacked, lost or was sent more than once.
+    aside: SeqRanges,
+    /// What was sent again, in the order in which it was; entries outlive what they speak of.
+    resent: VecDeque<Resent>,
+    sent_twice: VecDeque<SentTwice>,
+    sack_splits: u32,
+}
+
+impl Initial for Repair {
+    const INITIAL: &'static Repair = &Repair {
+        sacked: SeqRanges::new(),
+        lost: SeqRanges::new(),
+        aside: SeqRanges::new(),
+        resent: VecDeque::new(),
+        sent_twice: VecDeque::new(),
+        sack_splits: 0,
+    };
 }
 
 /// Lists that are longer are not worth keeping for another connection, entries.
@@ -127,7 +145,7 @@ struct Reno {
 }
 
 /// A transmission of what had been sent before.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 struct Resent {
     at: Instant,
     range: SeqRange,
@@ -171,15 +189,10 @@ impl Scoreboard {
             una: iss,
             nxt: iss,
             sack,
-            sacked: SeqRanges::new(),
-            lost: SeqRanges::new(),
-            aside: SeqRanges::new(),
-            resent: VecDeque::new(),
             sacked_segments: 0,
             missing_segments: 0,
-            sack_splits: 0,
-            sent_twice: VecDeque::new(),
             dupacks: 0,
+            repair: OnDemand::new(),
             reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             lost_log: None,
             buffer: Vec::new(),
@@ -224,14 +237,15 @@ impl Scoreboard {
     /// Bytes in flight (RFC 6675 SetPipe): outstanding, not sacked, not lost. Without SACK, less what
     /// duplicate acknowledgements account for.
     pub(crate) fn pipe(&self) -> u32 {
-        let gone = self.sacked.bytes() + self.lost.bytes();
+        let repair = &*self.repair;
+        let gone = repair.sacked.bytes() + repair.lost.bytes();
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
     /// True if some of what is outstanding has arrived by SACK or, without SACK, by a duplicate acknowledgement, or was sent
     /// again: in flight, or as the first.
     pub(crate) fn has_gaps(&self) -> bool {
-        !self.sacked.is_empty()
+        !self.repair.sacked.is_empty()
             || self.reno.arrived > 0
             || self.head().is_some_and(|head| head.transmissions > 1)
             || self.resent().any(|record| record.origin != Origin::TailLossProbe)
@@ -239,7 +253,7 @@ impl Scoreboard {
 
     /// Bytes reported by SACK and still outstanding.
     pub(crate) fn sacked_bytes(&self) -> u32 {
-        self.sacked.bytes()
+        self.repair.sacked.bytes()
     }
 
     /// Segments reported by SACK and still outstanding.
@@ -249,13 +263,14 @@ impl Scoreboard {
 
     /// True if all of `range` is reported by SACK.
     pub(crate) fn is_sacked(&self, range: &SeqRange) -> bool {
-        !range.is_empty() && self.sacked.covers(range)
+        !range.is_empty() && self.repair.sacked.covers(range)
     }
 
     /// True if these blocks report something that was not known.
     pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
-        let news = |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.sacked.covers(&part));
+        let news =
+            |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.repair.sacked.covers(&part));
         self.sack && blocks.iter().any(|block| news(SeqRange::new(block.start, block.end)))
     }
 
@@ -266,12 +281,12 @@ impl Scoreboard {
 
     /// Bytes declared lost and not sent again.
     pub(crate) fn lost_bytes(&self) -> u32 {
-        self.lost.bytes()
+        self.repair.lost.bytes()
     }
 
     /// True if something is declared lost and not sent again.
     pub(crate) fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
+        !self.repair.lost.is_empty()
     }
 
     /// Segments declared lost that have not arrived, sent again or not.
@@ -281,7 +296,7 @@ impl Scoreboard {
 
     /// The sequence number after the highest one reported by SACK.
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
-        self.sacked.last().map(|range| range.end)
+        self.repair.sacked.last().map(|range| range.end)
     }
 
     /// Duplicate acknowledgements in a row (RFC 5681).
@@ -311,7 +326,7 @@ impl Scoreboard {
         core::iter::from_fn(move || {
             loop {
                 let record = self.records.get(index)?;
-                let others = if record.sacked { &self.sacked } else { &self.lost };
+                let others = if record.sacked { &self.repair.sacked } else { &self.repair.lost };
                 if record.in_flight() {
                     index += 1;
                     return Some(record);
@@ -327,7 +342,7 @@ impl Scoreboard {
         let mut index = 0;
         core::iter::from_fn(move || {
             let record = self.records.get(index)?;
-            let record = match self.aside.range_at(record.range.start) {
+            let record = match self.repair.aside.range_at(record.range.start) {
                 None => record,
                 Some(run) => {
                     index = self.index_of(run.end);
@@ -341,7 +356,7 @@ impl Scoreboard {
 
     /// The records in flight that were sent more than once, in the order in which they last were.
     pub(crate) fn resent(&self) -> impl Iterator<Item = &Record> {
-        self.resent.iter().flat_map(|resent| self.records_of(resent))
+        self.repair.resent.iter().flat_map(|resent| self.records_of(resent))
     }
 
     fn records_of(&self, resent: &Resent) -> impl Iterator<Item = &Record> {
@@ -425,12 +440,12 @@ impl Scoreboard {
             record.origin = sent.origin;
             record.lost = false;
         }
-        self.lost.remove(range);
+        self.repair.lost.remove(range);
         let Some(range) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { return };
-        self.aside.insert(range);
-        match self.resent.back_mut() {
+        self.repair.aside.insert(range);
+        match self.repair.resent.back_mut() {
             Some(last) if last.at == sent.at && last.range.end == range.start => last.range.end = range.end,
-            Some(_) | None => self.resent.push_back(Resent { at: sent.at, range }),
+            Some(_) | None => self.repair.resent.push_back(Resent { at: sent.at, range }),
         }
     }
 
@@ -447,7 +462,7 @@ impl Scoreboard {
             delivered_bytes: 0,
             delivered: mem::take(&mut self.buffer),
             pipe_before: self.pipe(),
-            undelivered_before: self.outstanding() - self.sacked.bytes(),
+            undelivered_before: self.outstanding() - self.repair.sacked.bytes(),
             rtt: None,
             echoed_rtt: info.ts_echo_rtt,
             dsack: None,
@@ -482,20 +497,20 @@ impl Scoreboard {
     #[inline]
     fn forget_resent(&mut self) {
         // Mostly nothing was.
-        if self.resent.capacity() > 0 {
+        if self.repair.resent.capacity() > 0 {
             self.strike_out_resent();
         }
     }
 
     fn strike_out_resent(&mut self) {
-        while let Some(oldest) = self.resent.front() {
+        while let Some(oldest) = self.repair.resent.front() {
             if self.records_of(oldest).next().is_some() {
                 return;
             }
-            self.resent.pop_front();
+            self.repair.resent.pop_front();
         }
         if self.is_empty() {
-            self.resent = VecDeque::new();
+            self.repair.resent = VecDeque::new();
         }
     }
 
@@ -528,11 +543,13 @@ impl Scoreboard {
         }
         outcome.advanced = ack.since(self.una);
         self.una = ack;
-        self.sacked.remove_before(ack);
-        self.lost.remove_before(ack);
-        self.aside.remove_before(ack);
-        if self.sacked.is_empty() {
-            self.sack_splits = 0;
+        if let Some(repair) = self.repair.get_mut() {
+            repair.sacked.remove_before(ack);
+            repair.lost.remove_before(ack);
+            repair.aside.remove_before(ack);
+            if repair.sacked.is_empty() {
+                repair.sack_splits = 0;
+            }
         }
     }
 
@@ -571,7 +588,7 @@ impl Scoreboard {
         let skip = usize::from(duplicate.is_some());
         for range in ranges.iter().skip(skip).filter(|range| believable.covers(range)) {
             let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
-            let news: SmallVec<[SeqRange; 4]> = self.sacked.gaps(above).collect();
+            let news: SmallVec<[SeqRange; 4]> = self.repair.sacked.gaps(above).collect();
             for gap in news {
                 self.mark_sacked(gap, outcome, sample);
             }
@@ -598,9 +615,9 @@ impl Scoreboard {
             run = Some(SeqRange::new(run.map_or(record.range.start, |run| run.start), record.range.end));
         }
         if let Some(run) = run {
-            self.sacked.insert(run);
-            self.aside.insert(run);
-            self.lost.remove(run);
+            self.repair.sacked.insert(run);
+            self.repair.aside.insert(run);
+            self.repair.lost.remove(run);
         }
     }
 
@@ -611,8 +628,8 @@ impl Scoreboard {
         let index = self.index_of(seq);
         match self.records.get(index) {
             Some(record) if record.range.start.lt(seq) => {
-                if self.sack_splits < MAX_SACK_SPLITS {
-                    self.sack_splits += 1;
+                if self.repair.sack_splits < MAX_SACK_SPLITS {
+                    self.repair.sack_splits += 1;
                     self.cut(seq)
                 } else {
                     index + usize::from(round_up)
@@ -640,7 +657,7 @@ impl Scoreboard {
             // At least the hole itself has not arrived. RFC 5681 section 3.2 step 4 lets the sender bound
             // what duplicates inflate by what is outstanding: else a receiver that repeats its
             // acknowledgement would draw new data for as long as its own window lasts.
-            let holes = self.lost.bytes().max(head);
+            let holes = self.repair.lost.bytes().max(head);
             let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
             outcome.delivered_bytes += arrived - self.reno.arrived;

@@ -24,7 +24,7 @@ use crate::connection::handshake::Negotiated;
 use crate::connection::opening::Told;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
-use crate::connection::{Connection, Counters, State};
+use crate::connection::{Connection, State, Tally};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
@@ -98,7 +98,7 @@ pub(crate) struct LeavingSyn {
 pub(crate) struct Parts<'a> {
     pub(crate) tx: &'a mut Sender,
     pub(crate) rx: &'a mut Receiver,
-    pub(crate) counters: &'a mut Counters,
+    pub(crate) counters: &'a mut Tally,
     probes: &'a mut Option<Vec<Probe>>,
     pub(crate) config: &'a TcpConfig,
     pub(crate) negotiated: Negotiated,
@@ -475,7 +475,9 @@ impl Connection {
         let news = active.signals.on_segment(segment, expected, srtt, now);
         let reports = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0)
             & brisk_wire::gentle::R_SUCC;
-        self.counters.gentle_spoofed += u64::from(reports != 0 && !expected);
+        if reports != 0 && !expected {
+            self.counters.gentle_spoofed += 1;
+        }
         news
     }
 

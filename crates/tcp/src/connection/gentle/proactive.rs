@@ -278,7 +278,9 @@ impl Connection {
             tsval: timestamps.value,
             new: true,
         };
-        self.counters.copies_used += u64::from(instance.marked);
+        if instance.marked {
+            self.counters.copies_used += 1;
+        }
         if let Some(proactive) = self.proactive_mut() {
             proactive.filter.on_taken(&instance, age, now);
         }
@@ -356,8 +358,8 @@ impl Active {
         }
         proactive.copies.on_timeout(now);
         let masked = proactive.filter.on_timeout(now);
-        parts.counters.repaired_by_copy += u64::from(masked.losses);
         if masked.losses > 0 {
+            parts.counters.repaired_by_copy += u64::from(masked.losses);
             parts.probe(Probe::CopyUsed { segments: masked.losses });
         }
         if masked.report {

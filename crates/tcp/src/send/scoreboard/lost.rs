@@ -19,8 +19,8 @@ impl Scoreboard {
                     log.push((record.range, record.sent_at));
                 }
                 self.missing_segments += u32::from(!mem::replace(&mut record.missing, true));
-                newly += self.lost.insert(record.range);
-                self.aside.insert(record.range);
+                newly += self.repair.lost.insert(record.range);
+                self.repair.aside.insert(record.range);
             }
         }
         newly
@@ -53,7 +53,7 @@ impl Scoreboard {
     /// Takes back every declaration of loss: the reduction was a mistake. Returns how many bytes are
     /// in flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
-        let lost = mem::take(&mut self.lost);
+        let lost = mem::take(&mut self.repair.lost);
         if mem::take(&mut self.missing_segments) > 0 {
             self.records.iter_mut().for_each(|record| record.missing = false);
         }
@@ -62,7 +62,7 @@ impl Scoreboard {
             for record in self.records.range_mut(from..to.max(from)) {
                 record.lost = false;
                 if record.transmissions == 1 {
-                    self.aside.remove(record.range);
+                    self.repair.aside.remove(record.range);
                 }
             }
         }
@@ -75,12 +75,12 @@ impl Scoreboard {
         for record in self.records.iter_mut().filter(|record| record.sacked) {
             record.sacked = false;
             if record.transmissions == 1 {
-                self.aside.remove(record.range);
+                self.repair.aside.remove(record.range);
             }
         }
-        self.sacked.clear();
+        self.repair.sacked.clear();
         self.sacked_segments = 0;
-        self.sack_splits = 0;
+        self.repair.sack_splits = 0;
         self.list_resent();
     }
 
@@ -90,14 +90,14 @@ impl Scoreboard {
         let mut resent: Vec<Resent> =
             again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
         resent.sort_by_key(|resent| resent.at);
-        self.resent = resent.into();
+        self.repair.resent = resent.into();
     }
 
     /// The next range to retransmit: from the first lost segment on, whole lost segments that follow
     /// one another while their payload fits into `max_len` bytes. A longer segment is cut. A SYN comes
     /// alone; a FIN does not count towards `max_len`.
     pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
-        let start = self.lost.first()?.start;
+        let start = self.repair.lost.first()?.start;
         let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
         if first.payload() > max_len {
             return Some(SeqRange::with_len(start, max_len));

@@ -8,7 +8,7 @@ use crate::seq_ranges::SeqRange;
 pub(super) const MAX_SENT_TWICE: usize = 128;
 
 /// A range that was sent once more.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct SentTwice {
     range: SeqRange,
     of: DsackOf,
@@ -16,17 +16,17 @@ pub(super) struct SentTwice {
 
 impl Scoreboard {
     pub(super) fn log_sent_twice(&mut self, range: SeqRange, of: DsackOf) {
-        if let Some(last) = self.sent_twice.back_mut()
+        if let Some(last) = self.repair.sent_twice.back_mut()
             && last.of == of
             && last.range.end == range.start
         {
             last.range.end = range.end;
             return;
         }
-        if self.sent_twice.len() == MAX_SENT_TWICE {
-            self.sent_twice.pop_front();
+        if self.repair.sent_twice.len() == MAX_SENT_TWICE {
+            self.repair.sent_twice.pop_front();
         }
-        self.sent_twice.push_back(SentTwice { range, of });
+        self.repair.sent_twice.push_back(SentTwice { range, of });
     }
 
     /// Whose duplicate `range` is: the earliest in the log that it overlaps, which is then struck out,
@@ -35,17 +35,17 @@ impl Scoreboard {
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> DsackOf {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);
-        let log = &self.sent_twice;
+        let log = &self.repair.sent_twice;
         let found = log.iter().position(again).or_else(|| log.iter().position(overlaps));
-        let Some(entry) = found.and_then(|index| self.sent_twice.remove(index)) else {
+        let Some(entry) = found.and_then(|index| self.repair.sent_twice.remove(index)) else {
             return DsackOf::NeverSentTwice;
         };
         let index = found.unwrap_or(0);
         let before = SeqRange::new(entry.range.start, range.start.min(entry.range.end));
         let after = SeqRange::new(range.end.max(entry.range.start), entry.range.end);
         for rest in [after, before].into_iter().filter(|rest| !rest.is_empty()) {
-            if self.sent_twice.len() < MAX_SENT_TWICE {
-                self.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
+            if self.repair.sent_twice.len() < MAX_SENT_TWICE {
+                self.repair.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
             }
         }
         entry.of

@@ -1,0 +1,114 @@
+//! A part of a connection that takes memory only once it differs from its initial value.
+//!
+//! Most connections never lose a segment, are never paced and hold no gap. What they would need for that is in
+//! [`OnDemand`] parts: one pointer each until something is written to them. An idle connection drops those that
+//! have their initial value again ([`OnDemand::release`]).
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+/// A type with an initial value that needs no memory of its own.
+pub(crate) trait Initial: Clone + PartialEq + 'static {
+    /// The initial value.
+    const INITIAL: &'static Self;
+}
+
+/// A `T` that is allocated when it is first borrowed to be changed.
+#[derive(Clone)]
+pub(crate) struct OnDemand<T>(Option<Box<T>>);
+
+impl<T: Initial> OnDemand<T> {
+    /// The initial value; allocates nothing.
+    pub(crate) const fn new() -> Self {
+        OnDemand(None)
+    }
+
+    /// The value, if there is memory for it: what is only removed or reset needs none.
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// Frees the memory if the value is the initial one.
+    pub(crate) fn release(&mut self) {
+        self.0.take_if(|value| **value == *T::INITIAL);
+    }
+}
+
+impl<T: Initial> Default for OnDemand<T> {
+    fn default() -> Self {
+        OnDemand::new()
+    }
+}
+
+impl<T: Initial> Deref for OnDemand<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::INITIAL)
+    }
+}
+
+impl<T: Initial> DerefMut for OnDemand<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_with(|| Box::new(T::INITIAL.clone()))
+    }
+}
+
+impl<T: Initial> PartialEq for OnDemand<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Initial + Eq> Eq for OnDemand<T> {}
+
+/// Shows the value, whether or not it is allocated.
+impl<T: Initial + fmt::Debug> fmt::Debug for OnDemand<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Initial + serde::Serialize> serde::Serialize for OnDemand<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(to)
+    }
+}
+
+impl<'de, T: Initial + serde::Deserialize<'de>> serde::Deserialize<'de> for OnDemand<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut value = OnDemand(Some(Box::new(T::deserialize(from)?)));
+        value.release();
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[derive(Clone, PartialEq, Debug)]
+    struct List(Vec<u8>);
+
+    impl Initial for List {
+        const INITIAL: &'static Self = &List(Vec::new());
+    }
+
+    #[test]
+    fn memory_is_taken_with_the_first_change_and_released_with_the_initial_value() {
+        let mut list = OnDemand::<List>::new();
+        assert!((*list).0.is_empty() && list.get_mut().is_none());
+        (*list).0.push(1);
+        list.release();
+        assert_eq!(*list, List([1].into()));
+        (*list).0.clear();
+        assert!(list.get_mut().is_some());
+        list.release();
+        assert!(list.get_mut().is_none());
+    }
+}
