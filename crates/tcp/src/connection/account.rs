@@ -116,8 +116,8 @@ impl Connection {
         let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.scoreboard.pipe());
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
         let mut app_limited = true;
-        if let Some(delivery) = &mut self.tx.delivery {
-            delivery.on_sent(&sent, pipe, was_empty);
+        if let (Some(delivery), Some(snapshots)) = (&mut self.tx.rate.delivery, &mut self.tx.snapshots) {
+            delivery.on_sent(snapshots, &sent, pipe, was_empty);
             app_limited = delivery.is_app_limited();
         }
         self.tx.scoreboard.on_sent(&sent);
@@ -137,8 +137,8 @@ impl Connection {
         } else {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());
         }
-        self.tx.pacer.on_sent(data.range.len(), now);
-        self.tx.congestion.on_sent(&Transmission {
+        self.tx.rate.pacer.on_sent(data.range.len(), now);
+        self.tx.rate.congestion.on_sent(&Transmission {
             at: sent.at,
             len: data.range.len(),
             origin: data.origin,
@@ -182,7 +182,7 @@ impl Connection {
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();
         }
-        self.tx.pacer.on_sent(wire.len(), now);
+        self.tx.rate.pacer.on_sent(wire.len(), now);
         self.tx.spend_redundancy(wire.len());
         self.counters.redundant_bytes += u64::from(wire.len());
         self.note_parity_sent(plan, segment.header.options.gentle, now);

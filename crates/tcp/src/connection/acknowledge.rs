@@ -60,7 +60,7 @@ impl Connection {
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
         self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
-        if let Some(delivery) = &mut self.tx.delivery {
+        if let Some(delivery) = &mut self.tx.rate.delivery {
             delivery.count(&ack);
         }
         self.note_rtt(&ack, now);
@@ -173,7 +173,7 @@ impl Connection {
     pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
         if self.tx.recovery.undo_masked() {
             self.tx.scoreboard.unmark_lost();
-            self.tx.congestion.on_spurious(now);
+            self.tx.rate.congestion.on_spurious(now);
             self.counters.undos += 1;
             self.probe(Probe::Undone { why: UndoCause::Dsack });
             self.report_recovery();
@@ -314,7 +314,7 @@ impl Connection {
         }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
-        self.tx.congestion.on_spurious(now);
+        self.tx.rate.congestion.on_spurious(now);
         self.ecn.on_undone();
         self.counters.undos += 1;
         self.probe(Probe::Undone { why });
@@ -353,9 +353,10 @@ impl Connection {
         let (state, cwnd_limited) = (self.tx.recovery.state(), self.tx.is_cwnd_limited());
         let min_rtt = self.tx.rtt.min_rtt();
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
-        let delivery = self.tx.delivery.as_mut().map(|delivery| delivery.sample(ack, min_rtt, oldest));
+        let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
+        let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
         let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
-        self.tx.congestion.on_ack(&AckSample {
+        self.tx.rate.congestion.on_ack(&AckSample {
             now,
             newly_acked,
             newly_lost: loss.newly_lost,
@@ -374,7 +375,7 @@ impl Connection {
             delivery,
         });
         self.tx.follow_rate(now);
-        let has_rate = self.tx.delivery.is_some();
+        let has_rate = self.tx.rate.delivery.is_some();
         if may_grow && (has_rate || !self.tx.recovery.lowers_window()) {
             self.tx.usage.on_growth(now);
             self.tx.grow_queue(ack.delivered_bytes, now);
@@ -406,7 +407,7 @@ impl Connection {
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
         let max_ssthresh = self.retreat();
-        self.tx.congestion.on_congestion(&CongestionEvent {
+        self.tx.rate.congestion.on_congestion(&CongestionEvent {
             now,
             cause,
             undelivered_before,
@@ -419,13 +420,13 @@ impl Connection {
     }
 
     fn end_reduction(&mut self, was: CongestionState) {
-        self.tx.congestion.on_recovery_exit(was);
+        self.tx.rate.congestion.on_recovery_exit(was);
         self.tx.rack.on_recovery_exit();
         self.report_recovery();
     }
 
     pub(crate) fn report_recovery(&mut self) {
-        let (state, congestion) = (self.tx.recovery.state(), &self.tx.congestion);
+        let (state, congestion) = (self.tx.recovery.state(), &self.tx.rate.congestion);
         let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
         let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
         self.probe(probe);

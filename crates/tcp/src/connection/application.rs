@@ -306,7 +306,7 @@ impl Connection {
     /// Paces from now on, or no longer.
     pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
         Arc::make_mut(&mut self.config).pacing = pacing;
-        self.tx.pacer.set_config(pacing);
+        self.tx.rate.pacer.set_config(pacing);
     }
 
     /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux: the same).

@@ -164,8 +164,8 @@ impl Connection {
     /// Tells the parts that depend on it how large a segment is now.
     pub(crate) fn adopt_mss(&mut self) {
         let mss = self.tx.mss();
-        self.tx.congestion.set_mss(mss);
-        self.tx.pacer.set_mss(mss);
+        self.tx.rate.congestion.set_mss(mss);
+        self.tx.rate.pacer.set_mss(mss);
         self.probe(crate::event::Probe::MssChanged { mss });
     }
 

@@ -132,7 +132,7 @@ impl Connection {
                 && self.tx.window.usable(board.una(), board.nxt()) < self.tx.mss().min(unsent),
             syn_room: self.deferred_syn_room(),
             last_sent: self.tx.last_sent,
-            pacing_rate: self.tx.pacer.rate(),
+            pacing_rate: self.tx.rate.pacer.rate(),
         }
     }
 }

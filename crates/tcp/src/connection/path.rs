@@ -146,14 +146,14 @@ impl Connection {
     pub(crate) fn start_window(&mut self) {
         let initial = self.unasked_window();
         if !self.may_ask() {
-            return self.tx.congestion.start(initial, None);
+            return self.tx.rate.congestion.start(initial, None);
         }
         self.path.start = Start::Open;
         // A threshold that leaves slow start no doubling is what random loss makes of short transfers: it would keep every
         // connection of the path at its initial window. Linux stores none at all (`tcp_no_ssthresh_metrics_save`).
         let known = self.path.known.window.and_then(|window| window.ssthresh);
         let known = known.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2));
-        self.tx.congestion.start(initial, known);
+        self.tx.rate.congestion.start(initial, known);
     }
 
     /// Connections of this path may ask for more than ten segments, and do not take them unasked.
@@ -184,7 +184,7 @@ impl Connection {
 
     fn is_held_at_start(&self) -> bool {
         let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
-        let left = self.tx.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        let left = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         may_send && self.tx.unsent() > left
     }
 
@@ -213,16 +213,16 @@ impl Connection {
                 false => 0,
             }
         };
-        (is_whole && window > self.tx.congestion.cwnd()).then_some((window, rtt.srtt))
+        (is_whole && window > self.tx.rate.congestion.cwnd()).then_some((window, rtt.srtt))
     }
 
     /// The connection starts with this `window`, bytes.
     pub(crate) fn start_on_trust(&mut self, window: u32, rtt: Duration, now: Instant) {
-        let at_once = self.tx.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        let at_once = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
         self.tx.last_sent = now;
-        self.tx.congestion.start(window, None);
-        self.tx.pacer.spread(window, rtt.into(), self.tx.mss(), at_once, now);
+        self.tx.rate.congestion.start(window, None);
+        self.tx.rate.pacer.spread(window, rtt.into(), self.tx.mss(), at_once, now);
     }
 
     /// The connection starts with what everybody may begin with.
@@ -250,8 +250,8 @@ impl Connection {
             return;
         }
         self.end_trust();
-        let window = self.tx.mss().min(self.tx.congestion.cwnd());
-        self.tx.congestion.start(window, None);
+        let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
+        self.tx.rate.congestion.start(window, None);
     }
 
     /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.
@@ -285,7 +285,7 @@ impl Connection {
 
     fn end_trust(&mut self) {
         self.path.start = Start::Over;
-        self.tx.pacer.end_spread();
+        self.tx.rate.pacer.end_spread();
     }
 
     /// The timeout before backoff: in the handshake the short one, while it holds.
@@ -376,7 +376,7 @@ impl Connection {
         if self.counters.payload_bytes_acked == 0 || self.is_on_trust() {
             return None;
         }
-        let (cwnd, ssthresh) = (self.tx.congestion.cwnd(), self.tx.congestion.ssthresh());
+        let (cwnd, ssthresh) = (self.tx.rate.congestion.cwnd(), self.tx.rate.congestion.ssthresh());
         let cwnd = match self.tx.recovery.state() {
             CongestionState::Open | CongestionState::Disorder => cwnd,
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => {

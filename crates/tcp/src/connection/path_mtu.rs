@@ -66,7 +66,7 @@ impl Connection {
         }
         self.tx.mtu.suspect(now);
         self.tx.recovery.on_flight_vanished(self.tx.scoreboard.nxt());
-        self.tx.congestion.on_recovery_exit(CongestionState::Recovery);
+        self.tx.rate.congestion.on_recovery_exit(CongestionState::Recovery);
         self.shrink_segments();
     }
 

@@ -13,7 +13,7 @@ use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::on_demand::OnDemand;
 use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
-use crate::send::delivery::DeliveryRate;
+use crate::send::delivery::{DeliveryRate, Snapshots};
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
@@ -55,7 +55,9 @@ pub(crate) struct Sender {
     pub(crate) rfc6675: Option<Rfc6675>,
     pub(crate) recovery: Recovery,
     pub(crate) window: SendWindow,
-    pub(crate) pacer: Pacer,
+    pub(crate) rate: RateControl,
+    /// The counters of the delivery rate at each transmission, if the controller asks for a rate.
+    pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
     /// The peer's MSS option and the configured limit: payload plus options, bytes.
     largest_segment: u32,
@@ -63,9 +65,6 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
-    pub(crate) congestion: Controller,
-    /// Measures the delivery rate, if the controller asks for it.
-    pub(crate) delivery: Option<Box<DeliveryRate>>,
     pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
     pub(crate) usage: WindowUsage,
@@ -94,6 +93,15 @@ pub(crate) struct Sender {
     pub(crate) reserved: u32,
     /// How large the queue may be on a short path.
     sizing: OnDemand<SendSizing>,
+}
+
+/// The parts that decide how much may be in flight and at which rate it leaves.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct RateControl {
+    pub(crate) congestion: Controller,
+    /// Measures the delivery rate, if the controller asks for it.
+    pub(crate) delivery: Option<Box<DeliveryRate>>,
+    pub(crate) pacer: Pacer,
 }
 
 /// What is to be done about the SYN or SYN-ACK.
@@ -244,7 +252,8 @@ impl Sender {
         };
         let congestion = Controller::new(&config.congestion, prr, &start);
         let mut scoreboard = Scoreboard::new(iss, false);
-        let delivery = congestion.needs_delivery_rate().then(|| {
+        let delivery = congestion.needs_delivery_rate().then(Box::default);
+        let snapshots = delivery.is_some().then(|| {
             scoreboard.log_losses();
             Box::default()
         });
@@ -257,13 +266,12 @@ impl Sender {
             recovery: Recovery::new(iss, config.frto),
             rfc6675,
             window: SendWindow::new(),
-            pacer: Pacer::new(config.pacing),
+            rate: RateControl { congestion, delivery, pacer: Pacer::new(config.pacing) },
+            snapshots,
             mtu,
             largest_segment: largest,
             announced,
             option_len: 0,
-            congestion,
-            delivery,
             handshake: HandshakeTimer {
                 copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
                 ..HandshakeTimer::default()
@@ -296,7 +304,7 @@ impl Sender {
 
     /// `acked` bytes were delivered: the queue follows what can be in flight, and on a short path what was.
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
-        let window = self.congestion.cwnd().min(self.window.max_snd_wnd());
+        let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
         let short = self.rtt.min_rtt().filter(|least| short_path::is_short(*least)).zip(self.rtt.srtt());
         let limit = self.queue.limit();
         let most =
@@ -358,7 +366,7 @@ impl Sender {
     /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
     #[inline]
     pub(crate) fn is_pressing(&self) -> bool {
-        let is_small = || self.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
+        let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
         self.recovery.lowers_window() || (self.unsent() > 0 && is_small())
     }
 
@@ -378,11 +386,11 @@ impl Sender {
         // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
         let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));
         Budget {
-            cwnd: self.congestion.cwnd(),
+            cwnd: self.rate.congestion.cwnd(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
             charged: self.charged,
             peer: self.usable_window(),
-            paced: self.pacer.budget(now),
+            paced: self.rate.pacer.budget(now),
             redundancy: self.redundancy(),
             mss: self.mss(),
             charges: self.charges,
@@ -421,12 +429,12 @@ impl Sender {
 
     /// True if the congestion window limits the sender.
     pub(crate) fn is_cwnd_limited(&self) -> bool {
-        self.usage.is_limited(self.congestion.cwnd(), self.congestion.in_slow_start())
+        self.usage.is_limited(self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start())
     }
 
     /// When pacing lets the next segment go, if it is pacing that holds it.
     pub(crate) fn pacing_timeout(&self) -> Option<Instant> {
-        if self.paced { self.pacer.next_timeout() } else { None }
+        if self.paced { self.rate.pacer.next_timeout() } else { None }
     }
 
     /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
@@ -434,7 +442,7 @@ impl Sender {
         if self.recovery.state() != CongestionState::Open {
             return None;
         }
-        let (cwnd, unsent) = (self.congestion.cwnd(), self.unsent());
+        let (cwnd, unsent) = (self.rate.congestion.cwnd(), self.unsent());
         self.mtu.next_probe(cwnd, unsent, self.option_len, now)
     }
 
@@ -450,37 +458,37 @@ impl Sender {
 
     /// Tells the pacer the rate that the controller names, if it names one.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
-        if let Some(rate) = self.congestion.pacing_rate() {
-            self.pacer.set_rate(rate, self.mss(), now);
+        if let Some(rate) = self.rate.congestion.pacing_rate() {
+            self.rate.pacer.set_rate(rate, self.mss(), now);
         }
     }
 
     /// Tells the pacer what the window and the round-trip time are now, unless the controller names a rate.
     pub(crate) fn update_pacing(&mut self, now: Instant) {
-        if !self.pacer.is_configured() || self.congestion.pacing_rate().is_some() {
+        if !self.rate.pacer.is_configured() || self.rate.congestion.pacing_rate().is_some() {
             return;
         }
-        let (cwnd, slow_start) = (self.congestion.cwnd(), self.congestion.in_slow_start());
+        let (cwnd, slow_start) = (self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start());
         let mss = self.mss();
-        self.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
+        self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
     /// Marks what follows as limited by the application, if everything that waits has been sent and the window would take
     /// more. Call it before data is queued, before an acknowledgement, and before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
-        if self.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
+        if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
             return;
         }
         let pipe = self.scoreboard.pipe();
-        if let Some(delivery) = self.delivery.as_mut().filter(|_| pipe < self.congestion.cwnd()) {
+        if let Some(delivery) = self.rate.delivery.as_mut().filter(|_| pipe < self.rate.congestion.cwnd()) {
             delivery.mark_app_limited(pipe);
         }
     }
 
     /// Reports to the controller what has been marked lost, in the order of sending.
     pub(crate) fn report_losses(&mut self, now: Instant) {
-        let Some(delivery) = &mut self.delivery else { return };
+        let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let mut lost = self.scoreboard.take_lost_log();
         let una = self.scoreboard.una();
         lost.sort_unstable_by_key(|(range, sent_at)| (*sent_at, range.start.since(una)));
@@ -493,8 +501,8 @@ impl Sender {
             joins
         });
         for (range, sent_at) in lost {
-            if let Some(lost) = delivery.on_lost(range, sent_at, now) {
-                self.congestion.on_lost(&lost);
+            if let Some(lost) = delivery.on_lost(snapshots, range, sent_at, now) {
+                self.rate.congestion.on_lost(&lost);
             }
         }
     }
@@ -532,7 +540,7 @@ impl Sender {
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
         let pace = Pace {
             cwnd: budget.cwnd,
-            slow_start: budget.cwnd < self.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
+            slow_start: budget.cwnd < self.rate.congestion.ssthresh().unwrap_or(u32::MAX) / 2,
             pipe: budget.pipe.saturating_add(range.len()),
             mss: budget.mss,
             srtt: self.rtt.srtt(),
@@ -599,7 +607,7 @@ mod tests {
         assert!(!sender.is_pressing(), "nothing is written");
         sender.queue.write(b"waits");
         assert!(sender.is_pressing());
-        sender.congestion.start(1_000_000, None);
+        sender.rate.congestion.start(1_000_000, None);
         assert!(!sender.is_pressing(), "a large window sends in large pieces");
     }
 

@@ -104,7 +104,7 @@ impl Connection {
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            self.tx.congestion.on_reordering_timeout(self.tx.scoreboard.pipe());
+            self.tx.rate.congestion.on_reordering_timeout(self.tx.scoreboard.pipe());
             self.tx.follow_rate(now);
         }
     }
@@ -146,7 +146,7 @@ impl Connection {
         let max_ssthresh = self.retreat();
         let pipe = self.tx.scoreboard.pipe();
         self.tx.report_losses(now);
-        self.tx.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
+        self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
         self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
         if first {

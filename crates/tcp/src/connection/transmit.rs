@@ -302,11 +302,11 @@ impl Connection {
 
     pub(crate) fn note_burst_end(&mut self, limited: bool) {
         // Where the controller names a rate, that is what holds data back most of the time.
-        let limited = limited && !(self.tx.paced && self.tx.congestion.pacing_rate().is_some());
+        let limited = limited && !(self.tx.paced && self.tx.rate.congestion.pacing_rate().is_some());
         let board = &self.tx.scoreboard;
         let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
         let had_data = nxt != self.tx.usage.burst_end() || self.tx.unsent() > 0 || self.tx.fin_unsent();
-        let full = had_data && pipe.saturating_add(self.tx.mss()) > self.tx.congestion.cwnd();
+        let full = had_data && pipe.saturating_add(self.tx.mss()) > self.tx.rate.congestion.cwnd();
         self.tx.usage.on_burst(una, nxt, limited || full);
     }
 
@@ -325,11 +325,11 @@ impl Connection {
         if idle <= rto || self.tx.usable_window() == 0 {
             return;
         }
-        let cwnd = self.tx.congestion.cwnd();
+        let cwnd = self.tx.rate.congestion.cwnd();
         let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
-        self.tx.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
+        self.tx.rate.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
         self.tx.last_sent = now;
         self.reopen_start();
     }
@@ -337,9 +337,9 @@ impl Connection {
     /// A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used and goes half of the way to
     /// what was (RFC 2861 section 3.1; Linux: tcp_cwnd_application_limited).
     fn decay_for_fin(&mut self, rto: Micros, now: Instant) {
-        let (cwnd, used) = (self.tx.congestion.cwnd(), self.unasked_window());
+        let (cwnd, used) = (self.tx.rate.congestion.cwnd(), self.unasked_window());
         if Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd {
-            self.tx.congestion.on_idle_restart(now, cwnd.midpoint(used));
+            self.tx.rate.congestion.on_idle_restart(now, cwnd.midpoint(used));
             self.tx.usage.on_growth(now);
         }
     }

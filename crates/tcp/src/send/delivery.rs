@@ -16,7 +16,7 @@ use crate::time::{Instant, Micros};
 /// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
 const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
-/// The counters of a connection and what they were at each transmission. Names as in the draft.
+/// The counters of a connection, or of all connections that share a path. Names as in the draft.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct DeliveryRate {
     delivered: u64,
@@ -26,8 +26,11 @@ pub(crate) struct DeliveryRate {
     lost: u64,
     /// `delivered` when the pause of the application has left the path; 0: there is none.
     app_limited: u64,
-    snapshots: VecDeque<Snapshot>,
 }
+
+/// The counters at each transmission of a connection that may still be outstanding.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Snapshots(VecDeque<Snapshot>);
 
 /// The counters at the time of a transmission.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
@@ -54,11 +57,11 @@ impl DeliveryRate {
     }
 
     /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is unacknowledged.
-    pub(crate) fn on_sent(&mut self, sent: &Sent, pipe: u32, from_idle: bool) {
+    pub(crate) fn on_sent(&mut self, snapshots: &mut Snapshots, sent: &Sent, pipe: u32, from_idle: bool) {
         if from_idle {
             (self.first_sent_at, self.delivered_at) = (sent.at, sent.at);
         }
-        self.snapshots.push_back(Snapshot {
+        snapshots.0.push_back(Snapshot {
             sent_at: sent.at,
             end: sent.range.end,
             delivered: self.delivered,
@@ -79,9 +82,15 @@ impl DeliveryRate {
     }
 
     /// Counts a loss of `range`, which was last sent at `sent_at`. Returns what is known of its transmission.
-    pub(crate) fn on_lost(&mut self, range: SeqRange, sent_at: Instant, now: Instant) -> Option<LostPacket> {
+    pub(crate) fn on_lost(
+        &mut self,
+        snapshots: &Snapshots,
+        range: SeqRange,
+        sent_at: Instant,
+        now: Instant,
+    ) -> Option<LostPacket> {
         self.lost += u64::from(range.len());
-        let snapshot = *self.snapshot(sent_at, range.end)?;
+        let snapshot = *snapshots.get(sent_at, range.end)?;
         Some(LostPacket {
             now,
             range,
@@ -96,6 +105,7 @@ impl DeliveryRate {
     /// delivers. `oldest`: when the first outstanding segment was first sent; `None` if nothing is outstanding.
     pub(crate) fn sample(
         &mut self,
+        snapshots: &mut Snapshots,
         ack: &AckOutcome,
         min_rtt: Option<Micros>,
         oldest: Option<Instant>,
@@ -105,7 +115,7 @@ impl DeliveryRate {
             .iter()
             .rev()
             .filter(|segment| !was_delivered_before(segment, ack))
-            .find_map(|segment| Some((segment, *self.snapshot(segment.sent_at, segment.range.end)?)));
+            .find_map(|segment| Some((segment, *snapshots.get(segment.sent_at, segment.range.end)?)));
         let rate = found.map(|(newest, snapshot)| {
             self.first_sent_at = newest.sent_at;
             let send_elapsed = Micros::between(snapshot.first_sent_at, newest.sent_at);
@@ -131,20 +141,20 @@ impl DeliveryRate {
             self.app_limited = 0;
         }
         match oldest {
-            None => self.snapshots.clear(),
-            Some(oldest) => {
-                while self.snapshots.pop_front_if(|snapshot| snapshot.sent_at < oldest).is_some() {}
-            }
+            None => snapshots.0.clear(),
+            Some(oldest) => while snapshots.0.pop_front_if(|snapshot| snapshot.sent_at < oldest).is_some() {},
         }
         DeliverySample { delivered: self.delivered, lost: self.lost, rate }
     }
+}
 
-    fn snapshot(&self, sent_at: Instant, end: SeqNum) -> Option<&Snapshot> {
+impl Snapshots {
+    fn get(&self, sent_at: Instant, end: SeqNum) -> Option<&Snapshot> {
         let before = |snapshot: &Snapshot| {
             snapshot.sent_at < sent_at || (snapshot.sent_at == sent_at && snapshot.end.lt(end))
         };
-        let index = self.snapshots.partition_point(before);
-        self.snapshots.get(index).filter(|snapshot| snapshot.sent_at == sent_at)
+        let index = self.0.partition_point(before);
+        self.0.get(index).filter(|snapshot| snapshot.sent_at == sent_at)
     }
 }
 
@@ -164,12 +174,18 @@ mod tests {
     struct Flow {
         board: Scoreboard,
         rate: DeliveryRate,
+        snapshots: Snapshots,
         min_rtt: Option<Micros>,
     }
 
     impl Flow {
         fn new() -> Flow {
-            Flow { board: Scoreboard::new(SeqNum(0), true), rate: DeliveryRate::default(), min_rtt: None }
+            Flow {
+                board: Scoreboard::new(SeqNum(0), true),
+                rate: DeliveryRate::default(),
+                snapshots: Snapshots::default(),
+                min_rtt: None,
+            }
         }
 
         fn send(&mut self, at: u64, from: u32, segments: u32, origin: Origin) {
@@ -181,7 +197,7 @@ mod tests {
                 fin: false,
                 at: Instant::from_millis(at),
             };
-            self.rate.on_sent(&sent, self.board.pipe(), self.board.is_empty());
+            self.rate.on_sent(&mut self.snapshots, &sent, self.board.pipe(), self.board.is_empty());
             self.board.on_sent(&sent);
         }
 
@@ -203,7 +219,7 @@ mod tests {
             let outcome = self.board.on_ack(SeqNum(to), &SackBlocks::default(), info);
             self.rate.count(&outcome);
             let oldest = self.board.head().map(|head| head.first_sent_at);
-            self.rate.sample(&outcome, self.min_rtt, oldest)
+            self.rate.sample(&mut self.snapshots, &outcome, self.min_rtt, oldest)
         }
 
         fn rate(&mut self, at: u64, to: u32) -> Option<u64> {
@@ -228,7 +244,7 @@ mod tests {
             assert_eq!((sample.rate, sample.prior_delivered), (Some(rate), 0));
             assert_eq!(flow.rate.first_sent_at, Instant::from_millis(at - 100));
         }
-        assert!(flow.rate.snapshots.is_empty());
+        assert!(flow.snapshots.0.is_empty());
     }
 
     #[test]
@@ -303,10 +319,10 @@ mod tests {
         flow.send(0, 3000, 2, Origin::New);
         let now = Instant::from_millis(100);
         let second = SeqRange::with_len(SeqNum(1000), 1000);
-        let lost = flow.rate.on_lost(second, Instant::from_millis(0), now).expect("known");
+        let lost = flow.rate.on_lost(&flow.snapshots, second, Instant::from_millis(0), now).expect("known");
         assert_eq!((lost.tx_in_flight, lost.lost), (3000, 1000));
         let last = SeqRange::with_len(SeqNum(4000), 1000);
-        let lost = flow.rate.on_lost(last, Instant::from_millis(0), now).expect("known");
+        let lost = flow.rate.on_lost(&flow.snapshots, last, Instant::from_millis(0), now).expect("known");
         assert_eq!((lost.tx_in_flight, lost.lost), (5000, 2000));
     }
 }

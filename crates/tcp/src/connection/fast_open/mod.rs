@@ -449,7 +449,7 @@ impl Connection {
         }
         if self.fast_server_mut().is_some_and(Server::on_syn_ack_timeout) {
             // Nothing of it is known to be still in flight.
-            self.tx.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
+            self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
             self.counters.reductions += 1;
         }
     }
@@ -482,7 +482,7 @@ impl Connection {
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
-            self.tx.congestion.on_spurious(now);
+            self.tx.rate.congestion.on_spurious(now);
             self.counters.undos += 1;
         }
     }

@@ -136,7 +136,7 @@ impl Connection {
             fin: false,
             at: now,
         });
-        self.tx.pacer.on_sent(len, now);
+        self.tx.rate.pacer.on_sent(len, now);
         self.tx.spend_redundancy(len);
         self.counters.copies_sent += u64::from(segments);
         self.counters.redundant_bytes += u64::from(len);
