@@ -85,8 +85,11 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 
 #[test]
 fn random_loss_costs_little_more_than_what_is_lost() {
-    // Nine tenths of what the loss leaves, or more, and the headers' share taken off.
-    for (rtt, loss, floor) in [(20, "0.5%", 0.88), (100, "1%", 0.87), (50, "5%", 0.80)] {
+    // Of what the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3 % and 50 % at 5 % (S7); the headers'
+    // share of 3.5 % taken off.
+    for (rtt, loss, floor) in
+        [(20, "0.5%", 0.88), (100, "1%", 0.87), (20, "2%", 0.86), (100, "3%", 0.82), (50, "5%", 0.80)]
+    {
         let link = format!("--rtt {rtt}ms --rate 20mbit --queue 250kB --loss {loss}");
         let share = median((0..3).map(|seed| transfer(20.0, &link, 50_000_000, seed)).collect());
         println!("{rtt} ms, {loss}: {share:.3}");
@@ -143,9 +146,12 @@ fn two_bbr_flows(seed: u64) -> Vec<f64> {
 
 #[test]
 fn two_bbr_flows_share() {
-    let shares = two_bbr_flows(0);
-    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
-    assert!(sum > 0.88 && sum * sum / (2.0 * squares) >= 0.85, "{shares:?}");
+    for seed in 0..3 {
+        let shares = two_bbr_flows(seed);
+        let (sum, least) = (shares[0] + shares[1], shares[0].min(shares[1]));
+        println!("two flows: {shares:.3?}");
+        assert!(sum > 0.88 && least / sum >= 0.37, "{shares:?}");
+    }
 }
 
 /// Shares of the rate of a BBR and a CUBIC flow over 40 ms with a buffer of so many bandwidth-delay products.
@@ -161,7 +167,7 @@ fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
 #[test]
 fn a_cubic_flow_beside_bbr_is_not_starved_nor_starves_it() {
     // S9: the share of BBR by the buffer.
-    for (buffer, low, high) in [(0.5, 0.40, 0.80), (1.0, 0.35, 0.70), (8.0, 0.05, 0.40)] {
+    for (buffer, low, high) in [(0.5, 0.40, 0.66), (1.0, 0.35, 0.62), (8.0, 0.05, 0.55)] {
         let shares = beside_cubic(20, buffer, 60, 1);
         let (sum, share) = (shares[0] + shares[1], shares[0] / (shares[0] + shares[1]));
         assert!((low..=high).contains(&share) && sum > 0.85, "buffer {buffer}: {shares:?}");

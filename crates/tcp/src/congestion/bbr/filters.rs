@@ -8,6 +8,8 @@ use crate::time::{Instant, Micros};
 const MIN_RTT_WINDOW: Micros = Micros::from_millis(10_000);
 /// Age at which the round-trip time is measured again, with a drained queue.
 pub(super) const PROBE_RTT_INTERVAL: Micros = Micros::from_millis(5_000);
+/// Smallest delay that counts as a queue.
+const MIN_DELAY: Micros = Micros::from_millis(4);
 /// Most aggregation that enlarges the window.
 const MAX_AGGREGATION: Micros = Micros::from_millis(100);
 
@@ -90,6 +92,11 @@ impl MinRtt {
     /// True if the queue stands: the samples exceed the minimum by more than noise.
     pub(super) fn is_queued(&self, rtt: Micros) -> bool {
         self.min.is_some_and(|min| rtt > min + min / 4 + Micros::from_millis(4))
+    }
+
+    /// True if `rtt` exceeds the minimum by a quarter: a queue that grows, if samples in a row show it.
+    pub(super) fn is_delayed(&self, rtt: Micros) -> bool {
+        self.min.is_some_and(|min| rtt > min + (min / 4).max(MIN_DELAY))
     }
 
     /// Takes what an acknowledgement shows; returns true if it is time to drain the queue and measure.

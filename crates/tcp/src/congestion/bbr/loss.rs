@@ -11,8 +11,9 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
-/// Loss runs in a round that end Startup.
-pub(super) const MIN_RUNS_IN_STARTUP: u32 = 6;
+/// Loss runs in a round that end Startup. The draft demands six, which short flights do not reach before a short queue has taken a
+/// third of them; here the losses must be excess, too.
+pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 /// Loss runs in a round that end a probe for bandwidth.
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
 /// Loss threshold of the draft, percent.

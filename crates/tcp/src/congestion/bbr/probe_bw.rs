@@ -180,7 +180,8 @@ impl Bbr {
         };
         let is_precautionary = self.cycle.prev_too_high && flight >= self.bounds.inflight_longterm;
         let had_a_round = self.rounds.count > self.cycle.up_start_round;
-        let queue = self.bdp(self.bandwidth(), (5, 4))
+        // With less, a flow that began later could not take its share from one that fills the path.
+        let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);
         // Without a limit of the application a longer round trip is the queue of somebody else, perhaps.

@@ -8,6 +8,9 @@ use crate::time::Instant;
 
 /// Rounds without growth after which the pipe is full.
 const FULL_ROUNDS: u32 = 3;
+/// Round-trip samples in a row that show a queue and end Startup; one alone may be jitter. To wait
+/// for three rounds without growth would fill a queue that others share.
+const DELAYED_SAMPLES: u32 = 5;
 /// Rounds after which Drain ends, whatever is in flight.
 const MAX_DRAIN_ROUNDS: u64 = 3;
 
@@ -20,12 +23,16 @@ pub(super) struct FullPipe {
     pub(super) now: bool,
     /// True if it has been full since Startup.
     pub(super) reached: bool,
+    /// Round-trip samples in a row that show a queue.
+    delayed: u32,
+    /// True if that alone has ended Startup: the next probe for bandwidth does not wait.
+    pub(super) by_delay: bool,
 }
 
 impl FullPipe {
     /// Looks for growth from `bandwidth` on.
     pub(super) fn restart(&mut self, bandwidth: u64) {
-        *self = FullPipe { bandwidth, rounds: 0, now: false, reached: self.reached };
+        *self = FullPipe { bandwidth, rounds: 0, now: false, ..*self };
     }
 
     pub(super) fn update(&mut self, sample: &RateSample, round_start: bool) {
@@ -46,7 +53,7 @@ impl FullPipe {
 }
 
 impl Bbr {
-    /// Ends Startup when the pipe is full, or a round of it has lost too much.
+    /// Ends Startup when the pipe is full, a round of it has lost too much, or a queue grows.
     pub(super) fn leave_startup(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         if self.state != State::Startup {
             return;
@@ -59,6 +66,12 @@ impl Bbr {
             self.full_pipe.reached = true;
             self.bounds.inflight_longterm =
                 self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
+        }
+        if let Some(rtt) = sample.and_then(|sample| sample.rtt) {
+            let full_pipe = &mut self.full_pipe;
+            full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
+            full_pipe.by_delay = !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES;
+            full_pipe.reached |= full_pipe.by_delay;
         }
         if self.full_pipe.reached {
             self.start_drain();
@@ -79,6 +92,10 @@ impl Bbr {
                 || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS)
         {
             self.start_down(now);
+            if core::mem::take(&mut self.full_pipe.by_delay) {
+                // The queue may be of others, and the bandwidth larger than what has been seen of it.
+                self.start_refill();
+            }
         }
     }
 

@@ -324,8 +324,8 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     flow.run_to(2);
     assert_eq!(
         flow.states.get(..3),
-        Some(&[State::Startup, State::Drain, State::ProbeBw(Phase::Cruise)][..]),
-        "Drain has already left what Down would"
+        Some(&[State::Startup, State::Drain, State::ProbeBw(Phase::Refill)][..]),
+        "a queue ended Startup, and the next probe does not wait"
     );
     assert!(flow.largest_queue < Micros::from_millis(60), "{:?}", flow.largest_queue);
     flow.largest_queue = Micros::ZERO;
