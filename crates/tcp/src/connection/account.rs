@@ -6,6 +6,7 @@ use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::decision::{Choice, Data};
+use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Probe;
@@ -32,17 +33,15 @@ impl Connection {
             Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, segment, now),
-            Choice::Copy(range) => self.account_copy(*range, now),
+            Choice::Copy(range) => self.tell_gentle(&SentSegment::Copy(*range), now),
             Choice::Parity(plan) => self.account_parity(plan, segment, now),
             Choice::Companion => {
-                self.note_bare_ack();
+                self.tell_gentle(&SentSegment::Companion, now);
                 self.account_ack(&segment.header);
             }
             Choice::Ack(_) => {
-                self.gentle_sent(segment.header.options.gentle, now);
-                self.note_bare_ack();
                 self.account_ack(&segment.header);
-                self.consider_ack_copy(&segment.header, now);
+                self.tell_gentle(&SentSegment::Ack(&segment.header), now);
             }
         }
         self.count_packet(built, packet_len);
@@ -95,7 +94,6 @@ impl Connection {
     }
 
     fn account_data(&mut self, data: &Data, segment: &Segment, now: Instant) {
-        self.gentle_sent(segment.header.options.gentle, now);
         if segment.header.flags.contains(Flags::CWR) {
             self.ecn.on_cwr_sent();
         }
@@ -168,10 +166,8 @@ impl Connection {
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
         self.probe(Probe::Sent { range: data.range, origin: data.origin });
-        let copied = self.consider_copy(data, &segment.header, now);
-        if fresh {
-            self.encode(data, copied, now);
-        }
+        let urgent = self.gentle.active.is_some() && self.urgent.pointer(data.range.start).is_some();
+        self.tell_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_sent(&sent, fresh, &self.tx, now);
         }
@@ -185,7 +181,7 @@ impl Connection {
         self.tx.rate.pacer.on_sent(wire.len(), now);
         self.tx.spend_redundancy(wire.len());
         self.counters.redundant_bytes += u64::from(wire.len());
-        self.note_parity_sent(plan, segment.header.options.gentle, now);
+        self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
         self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
     }
 

@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 
 use brisk_wire::gentle::{R_FAIL, STOP};
 use brisk_wire::options::kind;
-use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum};
+use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, TcpHeader};
 
 use crate::config::TcpConfig;
-use crate::connection::decision::SynOption;
+use crate::connection::decision::{Data, SynOption};
 use crate::connection::gentle::f1::Quarantine;
 use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
@@ -29,8 +29,9 @@ use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::signal::{News, Signals};
-use crate::mechanism::{Agreed, GentleOff, GentleOutcome, Willing, accept};
+use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, Reaction, Repair};
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
 pub(crate) mod f1;
@@ -106,6 +107,40 @@ pub(crate) struct Parts<'a> {
     irs: SeqNum,
     /// Smoothed round-trip time of the path before this connection, if it is remembered.
     known_rtt: Option<Duration>,
+}
+
+/// A segment that left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SentSegment<'a> {
+    /// Data, for the first time or again.
+    Data {
+        data: &'a Data,
+        /// The header that it left with.
+        header: &'a TcpHeader,
+        /// Some of it had never left.
+        fresh: bool,
+        /// It has an urgent pointer.
+        urgent: bool,
+    },
+    /// The next copy, of this range.
+    Copy(SeqRange),
+    /// Parity, with this option.
+    Parity(&'a ParityPlan, Option<GentleOption>),
+    /// An acknowledgement that shows how far the sequence numbers reach.
+    Companion,
+    /// An acknowledgement alone, with this header.
+    Ack(&'a TcpHeader),
+}
+
+impl<'a> SentSegment<'a> {
+    fn data(&self) -> Option<&'a Data> {
+        match self {
+            SentSegment::Data { data, .. } => Some(data),
+            SentSegment::Copy(_) | SentSegment::Parity(..) | SentSegment::Companion | SentSegment::Ack(_) => {
+                None
+            }
+        }
+    }
 }
 
 /// The verdict of Corrective and Proactive on an arriving segment.
@@ -400,10 +435,40 @@ impl Connection {
         failure.is_some_and(|lost_len| lost_len != STOP)
     }
 
-    /// A segment with this option leaves.
-    pub(crate) fn gentle_sent(&mut self, option: Option<GentleOption>, now: Instant) {
-        if let Some(active) = &mut self.gentle.active {
-            active.signals.on_sent(option, now);
+    /// A segment left.
+    #[inline]
+    pub(crate) fn tell_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
+        }
+    }
+}
+
+impl Gentle {
+    /// A segment left: what it said need not be said again, and it may be copied and encoded.
+    fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
+        let named = self
+            .planner
+            .as_ref()
+            .zip(sent.data())
+            .and_then(|(planner, data)| planner.names(&data.range, parts.tx.rtt.srtt()));
+        let Some(active) = self.active.as_deref_mut() else { return };
+        match *sent {
+            SentSegment::Data { data, header, fresh, urgent } => {
+                active.signals.on_sent(header.options.gentle, now);
+                let copied = active.copy(data, header, named, parts, now);
+                if let Some(tx) = active.tx.as_mut().filter(|_| fresh) {
+                    tx.encode(data, copied, urgent, parts, now);
+                }
+            }
+            SentSegment::Copy(range) => active.on_copy_sent(range, parts, now),
+            SentSegment::Parity(plan, option) => active.on_parity_sent(plan, option, parts, now),
+            SentSegment::Companion => active.on_bare_ack(parts),
+            SentSegment::Ack(header) => {
+                active.signals.on_sent(header.options.gentle, now);
+                active.on_bare_ack(parts);
+                active.copy_ack(header, parts, now);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use brisk_wire::{Gentle as GentleOption, SeqNum};
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::planner::is_queued;
-use crate::connection::gentle::{Gentle, Parts};
+use crate::connection::gentle::{Active, Gentle, Parts};
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
@@ -97,6 +97,27 @@ impl ParityTx {
         self.encoder.on_timeout(rtt, now);
     }
 
+    /// Data left for the first time. What is `copied` may need no parity as well.
+    pub(crate) fn encode(
+        &mut self,
+        data: &Data,
+        copied: bool,
+        urgent: bool,
+        parts: &Parts<'_>,
+        now: Instant,
+    ) {
+        let exclusive = parts.config.mechanisms.proactive.is_some_and(|proactive| proactive.exclusive);
+        if urgent {
+            self.encoder.discard_open();
+        } else if data.mtu_probe || (copied && exclusive) {
+            self.encoder.close();
+        } else {
+            let range = SeqRange::with_len(data.range.start, data.payload_len());
+            let recovering = parts.tx.recovery.in_recovery();
+            self.encoder.on_sent(range, data.segment_size, recovering, parts.parity_rtt(), now);
+        }
+    }
+
     /// Payload that data segments give up.
     pub(crate) fn reserved(&self) -> u32 {
         match self.profile {
@@ -156,27 +177,6 @@ impl Connection {
                 delay_divisor: if pause { config.delay_divisor } else { 0 },
                 ..encoder.plan()
             });
-        }
-    }
-
-    /// Data left for the first time.
-    pub(crate) fn encode(&mut self, data: &Data, copied: bool, now: Instant) {
-        if self.gentle.active.is_none() {
-            return;
-        }
-        let rtt = self.parity_rtt();
-        let recovering = self.tx.recovery.in_recovery();
-        let urgent = self.urgent.pointer(data.range.start).is_some();
-        let exclusive = self.config.mechanisms.proactive.is_some_and(|proactive| proactive.exclusive);
-        let Some(ParityTx { encoder, .. }) = self.parity_tx() else { return };
-        if urgent {
-            encoder.discard_open();
-        } else if data.mtu_probe || (copied && exclusive) {
-            // What is copied needs no parity as well.
-            encoder.close();
-        } else {
-            let range = SeqRange::with_len(data.range.start, data.payload_len());
-            encoder.on_sent(range, data.segment_size, recovering, rtt, now);
         }
     }
 
@@ -297,26 +297,6 @@ impl Connection {
         GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
     }
 
-    /// A parity segment left with this option.
-    pub(crate) fn note_parity_sent(&mut self, plan: &ParityPlan, option: Option<GentleOption>, now: Instant) {
-        let nxt = self.tx.scoreboard.nxt();
-        self.counters.parity.sent += 1;
-        self.counters.parity.sent_bytes += u64::from(plan.wire().len());
-        let Some(tx) = self.parity_tx() else { return };
-        let range = plan.layout.range();
-        if let Some(GentleOption::EncF2 { crc32c, .. } | GentleOption::EncRs { crc32c, .. }) = option {
-            tx.checksum = Some((range, crc32c));
-        }
-        tx.encoder.sent();
-        tx.ring.push(range, plan.wire(), now);
-        let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
-        tx.companion = tx.config.tail_ack
-            && tx.profile == Profile::F2
-            && plan.row + 1 == plan.parities
-            && reaches_tail
-            && tx.spoken_at != Some(nxt);
-    }
-
     /// A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a
     /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
     fn choose_companion(&mut self) -> Option<Choice> {
@@ -325,14 +305,6 @@ impl Connection {
         }
         let owes = self.rx.ack.owed() != Owed::Nothing;
         Some(if owes { Choice::Ack(None) } else { Choice::Companion })
-    }
-
-    /// A segment without data left, at SND.NXT.
-    pub(crate) fn note_bare_ack(&mut self) {
-        let nxt = self.tx.scoreboard.nxt();
-        if let Some(tx) = self.parity_tx() {
-            tx.spoken_at = Some(nxt);
-        }
     }
 
     /// True if parity stood at `seq` that left within the last two round trips.
@@ -385,6 +357,41 @@ impl Connection {
     pub(crate) fn refresh_holds(&mut self) {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
+        }
+    }
+}
+
+impl Active {
+    /// A parity segment left with this option.
+    pub(crate) fn on_parity_sent(
+        &mut self,
+        plan: &ParityPlan,
+        option: Option<GentleOption>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) {
+        let nxt = parts.tx.scoreboard.nxt();
+        parts.counters.parity.sent += 1;
+        parts.counters.parity.sent_bytes += u64::from(plan.wire().len());
+        let Some(tx) = &mut self.tx else { return };
+        let range = plan.layout.range();
+        if let Some(GentleOption::EncF2 { crc32c, .. } | GentleOption::EncRs { crc32c, .. }) = option {
+            tx.checksum = Some((range, crc32c));
+        }
+        tx.encoder.sent();
+        tx.ring.push(range, plan.wire(), now);
+        let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
+        tx.companion = tx.config.tail_ack
+            && tx.profile == Profile::F2
+            && plan.row + 1 == plan.parities
+            && reaches_tail
+            && tx.spoken_at != Some(nxt);
+    }
+
+    /// A segment without data left, at SND.NXT.
+    pub(crate) fn on_bare_ack(&mut self, parts: &Parts<'_>) {
+        if let Some(tx) = &mut self.tx {
+            tx.spoken_at = Some(parts.tx.scoreboard.nxt());
         }
     }
 }

@@ -91,6 +91,17 @@ impl Planner {
     }
 }
 
+impl Planner {
+    /// How long a copy of this segment waits, if the plan names it.
+    pub(crate) fn names(&self, segment: &SeqRange, srtt: Option<Micros>) -> Option<Duration> {
+        let Planned { range, plan } = self.flight?;
+        let Protection::Copies { last, pause } = plan.protection else { return None };
+        let named = range.end - last.saturating_mul(plan.segment).min(range.len());
+        let wait = if pause { Duration::from(srtt.unwrap_or_default()) / 4 } else { Duration::ZERO };
+        (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
+    }
+}
+
 /// What it hears.
 impl Connection {
     /// The configuration of the planner, if there is one.
@@ -253,16 +264,6 @@ impl Connection {
         };
         self.plan_parity(parities, group, pause);
         self.tx.allow_redundancy(plan.cost);
-    }
-
-    /// How long a copy of this segment waits, if the plan names it.
-    pub(crate) fn planned_copy(&self, segment: &SeqRange) -> Option<Duration> {
-        let Planned { range, plan } = self.gentle.planner.as_ref()?.flight?;
-        let Protection::Copies { last, pause } = plan.protection else { return None };
-        let named = range.end - last.saturating_mul(plan.segment).min(range.len());
-        let wait =
-            if pause { Duration::from(self.tx.rtt.srtt().unwrap_or_default()) / 4 } else { Duration::ZERO };
-        (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
 
     /// True if segments of the flight that is under way are copied.

@@ -8,6 +8,7 @@ use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::{Active, Parts, SegmentFate};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
+use crate::mechanism::CopiesOff;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
 use crate::mechanism::signal::News;
@@ -15,7 +16,7 @@ use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
 use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// Both sides of Proactive, once it is agreed on.
 #[derive(Debug)]
@@ -117,73 +118,14 @@ impl Connection {
         }
     }
 
-    /// A copy left.
-    pub(crate) fn account_copy(&mut self, range: SeqRange, now: Instant) {
-        if let Some(proactive) = self.proactive_mut() {
-            proactive.copies.on_copy_sent(now);
-        }
-        self.account_copies(range, 1, now);
-    }
-
-    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count them.
-    fn account_copies(&mut self, range: SeqRange, segments: u32, now: Instant) {
-        let len = range.len();
-        self.tx.scoreboard.on_sent(&Sent {
-            range,
-            segment_size: len,
-            origin: Origin::Duplicate,
-            syn: false,
-            fin: false,
-            at: now,
-        });
-        self.tx.rate.pacer.on_sent(len, now);
-        self.tx.spend_redundancy(len);
-        self.counters.copies_sent += u64::from(segments);
-        self.counters.redundant_bytes += u64::from(len);
-        if let Some(active) = &mut self.gentle.active {
-            active.copied = Some(now);
-        }
-        self.charge_copies();
-        self.probe(Probe::Sent { range, origin: Origin::Duplicate });
-    }
-
-    /// The data segment left with this header, which a copy repeats to the letter. True if it is copied as it leaves, rather
-    /// than by the planner's word.
-    pub(crate) fn consider_copy(&mut self, data: &Data, header: &TcpHeader, now: Instant) -> bool {
-        if self.proactive().is_none() || data.mtu_probe {
-            return false;
-        }
-        let (srtt, rto) = (self.tx.rtt.srtt(), self.tx.timeout());
-        let named = self.planned_copy(&data.range);
-        let Some(proactive) = self.proactive_mut() else { return false };
-        let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
-        let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
-        let before = proactive.copies.off();
-        if data.twice {
-            proactive.copies.on_sent_twice(&original, data.segment_size);
-            self.account_copies(data.range, segments, now);
-            return true;
-        }
-        let copied = proactive.copies.on_sent(&original, header);
-        if let (Origin::New, Some(wait)) = (data.origin, named) {
-            proactive.copies.add(data.range, header, now + wait);
-        }
-        self.report_copies_off(before);
-        copied
-    }
-
-    /// An acknowledgement without data left with this header; it is copied if so configured.
-    pub(crate) fn consider_ack_copy(&mut self, header: &TcpHeader, now: Instant) {
-        let nxt = self.tx.scoreboard.nxt();
-        let Some(proactive) = self.proactive_mut().filter(|proactive| proactive.copy_acks) else { return };
-        proactive.copies.add(SeqRange::with_len(nxt, 0), header, now);
-    }
-
     /// Copies count against the congestion window only if so configured.
     pub(crate) fn charge_copies(&mut self) {
-        let una = self.tx.scoreboard.una();
-        if let Some(proactive) = self.proactive().filter(|proactive| proactive.charge_cwnd) {
-            self.tx.charged = proactive.copies.outstanding(una);
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| {
+                if let Some(active) = gentle.active() {
+                    active.charge_copies(parts);
+                }
+            });
         }
     }
 }
@@ -216,7 +158,7 @@ impl Connection {
         self.report_copies_off(before);
     }
 
-    fn report_copies_off(&mut self, before: Option<crate::mechanism::CopiesOff>) {
+    fn report_copies_off(&mut self, before: Option<CopiesOff>) {
         let off = self.proactive().and_then(|proactive| proactive.copies.off());
         if let Some(why) = off.filter(|_| before.is_none()) {
             self.probe(Probe::CopiesOff { why });
@@ -318,6 +260,82 @@ impl Proactive {
     }
 }
 
+/// Segments that leave.
+impl Active {
+    /// A copy left.
+    pub(crate) fn on_copy_sent(&mut self, range: SeqRange, parts: &mut Parts<'_>, now: Instant) {
+        if let Some(proactive) = &mut self.proactive {
+            proactive.copies.on_copy_sent(now);
+        }
+        self.account_copies(range, 1, parts, now);
+    }
+
+    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count them.
+    fn account_copies(&mut self, range: SeqRange, segments: u32, parts: &mut Parts<'_>, now: Instant) {
+        let len = range.len();
+        parts.tx.scoreboard.on_sent(&Sent {
+            range,
+            segment_size: len,
+            origin: Origin::Duplicate,
+            syn: false,
+            fin: false,
+            at: now,
+        });
+        parts.tx.rate.pacer.on_sent(len, now);
+        parts.tx.spend_redundancy(len);
+        parts.counters.copies_sent += u64::from(segments);
+        parts.counters.redundant_bytes += u64::from(len);
+        self.copied = Some(now);
+        self.charge_copies(parts);
+        parts.probe(Probe::Sent { range, origin: Origin::Duplicate });
+    }
+
+    /// The data segment left with this header, which a copy repeats to the letter; the plan may have named it, for a copy after
+    /// this time. True if it is copied as it leaves, rather than by the planner's word.
+    pub(crate) fn copy(
+        &mut self,
+        data: &Data,
+        header: &TcpHeader,
+        named: Option<Duration>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> bool {
+        let Some(proactive) = self.proactive.as_mut().filter(|_| !data.mtu_probe) else { return false };
+        let (srtt, rto) = (parts.tx.rtt.srtt(), parts.tx.timeout());
+        let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
+        let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
+        let before = proactive.copies.off();
+        if data.twice {
+            proactive.copies.on_sent_twice(&original, data.segment_size);
+            self.account_copies(data.range, segments, parts, now);
+            return true;
+        }
+        let copied = proactive.copies.on_sent(&original, header);
+        if let (Origin::New, Some(wait)) = (data.origin, named) {
+            proactive.copies.add(data.range, header, now + wait);
+        }
+        if let Some(why) = proactive.copies.off().filter(|_| before.is_none()) {
+            parts.probe(Probe::CopiesOff { why });
+        }
+        copied
+    }
+
+    /// An acknowledgement without data left with this header; it is copied if so configured.
+    pub(crate) fn copy_ack(&mut self, header: &TcpHeader, parts: &Parts<'_>, now: Instant) {
+        if let Some(proactive) = self.proactive.as_mut().filter(|proactive| proactive.copy_acks) {
+            proactive.copies.add(SeqRange::with_len(parts.tx.scoreboard.nxt(), 0), header, now);
+        }
+    }
+
+    /// Copies count against the congestion window only if so configured.
+    pub(crate) fn charge_copies(&self, parts: &mut Parts<'_>) {
+        if let Some(proactive) = self.proactive.as_ref().filter(|proactive| proactive.charge_cwnd) {
+            parts.tx.charged = proactive.copies.outstanding(parts.tx.scoreboard.una());
+        }
+    }
+}
+
+/// Segments that arrive, and time that passes.
 impl Active {
     /// The second instance of a segment is dropped before anything else looks at it: it changes nothing
     /// and sends no acknowledgement.
