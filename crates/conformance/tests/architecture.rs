@@ -15,11 +15,7 @@ use syn::visit::{self, Visit};
 type Edge = (&'static str, &'static str, &'static str);
 
 /// The circles that are still there. The list may only become shorter: an entry that closes no circle fails the test.
-const KNOWN: &[Edge] = &[
-    ("tcp", "connection", "event"),
-    ("tcp", "connection::gentle::plain_copy", "connection::fast_open"),
-    ("tcp", "stack::half_open", "stack::slot"),
-];
+const KNOWN: &[Edge] = &[("tcp", "connection", "event"), ("tcp", "stack::half_open", "stack::slot")];
 
 #[test]
 fn modules_of_a_crate_do_not_depend_on_each_other_in_a_circle() {

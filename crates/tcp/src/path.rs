@@ -196,7 +196,7 @@ pub(crate) struct PathReport {
     /// Every round trip was longer than the path without a queue takes.
     pub(crate) saw_queue: bool,
     /// The handshake just ended.
-    pub(crate) handshake: Option<Handshake>,
+    pub(crate) handshake: Option<HandshakeResult>,
 }
 
 /// The window of a connection, bytes.
@@ -231,7 +231,7 @@ pub(crate) enum MtuReport {
 
 /// How a handshake ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Handshake {
+pub(crate) enum HandshakeResult {
     Completed,
     /// There was no answer.
     Failed,
@@ -371,8 +371,8 @@ impl PathMemory {
             MtuReport::Open => path.mtu = None,
         }
         path.handshake_failures = match report.handshake {
-            Some(Handshake::Failed) => path.handshake_failures.saturating_add(1),
-            Some(Handshake::Completed) => 0,
+            Some(HandshakeResult::Failed) => path.handshake_failures.saturating_add(1),
+            Some(HandshakeResult::Completed) => 0,
             None => path.handshake_failures,
         };
     }
@@ -729,8 +729,8 @@ mod tests {
     #[test]
     fn failures_are_counted_until_a_handshake_succeeds() {
         let of = |handshake| PathReport { handshake: Some(handshake), ..PathReport::default() };
-        let failed = of(Handshake::Failed);
+        let failed = of(HandshakeResult::Failed);
         assert_eq!(after(&[failed, failed], 2).handshake_failures, 2);
-        assert_eq!(after(&[failed, failed, of(Handshake::Completed)], 3).handshake_failures, 0);
+        assert_eq!(after(&[failed, failed, of(HandshakeResult::Completed)], 3).handshake_failures, 0);
     }
 }

@@ -72,22 +72,19 @@ impl Connection {
 
     /// The SYN or SYN-ACK left, from here or (with a SYN cookie) from the stack.
     pub(crate) fn account_syn(&mut self, now: Instant) {
-        let again = self.tx.handshake.sent > 0;
+        let again = self.handshake.on_syn_sent(now);
         if again && self.state == State::SynSent {
             self.ecn.withdraw();
         }
         let origin = if again { Origin::Retransmit } else { Origin::New };
         let data = self.syn_data().len();
-        let range = SeqRange::with_len(self.secrets.iss, 1 + data);
+        let range = SeqRange::with_len(self.handshake.iss, 1 + data);
         let segment_size = data.max(1);
         self.tx.scoreboard.on_sent(&Sent { range, segment_size, origin, syn: true, fin: false, at: now });
-        self.tx.handshake.due = false;
-        self.tx.handshake.sent += 1;
         if again {
             self.counters.handshake_retransmits += 1;
         }
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
-        self.tx.handshake.last_sent = Some(now);
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
         let wait = self.on_syn_sent(data).map_or(self.timer_base(), |wait| wait + later);
         self.tx.rto.arm(now, wait.into());
@@ -227,7 +224,7 @@ impl Connection {
     /// IP and TCP header of a plain data segment, bytes.
     pub(crate) fn header_len(&self) -> usize {
         let ip = if self.tuple.remote.is_ipv6() { 40 } else { 20 };
-        ip + 20 + if self.negotiated.timestamps { 12 } else { 0 }
+        ip + 20 + if self.handshake.agreed.timestamps { 12 } else { 0 }
     }
 
     /// A packet arrived for this connection. One that a device coalesced counts as the segments that

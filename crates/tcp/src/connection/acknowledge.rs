@@ -181,8 +181,8 @@ impl Connection {
     }
 
     pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Micros> {
-        let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps)?;
-        self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
+        let timestamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps)?;
+        self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
     }
 
     fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
@@ -213,11 +213,11 @@ impl Connection {
         let nxt = self.tx.scoreboard.nxt();
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
-        let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.negotiated.sack) {
+        let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack) {
             let situation = Situation { in_recovery, may_send_new, srtt };
             let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);
             self.mark_lost(verdict, cause, now)
-        } else if self.negotiated.sack {
+        } else if self.handshake.agreed.sack {
             self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
             let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
@@ -296,7 +296,7 @@ impl Connection {
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
         self.tx.recovery.release_repairs();
         let scoreboard = &self.tx.scoreboard;
-        if self.negotiated.sack && self.tx.recovery.shows_overtaken_segment(ack) {
+        if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));

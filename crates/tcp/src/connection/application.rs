@@ -121,7 +121,10 @@ impl Connection {
     fn on_read(&mut self, read: usize, now: Instant) {
         self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
-        if self.state.receives() && self.state.is_synchronized() && self.rx.update_worthwhile(self.irs) {
+        if self.state.receives()
+            && self.state.is_synchronized()
+            && self.rx.update_worthwhile(self.handshake.irs)
+        {
             self.rx.ack.force();
         }
     }
@@ -280,7 +283,7 @@ impl Connection {
     /// goes on with it finds no connection and is told so.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
-            if self.established.is_some() || self.is_opened_by_syn() {
+            if self.handshake.established.is_some() || self.is_opened_by_syn() {
                 self.outbox.push(Control::Abort);
             }
             self.end(CloseReason::ListenerClosed);
@@ -337,7 +340,7 @@ impl Connection {
     /// the timer begins then.
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
         Arc::make_mut(&mut self.config).keepalive = keepalive;
-        let open = self.established.is_some() && self.closed.is_none();
+        let open = self.handshake.established.is_some() && self.closed.is_none();
         self.keepalive = keepalive.filter(|_| open).map(|config| Box::new(Keepalive::new(config, now)));
     }
 

@@ -45,7 +45,7 @@ impl Connection {
 
         // First, check the ACK bit.
         // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set [...])"
-        let acceptable = self.secrets.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
+        let acceptable = self.handshake.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
         if has_ack && !(acceptable && self.echoes_our_timestamp(segment, now)) {
             if !segment.flags.contains(Flags::RST) {
                 self.reset_limited(segment.ack, now);
@@ -75,7 +75,7 @@ impl Connection {
             self.learn_peer(segment, now);
             self.on_simultaneous_fast_open();
             self.enter(self.state.after(Input::Syn));
-            self.tx.handshake.due = true;
+            self.handshake.syn.due = true;
         }
         // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data of our SYN may
         // have overtaken the SYN-ACK.
@@ -97,7 +97,10 @@ impl Connection {
             return;
         }
         // SYN-RECEIVED: the peer sends its SYN again because our SYN-ACK was lost.
-        if self.state == State::SynReceived && has(Flags::SYN) && !has(Flags::RST) && segment.seq == self.irs
+        if self.state == State::SynReceived
+            && has(Flags::SYN)
+            && !has(Flags::RST)
+            && segment.seq == self.handshake.irs
         {
             if has(Flags::ACK) {
                 // Simultaneous open: the SYN-ACK acknowledges our SYN; its own SYN is known already.
@@ -113,7 +116,7 @@ impl Connection {
         // First, check the sequence number; before it PAWS (RFC 7323 section 5.3).
         // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid, and if the
         // RST bit is not set, then treat the arriving segment as not acceptable."
-        let timestamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
+        let timestamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps);
         if let Some(timestamps) = timestamps.filter(|_| !has(Flags::RST))
             && self.rx.timestamps.paws(timestamps.value, now) == Paws::Old
         {
@@ -193,7 +196,7 @@ impl Connection {
             // TS.Recent".
             self.rx.timestamps.on_accepted(segment.seq, timestamps.value, self.rx.ack.last_ack_sent(), now);
             if !segment.payload.is_empty()
-                && let Some(rtt) = self.rx.timestamps.rtt(timestamps.echo, self.opened, now)
+                && let Some(rtt) = self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
             {
                 self.rx.window.on_rtt(rtt.into());
             }
@@ -261,7 +264,7 @@ impl Connection {
             rto: self.tx.timeout(),
         };
         self.rx.ack.on_data(&arrival, &received, now);
-        if !self.negotiated.sack {
+        if !self.handshake.agreed.sack {
             let segments = segment.payload.len().div_ceil(segment.segment_size.max(1)) as u32;
             self.rx.owe_duplicates(&arrival, segments);
         }
@@ -371,7 +374,7 @@ impl Connection {
 
     /// The SYN-ACK that was answered before.
     fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
-        segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs
+        segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.handshake.irs
     }
 
     /// An acknowledgement leaves at once. Before the handshake is complete nothing else would carry it.

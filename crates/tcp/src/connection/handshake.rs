@@ -1,27 +1,53 @@
-//! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3), and what is
-//! agreed there.
+//! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns what both ends begin
+//! with and agree on, and what becomes of our SYN or SYN-ACK. What a SYN-ACK says of Fast Open alone is in
+//! [`crate::connection::fast_open`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use brisk_wire::{Flags, Options, Timestamps as TimestampOption};
+use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::connection::control::{AnswerInterval, Events};
 use crate::connection::ecn::EcnState;
+use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::reactive::ProbeTimer;
-use crate::connection::sender::HandshakeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::{Connection, Env, Host, Place, Secrets};
+use crate::error::CloseReason;
+use crate::fast_open::SynAckClass;
+use crate::fast_open::client::Mode;
 use crate::four_tuple::FourTuple;
+use crate::mechanism::memory::Opened;
+use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
+use crate::receive::TIMESTAMP_TICK;
 use crate::time::{Duration, Instant, Micros};
 
-/// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
+
+/// The handshake of a connection, and what is known from it afterwards.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Handshake {
+    /// Our initial sequence number (RFC 6528).
+    pub(crate) iss: SeqNum,
+    /// The peer's initial sequence number, once its SYN has arrived.
+    pub(crate) irs: SeqNum,
+    /// We sent the first SYN.
+    pub(crate) active: bool,
+    pub(crate) opened: Instant,
+    pub(crate) established: Option<Instant>,
+    /// MSS option of the peer.
+    pub(crate) peer_mss: Option<u16>,
+    pub(crate) agreed: Negotiated,
+    /// The measured round trip may have a lost SYN-ACK in it.
+    pub(crate) rtt_in_doubt: bool,
+    /// Our SYN or SYN-ACK.
+    pub(crate) syn: OwnSyn,
+    reported: Reported,
+}
 
 /// What both ends agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -32,6 +58,47 @@ pub(crate) struct Negotiated {
     pub(crate) sack: bool,
     /// Both ends scale their windows.
     pub(crate) window_scaling: bool,
+}
+
+/// Our SYN or SYN-ACK: whether it must leave, and how often it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct OwnSyn {
+    /// It must be sent (again).
+    pub(crate) due: bool,
+    /// How often it was sent, answers to repeated SYNs included.
+    pub(crate) sent: u32,
+    /// How often the timer made it due again; this is what the limit of retries counts.
+    pub(crate) timeouts: u32,
+    /// How often the early timer did.
+    early: u32,
+    /// The early timer, while it holds: the path is known.
+    pub(crate) early_wait: Option<Duration>,
+    /// When it left last.
+    pub(crate) last_sent: Option<Instant>,
+    /// Its copy.
+    pub(crate) copy: PlainCopy,
+    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is not.
+    deferred: u8,
+}
+
+/// Facts that the memory of destinations has received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+struct Reported {
+    opened: bool,
+    spoilt: bool,
+}
+
+/// The verdict on a SYN or SYN-ACK whose timer has fired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SynTimeout {
+    /// It was sent often enough.
+    GiveUp,
+    /// It leaves again, by the early timer.
+    Early,
+    /// The peer has acknowledged it, and is waited for.
+    Deferred,
+    /// It leaves again.
+    Again,
 }
 
 /// What a SYN cookie brings back of the SYN that was not kept.
@@ -49,19 +116,87 @@ pub(crate) struct CookieParams {
     pub(crate) ecn: bool,
 }
 
-impl Connection {
-    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's timer has fired
-    /// less than `timeouts` times.
-    pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
-        let completes =
-            segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
-        let defers = completes && self.tx.handshake.timeouts < u32::from(timeouts);
-        if defers {
-            self.tx.handshake.deferred = timeouts;
-        }
-        defers
+impl Negotiated {
+    /// Returns what our SYN offers.
+    fn offered(config: &TcpConfig) -> Self {
+        Negotiated { timestamps: config.timestamps, sack: config.sack, window_scaling: config.window_scaling }
     }
 
+    /// Returns what is agreed on if the peer's SYN or SYN-ACK has these options.
+    fn with(self, peer: &Options) -> Self {
+        Negotiated {
+            timestamps: self.timestamps && peer.timestamps.is_some(),
+            sack: self.sack && peer.sack_permitted,
+            window_scaling: self.window_scaling && peer.window_scale.is_some(),
+        }
+    }
+}
+
+impl Handshake {
+    pub(crate) fn new(config: &TcpConfig, iss: SeqNum, now: Instant) -> Self {
+        let copy = config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap));
+        Handshake {
+            iss,
+            irs: SeqNum(0),
+            active: false,
+            opened: now,
+            established: None,
+            peer_mss: None,
+            agreed: Negotiated::default(),
+            rtt_in_doubt: false,
+            syn: OwnSyn { copy, ..OwnSyn::default() },
+            reported: Reported::default(),
+        }
+    }
+
+    /// The SYN or SYN-ACK of the peer arrived: takes over what it says of its sender.
+    fn on_peer_syn(&mut self, syn: &Arrived<'_>, config: &TcpConfig) {
+        self.irs = syn.seq;
+        self.agreed = Negotiated::offered(config).with(syn.options);
+        self.peer_mss = syn.options.mss.filter(|&mss| mss > 0);
+    }
+
+    /// Our SYN or SYN-ACK left. Returns true if it had left before.
+    pub(crate) fn on_syn_sent(&mut self, now: Instant) -> bool {
+        let again = self.syn.sent > 0;
+        self.syn.due = false;
+        self.syn.sent += 1;
+        self.syn.last_sent = Some(now);
+        again
+    }
+
+    /// The timer of our SYN or SYN-ACK fired. It may be sent `retries` times again; the early timer counts if `early` is true.
+    fn on_timeout(&mut self, retries: u32, early: bool) -> SynTimeout {
+        let syn = &mut self.syn;
+        if syn.timeouts >= retries.max(syn.deferred.into()) {
+            return SynTimeout::GiveUp;
+        }
+        if early && syn.early_wait.is_some() {
+            syn.due = true;
+            return SynTimeout::Early;
+        }
+        syn.timeouts += 1;
+        if syn.timeouts < syn.deferred.into() {
+            return SynTimeout::Deferred;
+        }
+        syn.copy.cancel();
+        syn.due = true;
+        SynTimeout::Again
+    }
+
+    /// Returns how long ago our last SYN or SYN-ACK left, rounded up to what an echoed timestamp can show.
+    pub(crate) fn since_last_syn(&self, now: Instant) -> Duration {
+        self.syn.last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK)
+    }
+
+    /// Returns how many of our SYNs or SYN-ACKs were not answered in time.
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.syn.timeouts + self.syn.early
+    }
+}
+
+/// Beginning.
+impl Connection {
     /// An active open: the SYN is due at once.
     pub(crate) fn connect(
         place: Place,
@@ -73,8 +208,8 @@ impl Connection {
     ) -> Box<Self> {
         let mut connection = Connection::new(place, tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
-        connection.is_active = true;
-        connection.tx.handshake.due = true;
+        connection.handshake.active = true;
+        connection.handshake.syn.due = true;
         connection
     }
 
@@ -93,7 +228,7 @@ impl Connection {
         connection.ecn = EcnState::new(config.ecn != EcnMode::Off);
         connection.ecn.on_syn(syn.flags);
         connection.learn_peer(syn, now);
-        connection.tx.handshake.due = true;
+        connection.handshake.syn.due = true;
         connection.counters.segments_in += 1;
         connection
     }
@@ -130,31 +265,45 @@ impl Connection {
         connection
     }
 
+    /// The options of our SYN, or of our SYN-ACK: there only what the peer's SYN offered too.
+    pub(crate) fn syn_options(&self, now: Instant) -> Options {
+        let answers = self.state == State::SynReceived;
+        let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
+        Options {
+            mss: Some(self.tx.advertised_mss()),
+            sack_permitted: offered.sack,
+            timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
+            window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
+            ..Options::default()
+        }
+    }
+
+    /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
+    pub(crate) fn syn_options_with_cookie(&self, now: Instant) -> Options {
+        Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
+    }
+}
+
+/// The peer's SYN or SYN-ACK, and the end of the handshake.
+impl Connection {
     /// Takes over what a SYN or SYN-ACK says of its sender.
     pub(crate) fn learn_peer(&mut self, syn: &Arrived<'_>, now: Instant) {
-        let options = syn.options;
+        self.handshake.on_peer_syn(syn, &self.config);
+        let agreed = self.handshake.agreed;
         self.rx.start(syn.seq, now);
-        self.irs = syn.seq;
-        self.negotiated = Negotiated {
-            timestamps: self.config.timestamps && options.timestamps.is_some(),
-            sack: self.config.sack && options.sack_permitted,
-            window_scaling: self.config.window_scaling && options.window_scale.is_some(),
-        };
-        let shift = options.window_scale.filter(|_| self.negotiated.window_scaling).unwrap_or(0);
-        self.tx.window.start(syn.seq, self.secrets.iss, syn.window);
+        let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
+        self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
-        if self.negotiated.window_scaling {
+        if agreed.window_scaling {
             self.rx.window.agree_scaling();
         }
-        self.tx.scoreboard.set_sack(self.negotiated.sack);
-        self.tx.recovery.set_sack(self.negotiated.sack);
-        if let Some(TimestampOption { value, .. }) = options.timestamps.filter(|_| self.negotiated.timestamps)
-        {
+        self.tx.scoreboard.set_sack(agreed.sack);
+        self.tx.recovery.set_sack(agreed.sack);
+        if let Some(TimestampOption { value, .. }) = syn.options.timestamps.filter(|_| agreed.timestamps) {
             self.rx.timestamps.on_syn(value, now);
         }
         let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
-        self.peer_mss = options.mss.filter(|&mss| mss > 0);
-        self.tx.on_handshake(self.peer_mss.unwrap_or(default), self.negotiated.timestamps);
+        self.tx.on_handshake(self.handshake.peer_mss.unwrap_or(default), agreed.timestamps);
         self.with_gentle(|gentle, parts| gentle.on_syn(syn, parts));
         self.adopt_mss();
         self.rx.ack.on_peer_mss(self.tx.mss());
@@ -180,7 +329,12 @@ impl Connection {
         }
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
-        self.doubt_handshake_rtt(now);
+        // A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the timer of the second in
+        // it.
+        let since = self.handshake.since_last_syn(now);
+        self.handshake.rtt_in_doubt = self.handshake.syn.sent > 1
+            && self.tx.rtt.srtt().is_some_and(|srtt| Duration::from(srtt) > since);
+        self.suspect_longer_path(since);
         self.judge_syn_ack(segment, now);
         self.judge_handshake_losses(segment, now);
         self.establish(now);
@@ -191,23 +345,25 @@ impl Connection {
         }
     }
 
-    /// A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the timer
-    /// of the second in it.
-    fn doubt_handshake_rtt(&mut self, now: Instant) {
-        let HandshakeTimer { sent, last_sent, .. } = self.tx.handshake;
-        let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
-        self.handshake_rtt_in_doubt =
-            sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| Duration::from(srtt) > since);
-        self.suspect_longer_path(since);
-    }
-
     /// RFC 7323: timestamps that we offered and that come back must be ones that we sent. Some SYN proxies
     /// and stacks echo nothing: their SYN-ACK has zero in place of an echo (Linux accepts it too).
     pub(super) fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;
         };
-        timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.opened, now).is_some()
+        timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
+    }
+
+    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's timer has fired
+    /// less than `timeouts` times.
+    pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
+        let completes =
+            segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
+        let defers = completes && self.handshake.syn.timeouts < u32::from(timeouts);
+        if defers {
+            self.handshake.syn.deferred = timeouts;
+        }
+        defers
     }
 
     /// The handshake is complete.
@@ -218,16 +374,16 @@ impl Connection {
         if closing {
             self.enter(self.state.after(Input::Close));
         }
-        self.established = Some(now);
-        self.tx.handshake.due = false;
-        if self.negotiated.sack {
+        self.handshake.established = Some(now);
+        self.handshake.syn.due = false;
+        if self.handshake.agreed.sack {
             self.reactive = ProbeTimer::new(&self.config.mechanisms.reactive);
         }
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".
-        let before_standard = self.syns_before_plain() + self.tx.handshake.early;
-        if self.tx.handshake.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
+        let before_standard = self.syns_before_plain() + self.handshake.syn.early;
+        if self.handshake.syn.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Micros::from_millis(3000));
         }
         self.trust_known_rtt();
@@ -239,29 +395,128 @@ impl Connection {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);
         }
     }
+}
 
-    /// The options of our SYN, or of our SYN-ACK: there only what the peer's SYN offered too.
-    pub(crate) fn syn_options(&self, now: Instant) -> Options {
-        let offered = if self.state == State::SynReceived {
-            self.negotiated
-        } else {
-            Negotiated {
-                timestamps: self.config.timestamps,
-                sack: self.config.sack,
-                window_scaling: self.config.window_scaling,
+/// The timer of our SYN or SYN-ACK.
+impl Connection {
+    /// RFC 6298 section 5.4 to 5.7, in SYN-SENT and SYN-RECEIVED.
+    pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
+        let opens = self.state == State::SynSent;
+        let retries = if opens { self.config.syn_retries } else { self.config.synack_retries };
+        match self.handshake.on_timeout(retries, !self.opens_fast()) {
+            SynTimeout::GiveUp => self.give_up(CloseReason::HandshakeTimeout),
+            SynTimeout::Early => {
+                self.reduce_for_lost_syn_ack(now);
+                self.back_off_early();
             }
-        };
-        Options {
-            mss: Some(self.tx.advertised_mss()),
-            sack_permitted: offered.sack,
-            timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
-            window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
-            ..Options::default()
+            SynTimeout::Deferred => {
+                // The last SYN-ACK asks for the acknowledgement that completes the handshake.
+                self.tx.rto.on_expire();
+                self.tx.rto.arm(now, self.tx.rtt.rto_base());
+            }
+            SynTimeout::Again => {
+                self.counters.handshake_timeouts += 1;
+                if self.fall_back_to_plain_syn() {
+                    return;
+                }
+                self.reduce_for_lost_syn_ack(now);
+                let linear = opens && self.handshake.syn.timeouts <= self.config.syn_linear_retries;
+                if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
+            }
         }
     }
 
-    /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
-    pub(crate) fn syn_options_with_cookie(&self, now: Instant) -> Options {
-        Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
+    /// The early timer fired. It doubles as any other (RFC 6298 section 5.5), does not count as a timeout,
+    /// and ends where the ordinary schedule would come sooner, or with the last of the early retries.
+    fn back_off_early(&mut self) {
+        self.handshake.syn.early += 1;
+        self.tx.rto.on_expire();
+        let retries = self.config.handshake_timers.map_or(0, |timers| timers.retries);
+        let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
+        if self.handshake.syn.early >= retries || is_long {
+            self.handshake.syn.early_wait = None;
+            self.tx.rto.reset_backoff();
+        }
+    }
+}
+
+/// Whether the path let the options of the first SYN pass, for the memory of destinations ([`crate::mechanism::memory`]).
+impl Connection {
+    /// True if the configuration wants the option of Corrective and Proactive on the SYN.
+    pub(crate) fn wants_gentle(&self) -> bool {
+        self.gentle.is_willing(self.config.timestamps)
+    }
+
+    /// The SYN leaves without the option of Corrective and Proactive, because of what is remembered.
+    pub(crate) fn withhold_gentle(&mut self) {
+        self.gentle.withhold();
+    }
+
+    /// What became of the first SYN of an active open; `None` as long as nobody knows.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        let Handshake { active, established, syn, .. } = &self.handshake;
+        let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
+        let unanswered = established.is_none();
+        if !active || syn.sent == 0 || unanswered && (self.closed.is_none() || by_us) {
+            return None;
+        }
+        let simultaneous = GentleOutcome::Off(GentleOff::Simultaneous);
+        if self.gentle.outcome() == simultaneous || self.state == State::SynReceived {
+            return None;
+        }
+        let swallowed = unanswered || self.first_syn_was_swallowed();
+        let fast_open = self.fast_open_syn().is_some_and(|(mode, data)| match mode {
+            Mode::Request | Mode::CookieOnly | Mode::Data => true,
+            Mode::DataNoCookie => data > 0,
+        });
+        // A copy of the SYN may have had the option and be what was answered.
+        let gentle = self.gentle.offered && !(swallowed && self.gentle.answered);
+        Some(Opened { fast_open, gentle, swallowed })
+    }
+
+    /// The SYN-ACK is there and may answer a plain SYN that followed the first.
+    fn first_syn_was_swallowed(&self) -> bool {
+        match self.syn_ack_class() {
+            Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
+            Some(SynAckClass::NoData) | None => self.handshake.unanswered() > 0 && !self.gentle.answered,
+            Some(
+                SynAckClass::Accepted
+                | SynAckClass::Partial
+                | SynAckClass::SoftReject
+                | SynAckClass::SoftNegative
+                | SynAckClass::LateReject
+                | SynAckClass::Granted
+                | SynAckClass::NotSupported,
+            ) => false,
+        }
+    }
+
+    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can have anything.
+    pub(crate) fn may_have_gentle_news(&self) -> bool {
+        let Handshake { active, established, reported, .. } = &self.handshake;
+        let answered = established.is_some() || self.closed.is_some();
+        *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)
+    }
+
+    /// As [`Connection::opened`], once.
+    pub(crate) fn take_opened(&mut self) -> Option<Opened> {
+        if self.handshake.reported.opened {
+            return None;
+        }
+        let opened = self.opened()?;
+        self.handshake.reported.opened = true;
+        Some(opened)
+    }
+
+    /// True once, on an active open whose path removed the option from later segments or rewrote payload.
+    pub(crate) fn take_spoilt(&mut self) -> bool {
+        if self.handshake.reported.spoilt || !self.handshake.active || !self.gentle.offered {
+            return false;
+        }
+        let of = &self.counters.parity;
+        self.handshake.reported.spoilt = of.tx_off == Some(ParityOff::Stripped)
+            || of.rx_off == Some(ParityOff::Checksum)
+            || self.gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
+        self.handshake.reported.spoilt
     }
 }

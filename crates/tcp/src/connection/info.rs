@@ -79,21 +79,25 @@ impl Connection {
         // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.
         let refused = self.refused_syn_data();
         // A long connection goes round all sequence numbers.
-        let acked = self.counters.payload_bytes_acked >= u64::from(refused.end.since(self.secrets.iss + 1));
+        let acked = self.counters.payload_bytes_acked >= u64::from(refused.end.since(self.handshake.iss + 1));
         let repeating = !refused.is_empty() && !acked;
         let repeats = |record: &Record| repeating && record.range.start.lt(refused.end) && !record.sacked;
         let count =
             |test: &dyn Fn(&Record) -> bool| board.records().filter(|record| test(record)).count() as u32;
         // The SYN takes the number before the stream; until it is acknowledged no byte is.
-        let first = self.secrets.iss + 1;
+        let first = self.handshake.iss + 1;
         let offset = |seq: brisk_wire::SeqNum| if seq.gt(first) { seq.since(first) } else { 0 };
         let end = self.tx.queue.end();
         let unsent = self.tx.unsent();
         ConnInfo {
-            timestamps: self.negotiated.timestamps,
-            sack: self.negotiated.sack,
+            timestamps: self.handshake.agreed.timestamps,
+            sack: self.handshake.agreed.sack,
             ecn: self.ecn.is_active(),
-            scales: self.negotiated.window_scaling.then(|| (self.tx.window.scale(), self.rx.window.shift())),
+            scales: self
+                .handshake
+                .agreed
+                .window_scaling
+                .then(|| (self.tx.window.scale(), self.rx.window.shift())),
             unacked: board.segments(),
             sacked: board.sacked_segments(),
             lost: count(&|record| record.missing || repeats(record)),
@@ -110,9 +114,9 @@ impl Connection {
             ecn_seen: self.ecn.has_seen_codepoint(),
             urgent: self.urgent.is_waiting(self.rx.rcv_nxt()),
             before_mark: self.urgent.distance(self.rx.read_next),
-            timeouts_in_row: match self.established {
+            timeouts_in_row: match self.handshake.established {
                 Some(_) => self.tx.timeouts_in_row,
-                None => self.tx.handshake.timeouts,
+                None => self.handshake.syn.timeouts,
             },
             backoffs: self.tx.rto.backoffs().max(self.tx.window.persist_backoffs()),
             unanswered_probes: self

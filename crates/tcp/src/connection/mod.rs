@@ -25,7 +25,6 @@ use crate::time::{Duration, Instant};
 
 mod account;
 mod acknowledge;
-mod after_syn;
 mod aftermath;
 mod application;
 mod arrive;
@@ -38,7 +37,6 @@ mod handshake;
 mod icmp;
 mod info;
 mod keepalive;
-mod opening;
 mod park;
 mod path;
 mod path_mtu;
@@ -74,7 +72,7 @@ use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;
 use fast_open::Role;
 use gentle::Gentle;
-use handshake::Negotiated;
+use handshake::Handshake;
 use keepalive::Keepalive;
 use path::OnPath;
 use reactive::ProbeTimer;
@@ -141,20 +139,11 @@ pub(crate) struct Connection {
     tuple: FourTuple,
     #[serde(skip)]
     config: Arc<TcpConfig>,
-    secrets: Secrets,
-    /// Initial receive sequence number, once the peer's SYN has arrived.
-    irs: SeqNum,
+    /// Offset of the timestamp clock at the beginning.
+    ts_offset: u32,
     state: State,
-    opened: Instant,
-    /// We sent the first SYN.
-    is_active: bool,
+    handshake: Handshake,
     path: OnPath,
-    /// MSS option of the peer.
-    peer_mss: Option<u16>,
-    /// The round trip of the handshake may have a lost SYN-ACK in it.
-    handshake_rtt_in_doubt: bool,
-    established: Option<Instant>,
-    negotiated: Negotiated,
     tx: Sender,
     rx: Receiver,
     ecn: EcnState,
@@ -197,16 +186,10 @@ impl Connection {
         place.take(Connection {
             tuple,
             config: Arc::clone(config),
-            secrets,
-            irs: SeqNum(0),
+            ts_offset: secrets.ts_offset,
             state: State::Closed,
-            opened: now,
-            is_active: false,
+            handshake: Handshake::new(config, secrets.iss, now),
             path: OnPath::default(),
-            peer_mss: None,
-            handshake_rtt_in_doubt: false,
-            established: None,
-            negotiated: Negotiated::default(),
             tx,
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),
@@ -283,22 +266,23 @@ impl Connection {
             snd_nxt: self.tx.scoreboard.nxt(),
             rcv_nxt: self.rx.rcv_nxt(),
             window: (self.rx.rcv_wnd() >> self.rx.window.shift()).min(u32::from(u16::MAX)) as u16,
-            ts_recent: self.rx.timestamps.recent().filter(|_| self.negotiated.timestamps),
-            ts_offset: self.secrets.ts_offset,
+            ts_recent: self.rx.timestamps.recent().filter(|_| self.handshake.agreed.timestamps),
+            ts_offset: self.ts_offset,
             copies: self.proactive().is_some(),
         }
     }
 
     /// True once the handshake is complete.
     pub(crate) fn has_established(&self) -> bool {
-        self.established.is_some()
+        self.handshake.established.is_some()
     }
 
     /// The peer's initial sequence number and what must be remembered, of a connection that both sides
     /// closed and that waits for nothing more; and whether data of its SYN was taken.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
-        (finished && self.rx.assembler.is_complete()).then(|| (self.irs, self.numbers(), self.syn_data_taken))
+        (finished && self.rx.assembler.is_complete())
+            .then(|| (self.handshake.irs, self.numbers(), self.syn_data_taken))
     }
 
     /// True if there are events that no [`Aftermath`] has handed over yet.
@@ -340,6 +324,7 @@ impl Connection {
             self.enter(State::Closed);
         }
         self.tx.stop();
+        self.handshake.syn.due = false;
         self.keepalive = None;
         self.fin_wait_2_until = None;
     }
@@ -349,8 +334,8 @@ impl Connection {
     pub(crate) fn stats(&self) -> ConnStats {
         ConnStats {
             state: self.state,
-            opened: self.opened,
-            established: self.established,
+            opened: self.handshake.opened,
+            established: self.handshake.established,
             srtt: self.tx.rtt.srtt().map(Duration::from),
             rttvar: self.tx.rtt.rttvar().unwrap_or_default().into(),
             min_rtt: self.tx.rtt.min_rtt().map(Duration::from),

@@ -20,15 +20,14 @@
 use brisk_wire::SeqNum;
 
 use crate::congestion::hystart::rtt_thresh;
-use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::gentle::planner::is_queued;
-use crate::connection::sender::{HandshakeTimer, initial_window};
+use crate::connection::sender::initial_window;
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
-    Handshake, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
+    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
 };
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -93,7 +92,7 @@ impl Connection {
             self.adopt_mss();
         }
         let Some(PathRtt { srtt, rttvar, .. }) = known.rtt else { return };
-        self.tx.handshake.early_wait = self.early_wait(known.handshake_rtt().unwrap_or(srtt));
+        self.handshake.syn.early_wait = self.early_wait(known.handshake_rtt().unwrap_or(srtt));
         if self.config.path_start.is_some() {
             self.tx.rtt.recall(srtt, rttvar);
         }
@@ -119,9 +118,9 @@ impl Connection {
     /// a shorter one is set again: connections that are opened together queue behind each other, and all but the
     /// first would take that for a loss.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
-        let early = self.tx.handshake.early_wait.zip(self.early_wait(srtt));
+        let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
-        self.tx.handshake.early_wait = early.map(|(known, now)| known.max(now));
+        self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
         let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
@@ -134,7 +133,7 @@ impl Connection {
             let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
             (least..=alike).contains(&since)
         });
-        self.path.seems_longer = self.handshake_rtt_in_doubt && !as_known;
+        self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
     }
 
     /// What is known of the path.
@@ -192,7 +191,7 @@ impl Connection {
     /// now; `None` if it had better not.
     pub(crate) fn path_window(&self, known: &PathFacts) -> Option<(u32, Duration)> {
         let rtt = known.rtt?;
-        let is_whole = self.tx.handshake.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
+        let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let configured = of_path(self.config.initial_window);
         let window = if self.state == State::SynReceived {
@@ -241,11 +240,10 @@ impl Connection {
     /// there have been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". An
     /// answer that echoes an earlier one shows that the timer was too short, and nothing was lost.
     pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let HandshakeTimer { timeouts, last_sent, .. } = self.tx.handshake;
         // The plain SYN that followed one with data answers what devices do, not congestion; early retries are
         // guesses and count as little.
-        let repeated = timeouts.saturating_sub(self.syns_before_plain());
-        let since = last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK);
+        let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
+        let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since.into()) {
             return;
         }
@@ -291,21 +289,8 @@ impl Connection {
     /// The timeout before backoff: in the handshake the short one, while it holds.
     pub(crate) fn timer_base(&self) -> Duration {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        let early = self.tx.handshake.early_wait.filter(|_| opening);
+        let early = self.handshake.syn.early_wait.filter(|_| opening);
         early.unwrap_or(self.tx.rtt.rto_base().into())
-    }
-
-    /// The early timer of the handshake fired. It doubles as any other (RFC 6298 section 5.5), does not count as a timeout,
-    /// and ends where the ordinary schedule would come sooner, or with the last of the early retries.
-    pub(crate) fn back_off_early(&mut self) {
-        self.tx.handshake.early += 1;
-        self.tx.rto.on_expire();
-        let retries = self.config.handshake_timers.map_or(0, |timers| timers.retries);
-        let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
-        if self.tx.handshake.early >= retries || is_long {
-            self.tx.handshake.early_wait = None;
-            self.tx.rto.reset_backoff();
-        }
     }
 }
 
@@ -313,7 +298,7 @@ impl Connection {
 impl Connection {
     /// True if [`Connection::take_path_report`] may have something now.
     pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
-        if self.path.over || self.established.is_none() && self.closed.is_none() {
+        if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
             return false;
         }
         let due = self.path.tells_at.is_none_or(|at| at <= now);
@@ -327,7 +312,7 @@ impl Connection {
             return None;
         }
         self.path.over = self.closed.is_some();
-        if self.established.is_none() {
+        if self.handshake.established.is_none() {
             let failed = matches!(
                 self.closed,
                 Some(
@@ -336,8 +321,8 @@ impl Connection {
                         | CloseReason::NetworkUnreachable
                 )
             );
-            let told = PathReport { handshake: Some(Handshake::Failed), ..PathReport::default() };
-            return (failed && self.is_active).then_some(told);
+            let told = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
+            return (failed && self.handshake.active).then_some(told);
         }
         let mtu = self.tx.mtu.report();
         let first = self.path.tells_at.is_none();
@@ -347,10 +332,10 @@ impl Connection {
             doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
             window: self.window_report(),
             losses: losses.since(self.path.told),
-            mss: self.peer_mss,
+            mss: self.handshake.peer_mss,
             mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
             saw_queue: self.saw_queue(),
-            handshake: first.then_some(Handshake::Completed),
+            handshake: first.then_some(HandshakeResult::Completed),
         };
         self.path.tells_at = Some(now + REPORT_INTERVAL);
         (self.path.told, self.path.told_mtu) = (losses, mtu);
@@ -368,7 +353,7 @@ impl Connection {
         let (srtt, rttvar) = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar())?;
         let samples = self.tx.rtt.samples();
         let min_rtt = self.tx.rtt.min_rtt()?;
-        (samples >= SAMPLES || !self.handshake_rtt_in_doubt)
+        (samples >= SAMPLES || !self.handshake.rtt_in_doubt)
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
@@ -428,7 +413,7 @@ impl Connection {
         let (more, more_runs) = self.path.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was.
-        let handshake = u64::from(self.tx.handshake.timeouts + self.tx.handshake.early);
+        let handshake = u64::from(self.handshake.unanswered());
         LossCount {
             sent: of.data_segments_out + handshake + 1,
             lost: (of.segments_lost + masked + more)

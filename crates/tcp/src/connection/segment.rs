@@ -136,7 +136,7 @@ impl Connection {
 
     fn syn_header(&self, gentle: SynOption, now: Instant) -> TcpHeader {
         let answer = self.state == State::SynReceived;
-        let flags = match (answer, self.tx.handshake.sent) {
+        let flags = match (answer, self.handshake.syn.sent) {
             (true, _) => Flags::ACK | self.ecn.syn_ack_flags(),
             (false, 0) => self.ecn.syn_flags(),
             // A retransmitted SYN does not ask for ECN: the first may have been lost because of it.
@@ -145,7 +145,7 @@ impl Connection {
         TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
-            seq: self.secrets.iss,
+            seq: self.handshake.iss,
             ack: if answer { self.acknowledged() } else { SeqNum(0) },
             flags: Flags::SYN | flags,
             // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST
@@ -201,7 +201,7 @@ impl Connection {
         let ack = self.acknowledged();
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
-            timestamps: self.negotiated.timestamps.then(|| self.rx.timestamps.option(now)),
+            timestamps: self.handshake.agreed.timestamps.then(|| self.rx.timestamps.option(now)),
             sack: if reports { self.rx.sack.blocks(self.sack_room()) } else { SackBlocks::new() },
             fast_open: self.fast_open_option(),
             gentle: self.gentle_option(),
@@ -222,7 +222,7 @@ impl Connection {
     /// SACK blocks that fit beside the other options (RFC 2018 section 3); none without SACK.
     pub(crate) fn sack_room(&self) -> usize {
         let beside_flags = usize::from(self.gentle_option_len() > 0);
-        match (self.negotiated.sack, self.negotiated.timestamps) {
+        match (self.handshake.agreed.sack, self.handshake.agreed.timestamps) {
             (false, _) => 0,
             (true, true) => 3 - beside_flags,
             (true, false) => 4 - beside_flags,

@@ -9,7 +9,6 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
-use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::on_demand::OnDemand;
 use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
@@ -27,7 +26,7 @@ use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
 use crate::short_path::{self, SendSizing};
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Instant, Micros};
 
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
 const CLOCKED_WINDOW: u32 = 64;
@@ -65,7 +64,6 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
-    pub(crate) handshake: HandshakeTimer,
     pub(crate) hold: Hold,
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
@@ -102,27 +100,6 @@ pub(crate) struct RateControl {
     /// Measures the delivery rate, if the controller asks for it.
     pub(crate) delivery: Option<Box<DeliveryRate>>,
     pub(crate) pacer: Pacer,
-}
-
-/// What is to be done about the SYN or SYN-ACK.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct HandshakeTimer {
-    /// It must be sent (again).
-    pub(crate) due: bool,
-    /// How often it was sent, answers to repeated SYNs included.
-    pub(crate) sent: u32,
-    /// How often the timer made it due again; this is what the limit of retries counts.
-    pub(crate) timeouts: u32,
-    /// How often the early timer did.
-    pub(crate) early: u32,
-    /// The early timer, while it holds: the path is known.
-    pub(crate) early_wait: Option<Duration>,
-    /// When it left last.
-    pub(crate) last_sent: Option<Instant>,
-    /// Its copy.
-    pub(crate) copy: PlainCopy,
-    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is not.
-    pub(crate) deferred: u8,
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
@@ -272,10 +249,6 @@ impl Sender {
             largest_segment: largest,
             announced,
             option_len: 0,
-            handshake: HandshakeTimer {
-                copy: config.handshake_copies.map_or(PlainCopy::Off, |copies| PlainCopy::After(copies.gap)),
-                ..HandshakeTimer::default()
-            },
             hold: Hold { nodelay: config.nodelay, ..Hold::default() },
             usage: WindowUsage {
                 limited: false,
@@ -555,7 +528,6 @@ impl Sender {
         self.disarm_reordering();
         self.window.disarm_persist();
         self.paced = false;
-        self.handshake.due = false;
         self.hold.cork_until = None;
     }
 }
@@ -569,6 +541,7 @@ pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::config::MtuProbing;
+    use crate::time::Duration;
 
     const RTO: Micros = Micros::from_millis(200);
 

@@ -133,7 +133,7 @@ impl Connection {
             self.tx.scoreboard.clear_sacked();
         }
         self.tx.disarm_reordering();
-        let newly_lost = if self.negotiated.sack && self.tx.rfc6675.is_none() && !reneged {
+        let newly_lost = if self.handshake.agreed.sack && self.tx.rfc6675.is_none() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
             self.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
@@ -165,7 +165,7 @@ impl Connection {
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {
-            State::SynSent => Some(self.opened).filter(|_| self.tx.handshake.timeouts > 0),
+            State::SynSent => Some(self.handshake.opened).filter(|_| self.handshake.syn.timeouts > 0),
             State::SynReceived => None,
             _ => self.tx.waiting_since.filter(|_| self.tx.timeouts_in_row > 0),
         };
@@ -184,36 +184,6 @@ impl Connection {
     pub(crate) fn retries(&self) -> u32 {
         let orphan = self.config.orphan_retries.filter(|_| self.released);
         orphan.unwrap_or(self.config.retries)
-    }
-
-    fn on_handshake_timeout(&mut self, now: Instant) {
-        let retries =
-            if self.state == State::SynSent { self.config.syn_retries } else { self.config.synack_retries };
-        let deferred = u32::from(self.tx.handshake.deferred);
-        if self.tx.handshake.timeouts >= retries.max(deferred) {
-            return self.give_up(CloseReason::HandshakeTimeout);
-        }
-        if !self.opens_fast() && self.tx.handshake.early_wait.is_some() {
-            self.reduce_for_lost_syn_ack(now);
-            self.tx.handshake.due = true;
-            return self.back_off_early();
-        }
-        self.tx.handshake.timeouts += 1;
-        if self.tx.handshake.timeouts < deferred {
-            // The peer has acknowledged it. The last one asks for the acknowledgement that completes the handshake.
-            self.tx.rto.on_expire();
-            return self.tx.rto.arm(now, self.tx.rtt.rto_base());
-        }
-        self.tx.handshake.copy.cancel();
-        self.counters.handshake_timeouts += 1;
-        if self.fall_back_to_plain_syn() {
-            return;
-        }
-        self.reduce_for_lost_syn_ack(now);
-        self.tx.handshake.due = true;
-        let linear =
-            self.state == State::SynSent && self.tx.handshake.timeouts <= self.config.syn_linear_retries;
-        if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
     }
 
     /// Fewer than four segments outstanding and nothing to follow (RFC 7765 section 4).

@@ -111,10 +111,10 @@ impl Connection {
         }
         match self.state {
             State::Closed => return None,
-            State::SynSent | State::SynReceived if self.tx.handshake.due => {
+            State::SynSent | State::SynReceived if self.handshake.syn.due => {
                 return Some(Choice::Syn(self.syn_gentle_option(now, env.option_profile)));
             }
-            State::SynReceived if self.tx.handshake.copy == PlainCopy::Due => return Some(Choice::SynCopy),
+            State::SynReceived if self.handshake.syn.copy == PlainCopy::Due => return Some(Choice::SynCopy),
             State::SynSent => return self.choose_syn_copy().or_else(|| self.choose_after_syn()),
             State::SynReceived => return self.choose_early(now, env),
             State::Established

@@ -124,7 +124,7 @@ fn none() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Handshake, MtuReport, PathFacts, PathMemoryConfig, PathReport, WindowReport};
+    use super::super::{HandshakeResult, MtuReport, PathFacts, PathMemoryConfig, PathReport, WindowReport};
     use super::*;
     use crate::four_tuple::KeyedHash;
     use core::net::IpAddr;
@@ -153,10 +153,10 @@ mod tests {
             mss: Some(1400),
             saw_queue: false,
             mtu: MtuReport::Narrow(NarrowPath { low: 1064, high: 1400 }),
-            handshake: Some(Handshake::Completed),
+            handshake: Some(HandshakeResult::Completed),
         };
         memory.on_report(ends(1), &report, at(0));
-        let failed = PathReport { handshake: Some(Handshake::Failed), ..PathReport::default() };
+        let failed = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
         memory.on_report(ends(2), &failed, at(0));
         let doubtful = PathReport { doubtful_rtt: Some(ms(300)), ..PathReport::default() };
         memory.on_report(ends(3), &PathReport { doubtful_rtt: None, ..report }, at(0));

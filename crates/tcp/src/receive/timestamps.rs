@@ -5,13 +5,15 @@
 
 use brisk_wire::{SeqNum, Timestamps as Option8};
 
-use crate::time::{Instant, Micros};
+use crate::time::{Duration, Instant, Micros};
 
 /// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): a 1 ms clock turns its sign
 /// bit over in 24.8 days.
 const RECENT_LIFETIME: Micros = Micros::from_millis(24 * 24 * 3600 * 1000);
 
-/// One tick of the timestamp clock.
+/// One tick of the timestamp clock: closer times cannot be told apart by an echo.
+pub(crate) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+/// The same in microseconds.
 const TICK: Micros = Micros::from_millis(1);
 
 /// What PAWS says of a segment (RFC 7323 section 5.3).

@@ -19,9 +19,11 @@ use crate::error::CloseReason;
 use crate::fast_open::client::{Mode, Plan, Report};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
+use crate::receive::TIMESTAMP_TICK;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
+mod after_syn;
 mod client;
 mod one_time;
 mod server;
@@ -36,8 +38,6 @@ use server::Server;
 const OPTION_SPACE: u32 = 40;
 /// The option of a parity segment.
 const PARITY_OPTION: u32 = 16;
-/// The fastest tick of a timestamp clock: closer times cannot be told apart by an echo.
-pub(super) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// Fast Open on a connection; absent unless somebody asked for it.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -90,12 +90,12 @@ impl Connection {
     /// An active open with Fast Open: before anything was sent.
     pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
-        self.tx.handshake.due = !connect.defer;
+        self.handshake.syn.due = !connect.defer;
         let insurance = PlainCopy::of(&plan, &connect);
         if self.config.handshake_copies.is_none() || (self.plans() && insurance != PlainCopy::Off) {
-            self.tx.handshake.copy = insurance;
+            self.handshake.syn.copy = insurance;
         }
-        self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.secrets.iss))));
+        self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.handshake.iss))));
     }
 
     /// An active open that was to use Fast Open and cannot.
@@ -111,7 +111,7 @@ impl Connection {
     /// The first write, or a close, releases a SYN that waited for it.
     pub(crate) fn send_deferred_syn(&mut self) {
         if self.fast_client_mut().is_some_and(Client::release) {
-            self.tx.handshake.due = true;
+            self.handshake.syn.due = true;
         }
     }
 
@@ -140,7 +140,7 @@ impl Connection {
 impl Connection {
     /// The range of data that the SYN carries which leaves next; empty without Fast Open.
     pub(crate) fn syn_data(&self) -> SeqRange {
-        let start = self.secrets.iss + 1;
+        let start = self.handshake.iss + 1;
         let client = self.fast_client().filter(|client| client.is_fast() && client.takes_data());
         let len = client
             .filter(|_| self.state == State::SynSent)
@@ -165,7 +165,7 @@ impl Connection {
     pub(crate) fn syn_fast_open_option(&self) -> Option<FastOpen> {
         match self.fast_open.as_deref()? {
             Role::Client(client) => client.syn_option().filter(|_| self.state == State::SynSent),
-            Role::Server(server) => server.option().filter(|_| self.tx.handshake.sent == 0),
+            Role::Server(server) => server.option().filter(|_| self.handshake.syn.sent == 0),
         }
     }
 
@@ -193,9 +193,9 @@ impl Connection {
         if !self.fast_client_mut().filter(|_| opens).is_some_and(Client::fall_back) {
             return false;
         }
-        self.tx.handshake.copy.cancel();
+        self.handshake.syn.copy.cancel();
         self.tx.rto.disarm();
-        self.tx.handshake.due = true;
+        self.handshake.syn.due = true;
         true
     }
 
@@ -247,16 +247,16 @@ impl Connection {
     /// Our SYN is acknowledged up to `ack`, which lies within what it carried: data beyond is as if it had
     /// never been sent.
     pub(crate) fn rewind_syn_data(&mut self, ack: SeqNum) {
-        let acked = ack.since(self.secrets.iss + 1);
+        let acked = ack.since(self.handshake.iss + 1);
         let rewinds = self.fast_client().is_some_and(|client| client.rewinds(acked));
-        if rewinds && self.tx.scoreboard.una() == self.secrets.iss {
+        if rewinds && self.tx.scoreboard.una() == self.handshake.iss {
             self.tx.scoreboard.rewind(ack);
         }
     }
 
     /// True if the first SYN carried all of `range`, and it was not taken.
     pub(crate) fn was_on_syn(&self, range: SeqRange) -> bool {
-        let (first, acked) = (self.secrets.iss + 1, self.counters.payload_bytes_acked);
+        let (first, acked) = (self.handshake.iss + 1, self.counters.payload_bytes_acked);
         self.fast_client().is_some_and(|client| client.was_on_syn(range, first, acked))
     }
 
@@ -269,7 +269,7 @@ impl Connection {
 
     /// Judges the SYN-ACK, once its acknowledgement has been processed.
     pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let acked = segment.ack.since(self.secrets.iss + 1);
+        let acked = segment.ack.since(self.handshake.iss + 1);
         let by_copy = self.answers_plain_copy(segment, now);
         let Some(client) = self.fast_client_mut() else { return };
         let outcome = client.on_syn_ack(segment, acked, by_copy);
@@ -283,7 +283,7 @@ impl Connection {
     pub(crate) fn judge_end(&mut self, reason: CloseReason) {
         let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
-        let lost = !by_us && self.tx.handshake.sent > 0;
+        let lost = !by_us && self.handshake.syn.sent > 0;
         let Some(client) = self.fast_client_mut() else { return };
         match client.class() {
             None if lost => self.fast_open_outcome = client.on_syn_lost(),
@@ -294,7 +294,7 @@ impl Connection {
 
     /// The peer, or somebody in its name, resets the connection.
     pub(crate) fn judge_reset(&mut self, now: Instant) {
-        let times = self.established.zip(self.tx.rtt.srtt());
+        let times = self.handshake.established.zip(self.tx.rtt.srtt());
         let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
         if young
             && self.counters.payload_bytes_received == 0
@@ -318,14 +318,14 @@ impl Connection {
     /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
     /// acknowledged, so no timer of ours would ever notice.
     pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
-        let since = self.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
+        let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
         if heard {
             return;
         }
         // A peer that is asked by two SYNs answers twice, and may send each answer twice as we do.
         let copies = u8::from(self.config.handshake_copies.is_some());
-        let explained = u8::from(self.tx.handshake.copy.has_left()) + copies;
+        let explained = u8::from(self.handshake.syn.copy.has_left()) + copies;
         let Some(client) = self.fast_client_mut() else { return };
         let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
         if verdict.black_hole {
@@ -376,14 +376,14 @@ impl Connection {
     /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open connection sends
     /// it again.
     pub(crate) fn refused_syn_data(&self) -> SeqRange {
-        let client = self.fast_client().filter(|_| self.established.is_some());
-        let (first, followed) = (self.secrets.iss + 1, self.counters.data_after_syn as u32);
+        let client = self.fast_client().filter(|_| self.handshake.established.is_some());
+        let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
         client.map_or(SeqRange::default(), |client| client.refused_data(first, followed))
     }
 
     /// Returns the mode and the data length of the first SYN, once it has left.
     pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
-        let client = self.fast_client().filter(|_| self.tx.handshake.sent > 0)?;
+        let client = self.fast_client().filter(|_| self.handshake.syn.sent > 0)?;
         Some((client.plan.mode, client.data()))
     }
 
@@ -444,7 +444,7 @@ impl Connection {
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
         // A timer fires at the whole microsecond in which it is due.
         let wait = Micros::from(self.timer_base());
-        if self.tx.handshake.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
+        if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }
         if self.fast_server_mut().is_some_and(Server::on_syn_ack_timeout) {
@@ -462,7 +462,7 @@ impl Connection {
         let Some(server) = self.fast_server() else { return };
         let (accepted, reduced) = (server.is_accepted(), server.has_reduced());
         let Some(syn_ack) = self.tx.scoreboard.head().copied().filter(|head| head.syn) else { return };
-        if !accepted || self.tx.handshake.sent < 2 {
+        if !accepted || self.handshake.syn.sent < 2 {
             return;
         }
         let since_last = now.saturating_since(syn_ack.sent_at);

@@ -21,7 +21,6 @@ use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::Proactive;
 use crate::connection::gentle::repair::ParityRx;
 use crate::connection::handshake::Negotiated;
-use crate::connection::opening::Told;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State, Tally};
@@ -58,8 +57,6 @@ pub(crate) struct Gentle {
     /// Our first SYN had the option; the SYN-ACK had one.
     pub(in crate::connection) offered: bool,
     pub(in crate::connection) answered: bool,
-    /// Facts that the memory of destinations has received.
-    pub(in crate::connection) told: Told,
     outcome: GentleOutcome,
     #[serde(skip)]
     pub(crate) active: Option<Box<Active>>,
@@ -191,9 +188,9 @@ impl Connection {
             counters: &mut self.counters,
             probes: &mut self.probes,
             config: &self.config,
-            negotiated: self.negotiated,
+            negotiated: self.handshake.agreed,
             state: self.state,
-            irs: self.irs,
+            irs: self.handshake.irs,
             known_rtt,
         };
         call(&mut self.gentle, &mut parts)
@@ -211,7 +208,6 @@ impl Gentle {
             seen: false,
             offered: false,
             answered: false,
-            told: Told::default(),
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
@@ -367,7 +363,7 @@ impl Connection {
     /// Returns what the SYN or SYN-ACK that leaves next says of Corrective and Proactive.
     pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
         let syn = LeavingSyn {
-            again: self.tx.handshake.sent > 0,
+            again: self.handshake.syn.sent > 0,
             answers: self.state == State::SynReceived,
             timestamps: self.config.timestamps,
         };

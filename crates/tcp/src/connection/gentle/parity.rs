@@ -272,7 +272,7 @@ impl Connection {
         known.map_or_else(
             || {
                 let pieces = self.tx.queue.pieces(range);
-                checksum(&plan.layout, self.secrets.iss + 1, placed_pieces(range.start, &pieces))
+                checksum(&plan.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
             },
             |(_, crc32c)| crc32c,
         )

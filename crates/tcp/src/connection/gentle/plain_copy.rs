@@ -25,11 +25,11 @@
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
 use crate::connection::decision::Choice;
-use crate::connection::fast_open::TIMESTAMP_TICK;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};
 use crate::outcome::{Arrived, Origin, Sent};
+use crate::receive::TIMESTAMP_TICK;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ impl PlainCopy {
 impl Connection {
     /// When the copy leaves.
     pub(crate) fn plain_copy_timeout(&self) -> Option<Instant> {
-        match self.tx.handshake.copy {
+        match self.handshake.syn.copy {
             PlainCopy::At(at) if matches!(self.state, State::SynSent | State::SynReceived) => Some(at),
             PlainCopy::At(_) | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Due | PlainCopy::Left(_) => {
                 None
@@ -116,7 +116,7 @@ impl Connection {
     }
 
     pub(crate) fn on_plain_copy_timeout(&mut self) {
-        self.tx.handshake.copy = PlainCopy::Due;
+        self.handshake.syn.copy = PlainCopy::Due;
     }
 
     /// The first SYN or SYN-ACK left with so many bytes of data; answers by how much later the timer of a SYN
@@ -124,18 +124,18 @@ impl Connection {
     pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.insures_syn_data();
         if self.config.handshake_copies.is_some() && !insures && !self.affords_syn_copy(data) {
-            self.tx.handshake.copy.cancel();
+            self.handshake.syn.copy.cancel();
         }
-        if let (PlainCopy::After(wait), false) = (&self.tx.handshake.copy, insures) {
-            self.tx.handshake.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
+        if let (PlainCopy::After(wait), false) = (&self.handshake.syn.copy, insures) {
+            self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
         }
-        let later = self.tx.handshake.copy.start(now);
+        let later = self.handshake.syn.copy.start(now);
         if self.opens_fast() { later } else { Duration::ZERO }
     }
 
     /// IP bytes of a copy that is to leave, without its data.
     pub(crate) fn waiting_syn_copy(&self) -> u32 {
-        match self.tx.handshake.copy {
+        match self.handshake.syn.copy {
             PlainCopy::At(_) | PlainCopy::Due if self.is_opening() => SYN_LEN,
             PlainCopy::At(_) | PlainCopy::Due | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Left(_) => {
                 0
@@ -164,7 +164,7 @@ impl Connection {
     }
 
     pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
-        (self.tx.handshake.copy == PlainCopy::Due).then_some(Choice::SynCopy)
+        (self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy)
     }
 
     /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN again where that is
@@ -189,14 +189,14 @@ impl Connection {
         let header = TcpHeader {
             src_port: self.tuple.local.port(),
             dst_port: self.tuple.remote.port(),
-            seq: self.secrets.iss,
+            seq: self.handshake.iss,
             ack,
             flags: Flags::SYN | flags,
             window: self.rx.window.syn_window(),
             urgent: 0,
             options: Options { gentle, fast_open, ..self.syn_options(now) },
         };
-        (header, SeqRange::with_len(self.secrets.iss + 1, data))
+        (header, SeqRange::with_len(self.handshake.iss + 1, data))
     }
 
     /// Bytes of data on the copy of the SYN that left.
@@ -206,10 +206,10 @@ impl Connection {
 
     pub(crate) fn account_syn_copy(&mut self, now: Instant) {
         let data = if self.state == State::SynSent { self.copied_syn_data() } else { 0 };
-        self.tx.handshake.copy = PlainCopy::Left(now);
+        self.handshake.syn.copy = PlainCopy::Left(now);
         self.tx.spend_redundancy(SYN_LEN + data);
         self.tx.scoreboard.on_sent(&Sent {
-            range: SeqRange::with_len(self.secrets.iss, 1 + data),
+            range: SeqRange::with_len(self.handshake.iss, 1 + data),
             segment_size: data.max(1),
             origin: Origin::Duplicate,
             syn: true,
@@ -224,15 +224,15 @@ impl Connection {
     /// SYN-ACK as it was, and what was agreed on holds.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
         let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
-        let near = self.tx.handshake.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
-        let answered = self.tx.handshake.copy != PlainCopy::Off || self.plans();
-        if near && answered && self.tx.handshake.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
+        let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
+        let answered = self.handshake.syn.copy != PlainCopy::Off || self.plans();
+        if near && answered && self.handshake.syn.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
             return;
         }
-        if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.tx.handshake.sent == 1 {
-            self.tx.handshake.copy = PlainCopy::Due;
+        if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.handshake.syn.sent == 1 {
+            self.handshake.syn.copy = PlainCopy::Due;
         } else {
-            self.tx.handshake.due = true;
+            self.handshake.syn.due = true;
         }
     }
 
@@ -242,9 +242,9 @@ impl Connection {
         if self.fast_client().is_none() {
             return false;
         }
-        match self.tx.handshake.copy {
+        match self.handshake.syn.copy {
             PlainCopy::Off => return false,
-            PlainCopy::After(_) | PlainCopy::At(_) => self.tx.handshake.copy = PlainCopy::Due,
+            PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
             PlainCopy::Due | PlainCopy::Left(_) => {}
         }
         self.fast_client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
@@ -253,7 +253,7 @@ impl Connection {
     /// True if the SYN-ACK answers the copy and not the SYN before it.
     pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
         let Some(client) = self.fast_client() else { return false };
-        let PlainCopy::Left(left) = self.tx.handshake.copy else { return false };
+        let PlainCopy::Left(left) = self.handshake.syn.copy else { return false };
         if self.copied_syn_data() > 0 {
             return false;
         }
@@ -261,7 +261,7 @@ impl Connection {
         match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
             (Some(echoed), _) => echoed <= (since + TIMESTAMP_TICK).into(),
             // Without timestamps: which of the two it is nearer to.
-            (None, Some(srtt)) => since + left.saturating_since(self.opened) / 2 >= srtt,
+            (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,
             (None, None) => true,
         }
     }

@@ -272,7 +272,7 @@ impl Connection {
     fn note_timestamp_of_repair(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
         let stamps = segment.options.timestamps;
         let rcv_nxt = self.rx.rcv_nxt();
-        if let Some(stamps) = stamps.filter(|_| self.negotiated.timestamps && seq == rcv_nxt) {
+        if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && seq == rcv_nxt) {
             self.rx.timestamps.on_accepted(seq, stamps.value, rcv_nxt, now);
         }
     }

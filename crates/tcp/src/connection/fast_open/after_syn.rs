@@ -66,9 +66,9 @@ impl Connection {
     pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
         let in_parts = self.fast_client().is_some_and(|client| client.connect.in_parts());
         let (seq, flags, options) = if in_parts {
-            let offset = range.start.since(self.secrets.iss + 1);
+            let offset = range.start.since(self.handshake.iss + 1);
             let options = Options { gentle: Some(Gentle::Part { offset }), ..self.syn_options(now) };
-            (self.secrets.iss, Flags::SYN | self.ecn.syn_flags(), options)
+            (self.handshake.iss, Flags::SYN | self.ecn.syn_flags(), options)
         } else {
             let flags = if self.tx.queue.push_at(range) { Flags::PSH } else { Flags::default() };
             let timestamps = self.config.timestamps.then(|| self.rx.timestamps.option(now));
@@ -122,7 +122,7 @@ impl Connection {
     /// taken.
     pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
-        let start = self.irs + 1 + offset;
+        let start = self.handshake.irs + 1 + offset;
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         if !self.fast_server_mut().is_some_and(|server| server.takes_part(start, len)) {
             return false;
