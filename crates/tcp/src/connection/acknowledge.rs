@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::state::Input;
 use crate::event::{Probe, UndoCause};
-use crate::mechanism::signal::News;
+use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
     LossOutcome, Origin, Reaction,
@@ -28,7 +28,6 @@ impl Connection {
     /// Everything that an acknowledgement changes, in the order in which the parts depend on each
     /// other: scoreboard, round-trip time, RACK, recovery, congestion window, probe timer, state.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let news = self.read_gentle_signals(segment, now);
         let window = &mut self.tx.window;
         let window_changed = match segment.flags.contains(Flags::SYN) {
             true => window.update_unscaled(segment.seq, segment.ack, segment.window),
@@ -56,7 +55,7 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
-        self.judge_parity(&news, &mut ack, reported, now);
+        let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
         self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
@@ -66,21 +65,21 @@ impl Connection {
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
         let mut loss = self.detect_loss(&ack, now);
-        self.mark_unrepaired(&news, &ack, &mut loss, now);
-        self.answer_masked_losses(&news, &ack, now);
+        if let Some(report) = &report {
+            self.mark_unrepaired(report, &ack, &mut loss, now);
+        }
+        self.answer_masked_losses(report.as_ref(), &ack, now);
         self.recover(&ack, &loss, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
         self.judge_size(&loss, now);
         self.note_probes(&ack);
-        self.charge_copies();
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
-        if news.reported {
-            self.fill_seen_hole(&ack, now);
+        if let Some(report) = &report {
+            self.conclude_repairs(report, &ack, now);
         }
-        self.refute_repairs(&news, &ack, now);
         self.tx.scoreboard.recycle(ack);
     }
 
@@ -132,13 +131,17 @@ impl Connection {
 
     /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows or a reduction ends:
     /// the reduction starts from the window in which they happened.
-    fn answer_masked_losses(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
+    fn answer_masked_losses(&mut self, report: Option<&RepairReport>, ack: &AckOutcome, now: Instant) {
         if let Some(signal) =
             self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
         {
             self.answer_masked_loss(signal, ack.undelivered_before, now);
         }
-        self.answer_gentle_signals(news, ack, now);
+        if report.is_some_and(|report| report.repaired) {
+            let by = self.with_gentle(|gentle, parts| gentle.on_masked_loss(parts));
+            let signal = CongestionSignal { ack: ack.ack, by, reaction: Reaction::Proportional };
+            self.answer_masked_loss(signal, ack.undelivered_before, now);
+        }
     }
 
     /// A loss that redundancy repaired is still congestion: one reduction per window, which stays unless it turns out that nothing

@@ -15,9 +15,9 @@ use crate::time::{Instant, Micros};
 /// Segments that say STOP.
 const STOPS: u8 = 3;
 
-/// What the signals of an arriving segment say.
+/// The signals of an arriving segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct RepairReport {
     /// A repair was reported that was not known: it may reduce the window.
     pub(crate) repaired: bool,
     /// A repair was reported, known or not.
@@ -159,9 +159,9 @@ impl Signals {
         expected: bool,
         srtt: Option<Micros>,
         now: Instant,
-    ) -> News {
+    ) -> RepairReport {
         let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
-        let mut news = News::default();
+        let mut news = RepairReport::default();
         if flags & R_ACK != 0 {
             self.take_confirmation(flags);
         }
@@ -238,12 +238,18 @@ mod tests {
     use super::*;
     use brisk_wire::{Ecn, Flags, Options, Timestamps};
 
-    fn arrive(signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> News {
+    fn arrive(signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> RepairReport {
         arrive_when(true, signals, seq, at_ms, flags)
     }
 
     /// `plausible`: something is outstanding that can have been repaired.
-    fn arrive_when(plausible: bool, signals: &mut Signals, seq: u32, at_ms: u64, flags: Option<u8>) -> News {
+    fn arrive_when(
+        plausible: bool,
+        signals: &mut Signals,
+        seq: u32,
+        at_ms: u64,
+        flags: Option<u8>,
+    ) -> RepairReport {
         let options = Options {
             timestamps: Some(Timestamps { value: at_ms as u32, echo: 0 }),
             gentle: flags.map(|flags| Gentle::Short { flags }),
@@ -321,11 +327,15 @@ mod tests {
             let mut sender = Signals::new(profile);
             assert!(report(&mut sender, 1000, Some(R_SUCC | S_PAR)).repaired);
             assert!(report(&mut sender, 3000, Some(R_SUCC)).repaired);
-            assert_eq!(report(&mut sender, 1000, Some(R_SUCC | S_PAR)), News::default(), "{profile:?}");
+            assert_eq!(
+                report(&mut sender, 1000, Some(R_SUCC | S_PAR)),
+                RepairReport::default(),
+                "{profile:?}"
+            );
             report(&mut sender, 5000, None);
             assert_eq!(
                 report(&mut sender, 4000, Some(R_SUCC | S_PAR)),
-                News::default(),
+                RepairReport::default(),
                 "its episode is over"
             );
             for gigabyte in 1..5u32 {
@@ -338,7 +348,7 @@ mod tests {
     #[test]
     fn what_nobody_can_have_repaired_is_no_news() {
         let mut sender = Signals::new(Profile::F2);
-        assert_eq!(arrive_when(false, &mut sender, 1, 10, Some(R_SUCC | S_PAR)), News::default());
+        assert_eq!(arrive_when(false, &mut sender, 1, 10, Some(R_SUCC | S_PAR)), RepairReport::default());
         assert_eq!(sender.flags(), 0);
     }
 

@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use brisk_wire::gentle::{R_FAIL, STOP};
+use brisk_wire::gentle::{R_FAIL, R_SUCC, STOP};
 use brisk_wire::options::kind;
 use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, TcpHeader};
 
@@ -27,9 +27,12 @@ use crate::connection::{Connection, State, Tally};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
-use crate::mechanism::signal::{News, Signals};
+use crate::mechanism::proactive::copies::Copies;
+use crate::mechanism::signal::{RepairReport, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, accept};
-use crate::outcome::{AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, Reaction, Repair};
+use crate::outcome::{
+    AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, LossCause, LossOutcome, Reaction, Repair,
+};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -526,44 +529,136 @@ impl Connection {
         }
         false
     }
+}
 
+/// Acknowledgements.
+impl Gentle {
     /// Reads the flags of an acceptable segment.
-    pub(crate) fn read_gentle_signals(&mut self, segment: &Arrived<'_>, now: Instant) -> News {
-        let Some(active) = &mut self.gentle.active else { return News::default() };
-        let rto = self.tx.timeout();
-        let srtt = self.tx.rtt.srtt();
+    fn read_signals(
+        &mut self,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<RepairReport> {
+        let active = self.active()?;
+        let (srtt, rto) = (parts.tx.rtt.srtt(), parts.tx.timeout());
         let expected = active.expects_reports(rto, now);
-        let news = active.signals.on_segment(segment, expected, srtt, now);
-        let reports = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0)
-            & brisk_wire::gentle::R_SUCC;
-        if reports != 0 && !expected {
-            self.counters.gentle_spoofed += 1;
+        let report = active.signals.on_segment(segment, expected, srtt, now);
+        let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
+        if flags & R_SUCC != 0 && !expected {
+            parts.counters.gentle_spoofed += 1;
         }
-        news
+        Some(report)
     }
 
-    /// Reduces the window for a repair that is reported for the first time.
-    pub(crate) fn answer_gentle_signals(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
-        let Some(active) = &self.gentle.active else { return };
-        if news.repaired {
-            let parity = active.tx.as_ref().is_some_and(ParityTx::expects_reports);
-            let by = if parity { Repair::Parity } else { Repair::Copy };
-            self.note_masked_original();
-            let signal = CongestionSignal { ack: ack.ack, by, reaction: Reaction::Proportional };
-            self.answer_masked_loss(signal, ack.undelivered_before, now);
+    /// The scoreboard has taken an acknowledgement: what it says of parity and copies, before anything is concluded from it
+    /// about losses and round-trip times. `reported` is how far SACK blocks reached before it; `retransmission` is when a timer that
+    /// watches over the data fires. Returns the report of the peer, and true if parity may have repaired what is delivered.
+    fn on_ack(
+        &mut self,
+        segment: &Arrived<'_>,
+        ack: &mut AckOutcome,
+        reported: Option<SeqNum>,
+        retransmission: Option<Instant>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<(RepairReport, bool)> {
+        let report = self.read_signals(segment, parts, now)?;
+        if report.repaired
+            && let Some((at, srtt)) = retransmission.zip(parts.tx.rtt.srtt())
+        {
+            // So much later the acknowledgement of a retransmission could have come.
+            parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
         }
+        let may_have_repaired = self.read_ack(&report, ack, reported, parts);
+        Some((report, may_have_repaired))
+    }
+
+    /// A repair was reported for the first time, and the window is about to be reduced for it. Returns what repaired the loss.
+    pub(crate) fn on_masked_loss(&mut self, parts: &mut Parts<'_>) -> Repair {
+        let Some(active) = self.active() else { return Repair::Copy };
+        active.change_copies(parts, Copies::on_loss);
+        let parity = active.tx.as_ref().is_some_and(ParityTx::expects_reports);
+        if parity { Repair::Parity } else { Repair::Copy }
+    }
+
+    /// An acknowledgement has been processed, and the window reduced for what it reported.
+    fn after_ack(
+        &mut self,
+        report: &RepairReport,
+        ack: &AckOutcome,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Conclusion {
+        if let Some(active) = self.active() {
+            active.charge_copies(parts);
+        }
+        let newly_lost = if report.reported { self.fill_seen_hole(ack, parts, now) } else { 0 };
+        let refuted = match ack.dsack {
+            Some(Dsack { range, of: DsackOf::NeverSentTwice }) => self.refute_repair(range, parts),
+            Some(Dsack { range, of: DsackOf::Duplicate }) => self.on_copy_reported(report, range, parts, now),
+            Some(Dsack { of: DsackOf::Retransmit | DsackOf::TailLossProbe | DsackOf::Repaired, .. })
+            | None => Refuted::Nothing,
+        };
+        Conclusion { newly_lost, refuted }
     }
 }
 
-/// Repairs of what was not lost.
+/// What a processed acknowledgement shows of repairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Conclusion {
+    /// Bytes of a hole that the peer has repaired and that a device has not seen: they leave again.
+    newly_lost: u32,
+    refuted: Refuted,
+}
+
+/// Repairs of what had not been lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refuted {
+    Nothing,
+    /// Some of what the last report was about.
+    Some,
+    /// All of it: the reduction was a mistake.
+    All,
+}
+
 impl Connection {
-    /// A DSACK may say that the original of what was repaired came after all.
-    pub(crate) fn refute_repairs(&mut self, news: &News, ack: &AckOutcome, now: Instant) {
-        let Some(Dsack { range, of }) = ack.dsack.filter(|_| self.gentle.active.is_some()) else { return };
-        match of {
-            DsackOf::NeverSentTwice => self.refute_repair(range, now),
-            DsackOf::Duplicate => self.note_copy_reported(news, range, now),
-            DsackOf::Retransmit | DsackOf::TailLossProbe | DsackOf::Repaired => {}
+    /// Hands an acknowledgement that the scoreboard has taken to Corrective and Proactive. `reported` is how far SACK blocks reached
+    /// before it. Returns what the peer reports of repairs, if they are in use.
+    #[inline]
+    pub(crate) fn tell_gentle_of_ack(
+        &mut self,
+        segment: &Arrived<'_>,
+        ack: &mut AckOutcome,
+        reported: Option<SeqNum>,
+        now: Instant,
+    ) -> Option<RepairReport> {
+        self.gentle.active.as_ref()?;
+        let timers = [self.tx.reordering_timeout(), self.tx.rto.deadline(), self.probe_timeout()];
+        let retransmission = timers.into_iter().flatten().min();
+        let (report, may_have_repaired) = self
+            .with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, retransmission, parts, now))?;
+        if may_have_repaired {
+            self.count_repaired(ack, reported);
+        }
+        Some(report)
+    }
+
+    /// Does what follows from repairs once the acknowledgement has been processed.
+    pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
+        let Conclusion { newly_lost, refuted } =
+            self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
+        if newly_lost > 0 {
+            let cause = Some(LossCause::Mechanism);
+            self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
+        }
+        match refuted {
+            Refuted::Nothing => {}
+            Refuted::Some => self.count_refuted(),
+            Refuted::All => {
+                self.count_refuted();
+                self.undo_masked_loss(now);
+            }
         }
     }
 }
@@ -571,8 +666,8 @@ impl Connection {
 /// F1: the flags of a parity segment count like those of any other.
 impl Connection {
     pub(crate) fn take_flags_of_parity(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let news = self.read_gentle_signals(segment, now);
-        if news.repaired {
+        let report = self.with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now));
+        if report.is_some_and(|report| report.repaired) {
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let signal =

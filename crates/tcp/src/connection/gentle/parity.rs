@@ -8,7 +8,7 @@ use brisk_wire::{Gentle as GentleOption, SeqNum};
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Choice, Data};
 use crate::connection::gentle::planner::is_queued;
-use crate::connection::gentle::{Active, Gentle, Parts};
+use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
@@ -16,7 +16,7 @@ use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent}
 use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
-use crate::mechanism::signal::News;
+use crate::mechanism::signal::RepairReport;
 use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
     AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
@@ -401,6 +401,12 @@ impl Gentle {
         self.active()?.tx.as_mut()
     }
 
+    /// True if parity repaired something of what was reported last that was lost, as far as is known.
+    pub(super) fn parity_repaired(&mut self) -> bool {
+        let tx = self.parity_tx();
+        tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
+    }
+
     /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
     fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
         if let Some(tx) = self.parity_tx() {
@@ -427,70 +433,18 @@ impl Gentle {
 
 /// What acknowledgements say.
 impl Connection {
-    /// The scoreboard has taken an acknowledgement: what it says of parity, before anything is concluded
-    /// from it about losses and round-trip times.
-    /// `reported` is how far SACK blocks reached before it.
-    pub(crate) fn judge_parity(
-        &mut self,
-        news: &News,
-        ack: &mut AckOutcome,
-        reported: Option<SeqNum>,
-        now: Instant,
-    ) {
-        if self.gentle.active.is_none() {
-            return;
-        }
-        if news.repaired {
-            self.note_saved_time(now);
-        }
-        if self.with_gentle(|gentle, parts| gentle.on_ack(news, ack, reported, parts)) {
-            self.count_repaired(ack, reported);
-        }
-    }
-
-    /// A repair was reported: how much earlier it came than the acknowledgement of a retransmission could
-    /// have, had one left when the next timer that watches over the data fires.
-    fn note_saved_time(&mut self, now: Instant) {
-        let probe = self.probe_timeout();
-        let retransmission =
-            [self.tx.reordering_timeout(), self.tx.rto.deadline(), probe].into_iter().flatten().min();
-        if let (Some(at), Some(srtt)) = (retransmission, self.tx.rtt.srtt()) {
-            self.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
-        }
-    }
-
-    /// True if parity repaired something of what was reported last that was lost, as far as is known.
-    pub(crate) fn parity_repaired(&self) -> bool {
-        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
-    }
-
-    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that parity repaired came late, and
-    /// had not been lost.
-    pub(crate) fn refute_repair(&mut self, original: SeqRange, now: Instant) {
-        let of_reduction = self.tx.recovery.answers_masked_loss();
-        let Some(repairs) = self.parity_tx().and_then(|tx| tx.refutable.as_mut()) else { return };
-        if of_reduction && repairs.remove(original) > 0 {
-            let all = repairs.is_empty();
-            self.count_refuted();
-            if all {
-                self.undo_masked_loss(now);
-            }
-        }
-    }
-
     /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
     pub(crate) fn mark_unrepaired(
         &mut self,
-        news: &News,
+        report: &RepairReport,
         ack: &AckOutcome,
         loss: &mut LossOutcome,
         now: Instant,
     ) {
-        if news.failed.is_none() {
+        if report.failed.is_none() {
             return;
         }
-        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(news, ack, parts, now));
+        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
         let Some(Unrepaired { late, newly_lost, hopeless }) = unrepaired else { return };
         if let Some(verdict) = late {
             let found = self.mark_lost(verdict, LossCause::Mechanism, now);
@@ -507,46 +461,6 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
-    /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
-    /// another reduction.
-    pub(crate) fn fill_seen_hole(&mut self, ack: &AckOutcome, now: Instant) {
-        let (min_rtt, srtt) = (self.tx.rtt.min_rtt(), self.tx.rtt.srtt());
-        let una = self.tx.scoreboard.una();
-        let Some(head) = self.tx.scoreboard.head().copied() else { return };
-        let Some(tx) = self.parity_tx() else { return };
-        // No parity covers a FIN that stands alone.
-        let data = head.payload() > 0 && !head.sacked && !head.lost;
-        if ack.delivered_bytes > 0 || !data {
-            return;
-        }
-        let answered = tx
-            .ring
-            .covering(&SeqRange::with_len(una, head.payload()))
-            .is_some_and(|parity| Micros::between(parity.at, now) >= min_rtt.unwrap_or_default());
-        let old = srtt.is_none_or(|srtt| Micros::between(head.sent_at, now) > srtt);
-        if !answered || (head.transmissions > 1 && !old) {
-            return;
-        }
-        let hole_end = self
-            .tx
-            .scoreboard
-            .records()
-            .find(|record| record.sacked)
-            .map_or(head.range.end, |record| record.range.start);
-        let newly_lost = self.tx.scoreboard.mark_lost(SeqRange::new(una, hole_end));
-        if newly_lost > 0 {
-            self.counters.parity.ack_holes += 1;
-            let cause = Some(LossCause::Mechanism);
-            self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
-            if self.tx.recovery.state() == CongestionState::Cwr {
-                self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
-            } else {
-                self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-            }
-        }
-    }
-
     /// No more parity leaves on this connection.
     pub(crate) fn stop_parity(&mut self, why: ParityOff) {
         self.with_gentle(|gentle, parts| gentle.stop_parity(why, parts));
@@ -554,34 +468,33 @@ impl Connection {
 }
 
 impl Gentle {
-    /// The scoreboard has taken an acknowledgement: what it says of parity, before anything is concluded
-    /// from it about losses and round-trip times. `reported` is how far SACK blocks reached before it. Returns true if parity may have
-    /// repaired what it delivers.
-    fn on_ack(
+    /// Reads what an acknowledgement says of parity. `reported` is how far SACK blocks reached before it. Returns true if parity may
+    /// have repaired what it delivers.
+    pub(super) fn read_ack(
         &mut self,
-        news: &News,
+        report: &RepairReport,
         ack: &mut AckOutcome,
         reported: Option<SeqNum>,
         parts: &mut Parts<'_>,
     ) -> bool {
-        ack.reports_repair = news.reported;
-        if news.repaired {
+        ack.reports_repair = report.reported;
+        if report.repaired {
             ack.withhold_times();
             parts.counters.parity.repairs_reported += 1;
         }
-        self.judge_duplicate(news, ack, parts);
-        if news.reported {
-            self.note_refutable(news, ack, reported, parts);
+        self.judge_duplicate(report, ack, parts);
+        if report.reported {
+            self.note_refutable(report, ack, reported, parts);
         }
         let mut may_have_repaired = false;
-        if let Some(tx) = self.parity_tx().filter(|_| news.repaired) {
+        if let Some(tx) = self.parity_tx().filter(|_| report.repaired) {
             tx.encoder.on_success();
             if ack.delivered_bytes > 0 {
                 may_have_repaired = tx.expects_reports();
                 tx.ring.on_repaired(&span_of(ack));
             }
         }
-        if news.stop {
+        if report.stop {
             self.stop_parity(ParityOff::Stop, parts);
         }
         self.refresh_holds(parts);
@@ -592,20 +505,27 @@ impl Gentle {
     /// Where parity left less than a reordering window behind the data, the original may only have been overtaken, and the reduction is
     /// taken back if it comes after all. Parity that left later repairs what RACK too would have declared lost; that reduction stays,
     /// unless so configured.
-    fn note_refutable(&mut self, news: &News, ack: &AckOutcome, reported: Option<SeqNum>, parts: &Parts<'_>) {
+    fn note_refutable(
+        &mut self,
+        report: &RepairReport,
+        ack: &AckOutcome,
+        reported: Option<SeqNum>,
+        parts: &Parts<'_>,
+    ) {
         let window = parts.tx.rack.reo_wnd(0);
         let always = parts.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
         let Some(ParityTx { ring, refutable, .. }) = self.parity_tx() else { return };
-        if news.repaired {
+        if report.repaired {
             *refutable = Some(SeqRanges::new());
         }
-        let Some(repairs) = refutable.as_mut().filter(|repairs| news.repaired || !repairs.is_empty()) else {
+        let Some(repairs) = refutable.as_mut().filter(|repairs| report.repaired || !repairs.is_empty())
+        else {
             return;
         };
         let covered = || ack.delivered.iter().filter(|segment| segment.range.end.le(ack.ack));
         let hole = |segment: &&Delivered| reported.is_some_and(|reported| segment.range.end.le(reported));
         let tail = covered().max_by_key(|segment| segment.range.end.since(ack.una_before));
-        let tail = tail.filter(|_| news.repaired && covered().find(hole).is_none());
+        let tail = tail.filter(|_| report.repaired && covered().find(hole).is_none());
         for segment in covered().filter(hole).chain(tail) {
             let soon = |parity: SentParity| parity.at < segment.sent_at + window;
             if !always && !ring.covering(&segment.range).is_some_and(soon) {
@@ -618,7 +538,7 @@ impl Gentle {
 
     /// A DSACK may show that the option is being removed from parity, or that an original was only
     /// overtaken; of what parity repaired it proves nothing.
-    fn judge_duplicate(&mut self, news: &News, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
+    fn judge_duplicate(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
@@ -628,7 +548,7 @@ impl Gentle {
             }
             return;
         }
-        let told = news.reported && tx.ring.covering(&range).is_some();
+        let told = report.reported && tx.ring.covering(&range).is_some();
         if !(told || tx.ring.has_repaired(&range)) {
             return;
         }
@@ -637,7 +557,7 @@ impl Gentle {
                 ack.dsack = Some(Dsack { range, of: DsackOf::Repaired });
                 // The report of the repair comes only now that the loss was repaired once more: what
                 // acknowledged the repair was dropped by somebody who had not seen the data.
-                if news.repaired {
+                if report.repaired {
                     tx.ack_holes += 1;
                     let given_up = tx.ack_holes >= ACK_HOLES_MAX;
                     parts.counters.parity.ack_holes += 1;
@@ -654,15 +574,67 @@ impl Gentle {
         }
     }
 
+    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that parity repaired came late, and
+    /// had not been lost.
+    pub(super) fn refute_repair(&mut self, original: SeqRange, parts: &Parts<'_>) -> Refuted {
+        let Some(repairs) = self.parity_tx().and_then(|tx| tx.refutable.as_mut()) else {
+            return Refuted::Nothing;
+        };
+        if !parts.tx.recovery.answers_masked_loss() || repairs.remove(original) == 0 {
+            return Refuted::Nothing;
+        }
+        if repairs.is_empty() { Refuted::All } else { Refuted::Some }
+    }
+
+    /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
+    /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
+    /// another reduction. Returns the bytes that are newly marked lost.
+    pub(super) fn fill_seen_hole(&mut self, ack: &AckOutcome, parts: &mut Parts<'_>, now: Instant) -> u32 {
+        let (min_rtt, srtt) = (parts.tx.rtt.min_rtt(), parts.tx.rtt.srtt());
+        let una = parts.tx.scoreboard.una();
+        let Some(head) = parts.tx.scoreboard.head().copied() else { return 0 };
+        let Some(tx) = self.parity_tx() else { return 0 };
+        // No parity covers a FIN that stands alone.
+        let data = head.payload() > 0 && !head.sacked && !head.lost;
+        if ack.delivered_bytes > 0 || !data {
+            return 0;
+        }
+        let answered = tx
+            .ring
+            .covering(&SeqRange::with_len(una, head.payload()))
+            .is_some_and(|parity| Micros::between(parity.at, now) >= min_rtt.unwrap_or_default());
+        let old = srtt.is_none_or(|srtt| Micros::between(head.sent_at, now) > srtt);
+        if !answered || (head.transmissions > 1 && !old) {
+            return 0;
+        }
+        let hole_end = parts
+            .tx
+            .scoreboard
+            .records()
+            .find(|record| record.sacked)
+            .map_or(head.range.end, |record| record.range.start);
+        let newly_lost = parts.tx.scoreboard.mark_lost(SeqRange::new(una, hole_end));
+        if newly_lost > 0 {
+            parts.counters.parity.ack_holes += 1;
+            let nxt = parts.tx.scoreboard.nxt();
+            if parts.tx.recovery.state() == CongestionState::Cwr {
+                parts.tx.recovery.on_loss(nxt);
+            } else {
+                parts.tx.recovery.on_too_big(nxt);
+            }
+        }
+        newly_lost
+    }
+
     /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
     fn on_failure(
         &mut self,
-        news: &News,
+        report: &RepairReport,
         ack: &AckOutcome,
         parts: &mut Parts<'_>,
         now: Instant,
     ) -> Option<Unrepaired> {
-        let end = ack.ack + news.failed?;
+        let end = ack.ack + report.failed?;
         let tx = self.parity_tx()?;
         let Some(parity) = tx.ring.ending_at(end) else {
             parts.counters.gentle_spoofed += 1;

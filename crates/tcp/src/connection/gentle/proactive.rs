@@ -5,13 +5,12 @@ use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::decision::{Choice, Data};
-use crate::connection::gentle::{Active, Parts, SegmentFate};
+use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentFate};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
-use crate::mechanism::CopiesOff;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
-use crate::mechanism::signal::News;
+use crate::mechanism::signal::RepairReport;
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
 use crate::send::budget::Budget;
@@ -117,52 +116,28 @@ impl Connection {
             return None;
         }
     }
-
-    /// Copies count against the congestion window only if so configured.
-    pub(crate) fn charge_copies(&mut self) {
-        if self.gentle.active.is_some() {
-            self.with_gentle(|gentle, parts| {
-                if let Some(active) = gentle.active() {
-                    active.charge_copies(parts);
-                }
-            });
-        }
-    }
 }
 
 /// What the peer says of copies.
-impl Connection {
+impl Gentle {
     /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is reporting that a copy masked
     /// a loss: then the original came after all, and nothing was lost.
-    pub(crate) fn note_copy_reported(&mut self, news: &News, range: SeqRange, now: Instant) {
-        if news.reported {
-            self.tx.rack.on_spurious_recovery();
-            if self.tx.recovery.answers_masked_loss() && !self.parity_repaired() {
-                self.count_refuted();
-                self.undo_masked_loss(now);
-            }
-            return;
+    pub(super) fn on_copy_reported(
+        &mut self,
+        report: &RepairReport,
+        range: SeqRange,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Refuted {
+        if report.reported {
+            parts.tx.rack.on_spurious_recovery();
+            let answered = parts.tx.recovery.answers_masked_loss();
+            return if answered && !self.parity_repaired() { Refuted::All } else { Refuted::Nothing };
         }
-        let Some(srtt) = self.tx.rtt.srtt() else { return };
-        let Some(proactive) = self.proactive_mut() else { return };
-        let before = proactive.copies.off();
-        proactive.copies.on_needless(range, srtt, now);
-        self.report_copies_off(before);
-    }
-
-    /// The peer reported a loss that a copy masked.
-    pub(crate) fn note_masked_original(&mut self) {
-        let Some(proactive) = self.proactive_mut() else { return };
-        let before = proactive.copies.off();
-        proactive.copies.on_loss();
-        self.report_copies_off(before);
-    }
-
-    fn report_copies_off(&mut self, before: Option<CopiesOff>) {
-        let off = self.proactive().and_then(|proactive| proactive.copies.off());
-        if let Some(why) = off.filter(|_| before.is_none()) {
-            self.probe(Probe::CopiesOff { why });
+        if let (Some(active), Some(srtt)) = (self.active(), parts.tx.rtt.srtt()) {
+            active.change_copies(parts, |copies| copies.on_needless(range, srtt, now));
         }
+        Refuted::Nothing
     }
 }
 
@@ -262,6 +237,16 @@ impl Proactive {
 
 /// Segments that leave.
 impl Active {
+    /// Changes the copier, and reports if that ends it.
+    pub(super) fn change_copies<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) {
+        let Some(Proactive { copies, .. }) = &mut self.proactive else { return };
+        let before = copies.off();
+        change(copies);
+        if let Some(why) = copies.off().filter(|_| before.is_none()) {
+            parts.probe(Probe::CopiesOff { why });
+        }
+    }
+
     /// A copy left.
     pub(crate) fn on_copy_sent(&mut self, range: SeqRange, parts: &mut Parts<'_>, now: Instant) {
         if let Some(proactive) = &mut self.proactive {
