@@ -61,9 +61,9 @@ pub use stats::{ConnStats, Counters, ParityCounters};
 
 pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
-pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
+pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::proactive::is_marked;
-pub(crate) use handshake::CookieParams;
+pub(crate) use handshake::SynCookieParams;
 pub(crate) use park::Parked;
 pub(crate) use place::Place;
 pub(crate) use segment::MOST_PIECES;
