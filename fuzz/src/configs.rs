@@ -11,9 +11,9 @@ use brisk_wire::Duration;
 
 use crate::decisions::Decisions;
 
-/// What holds for a stack with these addresses. What is not observed is parked whenever it may be.
+/// What holds for a stack with these addresses.
 pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConfig {
-    let config = StackConfig {
+    StackConfig {
         addresses,
         mtu: decisions.pick(&[1500, 576, 1280, 9000, u16::MAX]),
         max_super_segment: decisions.pick(&[0, 65_000, 3000, 1, 262_000, 130_000]),
@@ -25,8 +25,7 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
         observe: decisions.one_in(2),
         fast_open: fast_open(decisions),
         ..StackConfig::default()
-    };
-    StackConfig { park_after: (!config.observe).then_some(Duration::ZERO), ..config }
+    }
 }
 
 /// Fast Open for a stack.

@@ -427,7 +427,6 @@ fn part_of(config: StackConfig, count: usize) -> StackConfig {
         max_connections: config.max_connections.div_ceil(count),
         max_buffer_bytes: config.max_buffer_bytes.div_ceil(count),
         fec_mem_total: config.fec_mem_total.div_ceil(count),
-        warm_idle: config.warm_idle.div_ceil(count),
         warm_half_open: config.warm_half_open.div_ceil(count),
         fast_open: FastOpenConfig { limits, ..config.fast_open },
         ..config

@@ -57,7 +57,7 @@ fn transaction_beside(count: usize) -> f64 {
 }
 
 /// Nanoseconds of a request and a response of 64 bytes, both ends, over one of `count` connections after another. Virtual
-/// time runs as fast as real time does, so that at 100,000 each connection has been parked when its turn comes.
+/// time runs as fast as real time does, so that at 100,000 each connection has given back its memory when its turn comes.
 fn round_trip_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();

@@ -67,13 +67,6 @@ pub struct StackConfig {
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
     /// Default 1000.
     pub challenge_acks_per_second: u32,
-    /// How long a connection must have had nothing to do until it is parked: kept in a few hundred bytes, from
-    /// which the next segment, timer or call restores it. 0 parks at once; `None`: never. Nothing of it is seen on
-    /// the wire. Default 1 s.
-    pub park_after: Option<Duration>,
-    /// Connections with nothing to do that are kept whole until [`StackConfig::park_after`] has passed. Beyond this many
-    /// the oldest are parked after a tenth of that time. Default 1024.
-    pub warm_idle: usize,
     /// Half-open connections that are kept whole, because most handshakes complete within a round trip. Beyond this
     /// many the oldest are kept in a few bytes, from which the next segment or timer restores them. Nothing of it is
     /// seen on the wire. Default 64.
@@ -135,8 +128,6 @@ impl Default for StackConfig {
             time_wait_resets: false,
             granularity: Duration::from_micros(1),
             challenge_acks_per_second: 1000,
-            park_after: Some(Duration::from_secs(1)),
-            warm_idle: 1024,
             warm_half_open: 64,
             observe: false,
             option_profile: brisk_wire::OptionProfile::default(),
@@ -181,7 +172,7 @@ impl StackConfig {
 }
 
 /// How the retransmission timeout is computed (RFC 6298).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoConfig {
     /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
     pub var_floor: Duration,
@@ -212,7 +203,7 @@ impl RtoConfig {
 }
 
 /// Sizes of one of the two buffers of a connection, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferConfig {
     /// What a connection starts with. At least 2,048, default 256 KiB to send and 128 KiB to receive.
     pub initial: usize,
@@ -222,7 +213,7 @@ pub struct BufferConfig {
 }
 
 /// Pacing of transmissions over the round-trip time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacingConfig {
     /// Rate in slow start in percent of cwnd/srtt. Default 200, as Linux has it.
     pub slow_start_percent: u32,
@@ -239,7 +230,7 @@ impl Default for PacingConfig {
 }
 
 /// Keepalive probes (RFC 9293 section 3.8.4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepaliveConfig {
     /// Silence before the first probe; below 1 s counts as 1 s. Default 7200 s.
     pub idle: Duration,
@@ -256,7 +247,7 @@ impl Default for KeepaliveConfig {
 }
 
 /// Path-MTU discovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MtuProbing {
     /// Only ICMP lowers the MTU.
     Off,
@@ -272,7 +263,7 @@ pub enum MtuProbing {
 }
 
 /// When a connection uses ECN (RFC 3168); Linux: `tcp_ecn`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EcnMode {
     /// Never.
     Off,
@@ -284,7 +275,7 @@ pub enum EcnMode {
 }
 
 /// What a listener does with the urgent pointer; Linux's choices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UrgentPolicy {
     /// The byte before the urgent pointer leaves the stream and is read apart.
     #[default]
@@ -294,7 +285,7 @@ pub enum UrgentPolicy {
 }
 
 /// What bounds the window that is offered, beside the receive buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowRules {
     /// Most bytes that are ever offered, and the largest window that the scale is chosen for (Linux:
     /// `TCP_WINDOW_CLAMP`). Default `None`: the buffer alone.

@@ -18,7 +18,7 @@ pub enum Fault {
 }
 
 /// Why a connection ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CloseReason {
     /// Both sides closed and everything was acknowledged.
     #[error("closed by both sides")]

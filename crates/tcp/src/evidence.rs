@@ -15,7 +15,7 @@ const POISSON: [u64; 17] =
     [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
 
 /// Segments sent, those lost to chance, and the runs that these form.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossHistory {
     pub(crate) segments: u64,
     pub(crate) lost: u64,

@@ -9,9 +9,11 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 /// A type with an initial value that needs no memory of its own.
-pub(crate) trait Initial: Clone + PartialEq + 'static {
+pub(crate) trait Initial: PartialEq + Sized + 'static {
     /// The initial value.
-    const INITIAL: &'static Self;
+    const INITIAL: Self;
+    /// The same; it lies in the program.
+    const SHARED: &'static Self;
 }
 
 /// A `T` that is allocated when it is first borrowed to be changed.
@@ -32,7 +34,7 @@ impl<T: Initial> OnDemand<T> {
 
     /// Frees the memory if the value is the initial one.
     pub(crate) fn release(&mut self) {
-        self.0.take_if(|value| **value == *T::INITIAL);
+        self.0.take_if(|value| **value == *T::SHARED);
     }
 }
 
@@ -47,14 +49,14 @@ impl<T: Initial> Deref for OnDemand<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.0.as_deref().unwrap_or(T::INITIAL)
+        self.0.as_deref().unwrap_or(T::SHARED)
     }
 }
 
 impl<T: Initial> DerefMut for OnDemand<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.0.get_or_insert_with(|| Box::new(T::INITIAL.clone()))
+        self.0.get_or_insert_with(|| Box::new(T::INITIAL))
     }
 }
 
@@ -73,20 +75,6 @@ impl<T: Initial + fmt::Debug> fmt::Debug for OnDemand<T> {
     }
 }
 
-impl<T: Initial + serde::Serialize> serde::Serialize for OnDemand<T> {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        (**self).serialize(to)
-    }
-}
-
-impl<'de, T: Initial + serde::Deserialize<'de>> serde::Deserialize<'de> for OnDemand<T> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut value = OnDemand(Some(Box::new(T::deserialize(from)?)));
-        value.release();
-        Ok(value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +84,8 @@ mod tests {
     struct List(Vec<u8>);
 
     impl Initial for List {
-        const INITIAL: &'static Self = &List(Vec::new());
+        const INITIAL: Self = List(Vec::new());
+        const SHARED: &'static Self = &Self::INITIAL;
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
 /// Why a segment was sent. The budget (`send::budget`) and the scoreboard judge by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// A segment without data, SYN or FIN.
     Ack,
@@ -97,7 +97,7 @@ pub struct Delivered {
 }
 
 /// What a DSACK block (RFC 2883) speaks of, judged by what the scoreboard sent twice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DsackOf {
     /// A range that was retransmitted: the retransmission was not needed.
     Retransmit,
@@ -271,7 +271,7 @@ pub struct Sent {
 }
 
 /// Names of RFC 6675 / Linux for the state of the sender.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CongestionState {
     /// No sign of trouble.
     #[default]

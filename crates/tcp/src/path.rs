@@ -94,7 +94,7 @@ impl PathMemoryConfig {
 }
 
 /// What is believed of a path now; what is not known, or too old, is absent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
@@ -125,7 +125,7 @@ impl PathFacts {
 }
 
 /// Round-trip time of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathRtt {
     /// Smoothed.
     pub srtt: Duration,
@@ -136,7 +136,7 @@ pub struct PathRtt {
 }
 
 /// Congestion window of a path, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathWindow {
     /// The window that was in use without a loss.
     pub cwnd: u32,
@@ -145,7 +145,7 @@ pub struct PathWindow {
 }
 
 /// Loss on a path, of segments that we sent; without what a queue lost that ran over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathLoss {
     /// Segments that the estimate rests on, older ones counting less.
     pub segments: u32,
@@ -156,7 +156,7 @@ pub struct PathLoss {
 }
 
 /// What path-MTU discovery found, bytes of IP packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,
@@ -209,7 +209,7 @@ pub(crate) struct WindowReport {
 }
 
 /// Segments sent and lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossCount {
     pub(crate) sent: u64,
     pub(crate) lost: u64,
@@ -218,7 +218,7 @@ pub(crate) struct LossCount {
 }
 
 /// What path-MTU discovery of a connection found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum MtuReport {
     /// Nothing speaks for or against large packets.
     #[default]

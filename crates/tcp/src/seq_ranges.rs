@@ -10,7 +10,7 @@ use brisk_wire::SeqNum;
 use crate::on_demand::Initial;
 
 /// The half-open range `[start, end)` of sequence numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SeqRange {
     /// First sequence number.
     pub start: SeqNum,
@@ -61,14 +61,15 @@ impl SeqRange {
 /// All members must lie within 2^31 of one another, which holds for anything inside a TCP window;
 /// a set that is fed otherwise gives meaningless answers but never panics. An empty set holds no
 /// memory. Look-ups take O(log n); changes move the ranges on the shorter side.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SeqRanges {
     ranges: VecDeque<SeqRange>,
     bytes: u32,
 }
 
 impl Initial for SeqRanges {
-    const INITIAL: &'static SeqRanges = &SeqRanges::new();
+    const INITIAL: SeqRanges = SeqRanges::new();
+    const SHARED: &'static SeqRanges = &Self::INITIAL;
 }
 
 impl SeqRanges {

@@ -6,7 +6,6 @@
 //! the empty path holds at the present rate, and beyond that only as long as each doubling brings more a second: where
 //! somebody is woken late, a round trip of the empty path does not tell how much is needed.
 
-use crate::on_demand::Initial;
 use crate::time::{Instant, Micros};
 
 /// A path with a longer round trip is not short: buffers there are small beside what it holds.
@@ -28,7 +27,7 @@ pub(crate) fn is_short(least_rtt: Micros) -> bool {
 }
 
 /// A buffer on a short path, and what larger ones have brought so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Trial {
     /// Rounds so far that are looked at together.
     rounds: u8,
@@ -46,9 +45,6 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// Before the first round.
-    const NEW: Trial = Trial { rounds: 0, full: 0, bytes: 0, micros: 0, before: 0, wait: 0, waited: 0 };
-
     /// In a round `bytes` passed `within` a time through a buffer of `capacity` bytes, where `wanted` would hold them twice. Returns how
     /// large it shall be from now on, at least `capacity`.
     pub(crate) fn on_round(
@@ -94,27 +90,18 @@ impl Trial {
             self.wait = self.waited;
             return capacity;
         }
-        *self = Trial { before: rate, ..Trial::NEW };
+        *self = Trial { before: rate, ..Trial::default() };
         capacity.saturating_mul(2)
     }
 }
 
 /// The send buffer on a short path: it follows what is acknowledged in a round trip.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendSizing {
     round_start: Instant,
     /// Bytes acknowledged in this round so far.
     acked: u64,
     trial: Trial,
-}
-
-impl Initial for Trial {
-    const INITIAL: &'static Trial = &Trial::NEW;
-}
-
-impl Initial for SendSizing {
-    const INITIAL: &'static SendSizing =
-        &SendSizing { round_start: Instant::ZERO, acked: 0, trial: Trial::NEW };
 }
 
 impl SendSizing {

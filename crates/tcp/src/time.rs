@@ -12,9 +12,7 @@ pub use brisk_wire::{Duration, Instant};
 
 /// A span in whole microseconds, as [`Instant`] counts them: what is reckoned with at every acknowledgement. A [`Duration`]
 /// counts seconds and nanoseconds, and to get there and back takes a division each time. Saturates.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Micros(pub u64);
 
 impl Micros {

@@ -35,7 +35,7 @@ impl Default for RackTlpConfig {
 }
 
 /// Reactive as the paper has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PaperConfig {
     /// Probes in a row without progress. 1..=2, default 1 (what the authors deployed).
     pub max_probes: u32,
@@ -81,7 +81,7 @@ pub enum LossDetection {
 }
 
 /// Loss detection of the years around 2012.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rfc6675Config {
     /// Count the segments below the highest one reported by SACK rather than those reported (forward
     /// acknowledgement). Default on.
@@ -114,7 +114,7 @@ impl Rfc6675Config {
 }
 
 /// Early retransmit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EarlyRetransmit {
     /// None: three duplicates or a timeout.
     Off,

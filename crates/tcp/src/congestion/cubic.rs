@@ -32,7 +32,7 @@ const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 const OFFSET_MAX: u64 = 10_000_000_000;
 
 /// What a reduction changes and an undo restores (RFC 9438 section 4.9).
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Curve {
     ssthresh: u32,
     /// W_max, bytes.
@@ -46,7 +46,7 @@ struct Curve {
 }
 
 /// One stage of congestion avoidance.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Epoch {
     /// t = 0, moved on while the window is not the limit.
     start: Instant,
@@ -63,7 +63,7 @@ struct Epoch {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Cubic {
     mss: u32,
     cwnd: u32,

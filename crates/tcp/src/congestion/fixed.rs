@@ -5,7 +5,7 @@ use super::sample::{AckSample, CongestionEvent, RtoEvent};
 use crate::time::Instant;
 
 /// The fixed window.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Fixed {
     window: u32,
 }

@@ -22,7 +22,7 @@ const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u32 = 5;
 
 /// Where the first slow start stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Standard slow start.
     SlowStart,
@@ -38,7 +38,7 @@ pub enum Phase {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct HyStart {
     phase: Phase,
     /// windowEnd: SND.NXT when the round began.

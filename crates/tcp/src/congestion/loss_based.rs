@@ -43,7 +43,7 @@ pub trait Window: Debug + Send {
 }
 
 /// A [`Window`] with Proportional Rate Reduction.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct LossBased<W> {
     window: W,
     prr: Prr,

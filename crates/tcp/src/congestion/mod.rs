@@ -84,8 +84,8 @@ pub trait CongestionController: Debug + Send {
     fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
-/// One of the controllers, in place: a connection is made and parked with all that it knows.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+/// One of the controllers, in place.
+#[derive(Debug)]
 pub enum Controller {
     /// CUBIC.
     Cubic(LossBased<Cubic>),
@@ -95,8 +95,7 @@ pub enum Controller {
     Bbr(Box<Bbr>),
     /// A fixed window.
     Fixed(Fixed),
-    /// A controller of the program's own. A connection with one is never parked.
-    #[serde(skip)]
+    /// A controller of the program's own.
     Custom(Box<dyn CongestionController>),
 }
 

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 
 /// How fast proportional rate reduction makes up for what was lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PrrBound {
     /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
     #[default]
@@ -17,14 +17,14 @@ pub enum PrrBound {
 }
 
 /// PRR of one connection. It is active from [`Prr::enter`] to [`Prr::exit`].
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Prr {
     bound: PrrBound,
     episode: Option<Box<PrrEpisode>>,
 }
 
 /// State of one reduction; names as in RFC 9937 section 6, bytes.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 struct PrrEpisode {
     ssthresh: u32,
     recover_fs: u32,

@@ -14,7 +14,7 @@ use crate::time::Instant;
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 /// Reno's window.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Reno {
     mss: u32,
     cwnd: u32,

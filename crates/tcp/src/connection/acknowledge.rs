@@ -42,7 +42,6 @@ impl Connection {
             return;
         }
         self.tx.check_app_limited();
-        let redundancy = self.tx.redundancy_in_flight();
         let reported = self.tx.scoreboard.highest_sacked();
         let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
@@ -60,12 +59,8 @@ impl Connection {
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
         self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
-        let repeated_bytes = self.repeated_bytes(&ack);
         if let Some(delivery) = &mut self.tx.rate.delivery {
-            delivery.count(&ack, repeated_bytes);
-        }
-        if ack.repaired {
-            self.tx.report_repairs(&ack, reported, now);
+            delivery.count(&ack);
         }
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
@@ -74,7 +69,7 @@ impl Connection {
             self.mark_unrepaired(report, &ack, &mut loss, now);
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
-        self.recover(&ack, &loss, redundancy, now);
+        self.recover(&ack, &loss, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
         self.judge_size(&loss, now);
@@ -302,14 +297,14 @@ impl Connection {
 
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        self.tx.recovery.release_retransmissions();
+        self.tx.recovery.release_repairs();
         let scoreboard = &self.tx.scoreboard;
         if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
             // While something else that was sent again is outstanding, nothing more is: it may be late as well.
-            self.tx.recovery.hold_retransmissions();
+            self.tx.recovery.hold_repairs();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
@@ -330,8 +325,7 @@ impl Connection {
     }
 
     /// The recovery state and the congestion window.
-    /// `redundancy`: bytes of it in flight before.
-    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, redundancy: u32, now: Instant) {
+    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, now: Instant) {
         self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
@@ -365,14 +359,13 @@ impl Connection {
         let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
         let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
         let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
-        let pipe = self.tx.in_flight();
         self.tx.rate.congestion.on_ack(&AckSample {
             now,
             newly_acked,
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
-            pipe_before: ack.pipe_before + redundancy,
-            pipe,
+            pipe_before: ack.pipe_before,
+            pipe: self.tx.scoreboard.pipe(),
             rtt: ack.rtt,
             srtt: self.tx.rtt.srtt(),
             min_rtt,

@@ -7,7 +7,7 @@ use crate::on_demand::{Initial, OnDemand};
 use crate::time::{Duration, Instant};
 
 /// A segment that carries neither data nor a question of windows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control {
     /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
     ChallengeAck,
@@ -21,16 +21,17 @@ pub(crate) enum Control {
 
 /// The control segments that wait to be sent. A few at most: a further one of a kind that already
 /// waits would tell the peer nothing new.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outbox {
     waiting: OnDemand<Waiting>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Waiting(ArrayVec<Control, 4>);
 
 impl Initial for Waiting {
-    const INITIAL: &'static Waiting = &Waiting(ArrayVec::new_const());
+    const INITIAL: Waiting = Waiting(ArrayVec::new_const());
+    const SHARED: &'static Waiting = &Self::INITIAL;
 }
 
 impl Outbox {
@@ -52,6 +53,10 @@ impl Outbox {
         self.waiting.0.is_empty()
     }
 
+    pub(crate) fn release_memory(&mut self) {
+        self.waiting.release();
+    }
+
     /// Throws away what waits.
     pub(crate) fn clear(&mut self) {
         self.waiting = OnDemand::new();
@@ -61,7 +66,7 @@ impl Outbox {
 /// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge
 /// ACKs (RFC 5961 section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for
 /// repeated SYNs (Linux: `tcp_invalid_ratelimit`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AnswerInterval {
     last: Option<Instant>,
 }
@@ -78,7 +83,7 @@ impl AnswerInterval {
 }
 
 /// The limit of one connection on resets that answer wrong acknowledgements before the handshake is complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ResetLimit {
     second: Instant,
     sent: u32,
@@ -99,7 +104,7 @@ impl ResetLimit {
 }
 
 /// A set of things the application should hear of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Events(u8);
 
 impl Events {

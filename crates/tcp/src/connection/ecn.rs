@@ -10,7 +10,7 @@ use brisk_wire::{Ecn, Flags};
 use crate::outcome::Origin;
 
 /// The ECN state of one connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EcnState {
     /// We want it: an active open asks for it, a passive one agrees to it.
     offered: bool,

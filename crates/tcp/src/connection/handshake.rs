@@ -14,7 +14,7 @@ use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::keepalive::Keepalive;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
-use crate::connection::{Connection, Env, Host, Place, Secrets};
+use crate::connection::{Connection, Env, Host, Secrets};
 use crate::error::CloseReason;
 use crate::fast_open::SynAckClass;
 use crate::fast_open::client::Mode;
@@ -29,7 +29,7 @@ use crate::time::{Duration, Instant, Micros};
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
 /// The handshake of a connection, and what is known from it afterwards.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Handshake {
     /// Our initial sequence number (RFC 6528).
     pub(crate) iss: SeqNum,
@@ -50,7 +50,7 @@ pub(crate) struct Handshake {
 }
 
 /// What both ends agreed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Negotiated {
     /// Timestamps are on every segment.
     pub(crate) timestamps: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Negotiated {
 }
 
 /// Our SYN or SYN-ACK: whether it must leave, and how often it did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OwnSyn {
     /// It must be sent (again).
     pub(crate) due: bool,
@@ -82,7 +82,7 @@ pub(crate) struct OwnSyn {
 }
 
 /// Facts that the memory of destinations has received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Reported {
     opened: bool,
     spoilt: bool,
@@ -103,7 +103,7 @@ enum SynTimeout {
 
 /// What a SYN cookie brings back of the SYN that was not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SynCookieParams {
+pub(crate) struct CookieParams {
     /// MSS of the peer, rounded down to what the cookie can express.
     pub(crate) mss: u16,
     /// Window scale of the peer, if it offered one.
@@ -199,14 +199,13 @@ impl Handshake {
 impl Connection {
     /// An active open: the SYN is due at once.
     pub(crate) fn connect(
-        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
         host: Host,
         now: Instant,
     ) -> Box<Self> {
-        let mut connection = Connection::new(place, tuple, config, secrets, host, now);
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynSent);
         connection.handshake.active = true;
         connection.handshake.syn.due = true;
@@ -215,7 +214,6 @@ impl Connection {
 
     /// A passive open: `syn` arrived at a listener; the SYN-ACK is due at once.
     pub(crate) fn accept(
-        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
@@ -223,7 +221,7 @@ impl Connection {
         syn: &Arrived<'_>,
         now: Instant,
     ) -> Box<Self> {
-        let mut connection = Connection::new(place, tuple, config, secrets, host, now);
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         connection.ecn = EcnState::new(config.ecn != EcnMode::Off);
         connection.ecn.on_syn(syn.flags);
@@ -234,17 +232,17 @@ impl Connection {
     }
 
     /// A passive open whose SYN was answered by a cookie: `ack` completes the handshake.
-    pub(crate) fn from_syn_cookie(
+    pub(crate) fn from_cookie(
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
         host: Host,
         ack: &Arrived<'_>,
-        cookie: SynCookieParams,
+        cookie: CookieParams,
         now: Instant,
         env: &mut Env<'_>,
     ) -> Box<Self> {
-        let mut connection = Connection::new(Place::default(), tuple, config, secrets, host, now);
+        let mut connection = Connection::new(tuple, config, secrets, host, now);
         connection.enter(State::SynReceived);
         let syn_options = Options {
             mss: Some(cookie.mss),
@@ -279,7 +277,7 @@ impl Connection {
     }
 
     /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
-    pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
+    pub(crate) fn syn_options_with_cookie(&self, now: Instant) -> Options {
         Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum KeepaliveVerdict {
 }
 
 /// The keepalive timer of a connection; absent unless switched on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keepalive {
     config: KeepaliveConfig,
     last_heard: Instant,

@@ -35,12 +35,11 @@ mod fast_open;
 mod gentle;
 mod handshake;
 mod icmp;
+mod idle;
 mod info;
 mod keepalive;
-mod park;
 mod path;
 mod path_mtu;
-mod place;
 mod reactive;
 mod receiver;
 mod segment;
@@ -61,11 +60,9 @@ pub use stats::{ConnStats, Counters, ParityCounters};
 
 pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
-pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
+pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
 pub(crate) use gentle::proactive::is_marked;
-pub(crate) use handshake::SynCookieParams;
-pub(crate) use park::Parked;
-pub(crate) use place::Place;
+pub(crate) use handshake::CookieParams;
 pub(crate) use segment::MOST_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};
@@ -81,7 +78,7 @@ use sender::Sender;
 use urgent::Urgent;
 
 /// What the stack draws for a connection so that nobody else can guess it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Secrets {
     /// Initial send sequence number (RFC 6528).
     pub(crate) iss: SeqNum,
@@ -134,10 +131,9 @@ pub(crate) struct TimeWaitState {
 }
 
 /// One connection.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Connection {
     tuple: FourTuple,
-    #[serde(skip)]
     config: Arc<TcpConfig>,
     /// Offset of the timestamp clock at the beginning.
     ts_offset: u32,
@@ -167,14 +163,12 @@ pub(crate) struct Connection {
     /// An ICMP error that was reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
-    #[serde(skip)]
     probes: Option<Vec<Probe>>,
     counters: Tally,
 }
 
 impl Connection {
     fn new(
-        place: Place,
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
@@ -183,7 +177,7 @@ impl Connection {
     ) -> Box<Self> {
         let tx = Sender::new(config, secrets.iss, host, tuple.remote.is_ipv6(), now);
         let rx = Receiver::new(config, secrets.ts_offset, u32::from(tx.advertised_mss()));
-        place.take(Connection {
+        Box::new(Connection {
             tuple,
             config: Arc::clone(config),
             ts_offset: secrets.ts_offset,

@@ -40,7 +40,7 @@ const ALIKE_PERCENT: u32 = 125;
 const SAMPLES: u32 = 8;
 
 /// What a connection knows of its path, and has told of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OnPath {
     /// What was known when the connection began.
     known: PathFacts,
@@ -66,7 +66,7 @@ pub(crate) struct OnPath {
 }
 
 /// A start beyond the window that RFC 6928 allows everybody.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Start {
     /// There is none, or it is over.
     #[default]
@@ -466,7 +466,7 @@ mod tests {
 
     use super::*;
     use crate::config::TcpConfig;
-    use crate::connection::{Host, Place, Secrets};
+    use crate::connection::{Host, Secrets};
     use crate::four_tuple::FourTuple;
     use crate::outcome::Origin;
     use crate::send::scoreboard::AckInfo;
@@ -477,7 +477,7 @@ mod tests {
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
         let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
         let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
-        Connection::connect(Place::default(), tuple, &config, secrets, host, Instant::ZERO)
+        Connection::connect(tuple, &config, secrets, host, Instant::ZERO)
     }
 
     /// A masked loss whose original came after all is no loss of the path.

@@ -14,7 +14,7 @@ use crate::time::{Instant, Micros};
 const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) queue: RecvQueue,
     pub(crate) assembler: Assembler,
@@ -59,6 +59,13 @@ impl Receiver {
         self.read_next = irs + 1;
         self.ack.start(irs + 1);
         self.window.start(irs + 1, now);
+    }
+
+    /// Frees what an idle receiver does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.queue.release_memory();
+        self.assembler.release_memory();
+        self.sack.release_memory();
     }
 
     /// RCV.NXT, the FIN included once it has been reached.

@@ -9,8 +9,7 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
-use crate::on_demand::OnDemand;
-use crate::outcome::{AckOutcome, CongestionState, Delivered};
+use crate::outcome::CongestionState;
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::{DeliveryRate, Snapshots};
 use crate::send::mtu::PathMtu;
@@ -43,7 +42,7 @@ const LEAST_MSS: u32 = 48;
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
 /// The parts of the sender and what ties them to one connection.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
     pub(crate) scoreboard: Scoreboard,
@@ -90,11 +89,11 @@ pub(crate) struct Sender {
     /// fits the same packet, bytes.
     pub(crate) reserved: u32,
     /// How large the queue may be on a short path.
-    sizing: OnDemand<SendSizing>,
+    sizing: SendSizing,
 }
 
 /// The parts that decide how much may be in flight and at which rate it leaves.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct RateControl {
     pub(crate) congestion: Controller,
     /// Measures the delivery rate, if the controller asks for it.
@@ -103,7 +102,7 @@ pub(crate) struct RateControl {
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Hold {
     /// Nagle is off.
     pub(crate) nodelay: bool,
@@ -155,7 +154,7 @@ impl Hold {
 }
 
 /// Whether the congestion window was what limited the sender (RFC 7661, and Linux's reading of it).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowUsage {
     limited: bool,
     max_outstanding: u32,
@@ -271,7 +270,7 @@ impl Sender {
                 parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
             },
             reserved: 0,
-            sizing: OnDemand::new(),
+            sizing: SendSizing::default(),
         }
     }
 
@@ -361,7 +360,7 @@ impl Sender {
         Budget {
             cwnd: self.rate.congestion.cwnd(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
-            charged: self.charged + self.redundancy_in_flight(),
+            charged: self.charged,
             peer: self.usable_window(),
             paced: self.rate.pacer.budget(now),
             redundancy: self.redundancy(),
@@ -393,29 +392,7 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of redundancy.
-    #[inline]
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.scoreboard.pipe().saturating_add(self.redundancy_in_flight())
-    }
-
-    /// Bytes of redundancy in flight, if the controller asks for the delivery rate.
-    #[inline]
-    pub(crate) fn redundancy_in_flight(&self) -> u32 {
-        self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight())
-    }
-
-    /// A copy of data, or a parity segment, left.
-    pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
-        if let Some(delivery) = &mut self.rate.delivery {
-            // A round trip, and as much as RACK waits for what was overtaken.
-            let srtt = self.rtt.srtt().unwrap_or(self.rtt.rto_base());
-            delivery.on_redundancy(len, now, now + srtt + srtt / 4);
-        }
-        self.spend_redundancy(len);
-    }
-
-    /// So much of the allowance of redundancy is spent.
+    /// A copy or a parity segment left.
     pub(crate) fn spend_redundancy(&mut self, len: u32) {
         if let Some(left) = &mut self.redundancy_left {
             *left = left.saturating_sub(len);
@@ -475,7 +452,7 @@ impl Sender {
         if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
             return;
         }
-        let pipe = self.in_flight();
+        let pipe = self.scoreboard.pipe();
         if let Some(delivery) = self.rate.delivery.as_mut().filter(|_| pipe < self.rate.congestion.cwnd()) {
             delivery.mark_app_limited(pipe);
         }
@@ -497,22 +474,6 @@ impl Sender {
         });
         for (range, sent_at) in lost {
             if let Some(lost) = delivery.on_lost(snapshots, range, sent_at, now) {
-                self.rate.congestion.on_lost(&lost);
-            }
-        }
-    }
-
-    /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below what SACK had
-    /// `reported` before, or one segment if none was known.
-    pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
-        let mss = self.mss();
-        let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
-        let covered = || ack.delivered.iter().filter(|one| one.range.end.le(ack.ack) && !one.retransmitted);
-        let is_hole = |one: &&Delivered| reported.is_some_and(|reported| one.range.end.le(reported));
-        let unknown = if covered().any(|one| is_hole(&one)) { None } else { covered().next() };
-        for one in covered().filter(is_hole).chain(unknown) {
-            let range = SeqRange::with_len(one.range.start, one.range.len().min(mss));
-            if let Some(lost) = delivery.on_repaired(snapshots, range, one.sent_at, now) {
                 self.rate.congestion.on_lost(&lost);
             }
         }
@@ -558,6 +519,13 @@ impl Sender {
             min_rtt: self.rtt.min_rtt(),
         };
         self.burst_push.with_segment(&pace, left > 0 && budget.takes_behind(range.len(), left))
+    }
+
+    /// Frees what an idle sender does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.queue.release_memory();
+        self.scoreboard.release_memory();
+        self.rack.release_memory();
     }
 
     /// Nothing will be sent any more.

@@ -5,7 +5,7 @@
 //! next is an [`Input`]; an input that a state has no arrow for leaves it as it is.
 
 /// The state of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// No connection.
     Closed,

@@ -10,7 +10,7 @@ use crate::outcome::CongestionState;
 use crate::time::{Duration, Instant};
 
 /// Counters that a connection keeps while it lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// IP bytes sent, headers included, as they leave the host (super-segments counted as split).
     pub wire_bytes_out: u64,
@@ -116,7 +116,7 @@ pub struct Counters {
 }
 
 /// What Corrective did on a connection, in both directions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ParityCounters {
     /// Parity segments sent.
     pub sent: u64,
@@ -169,7 +169,7 @@ macro_rules! zero {
 }
 
 impl Initial for Counters {
-    const INITIAL: &'static Counters = &zero!(
+    const INITIAL: Counters = zero!(
         Counters {
             wire_bytes_out wire_bytes_in segments_out segments_in payload_bytes_acked
             payload_bytes_received delivered_segments data_segments_out segments_lost loss_runs
@@ -183,6 +183,7 @@ impl Initial for Counters {
             discarded_bytes
         } { parity: ParityCounters::ZERO }
     );
+    const SHARED: &'static Counters = &Self::INITIAL;
 }
 
 impl ParityCounters {
@@ -196,7 +197,7 @@ impl ParityCounters {
 }
 
 /// The counters of a connection while it lives: those that every transfer moves, and the others on demand.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) wire_bytes_out: u64,
     pub(crate) wire_bytes_in: u64,
@@ -211,6 +212,10 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    pub(crate) fn release_memory(&mut self) {
+        self.rare.release();
+    }
+
     /// All counters.
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {

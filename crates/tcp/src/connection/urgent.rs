@@ -9,7 +9,7 @@ use brisk_wire::SeqNum;
 use crate::config::UrgentPolicy;
 
 /// Both directions of urgent data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Urgent {
     policy: UrgentPolicy,
     /// Sequence number of the peer's urgent byte that the application has not passed yet.

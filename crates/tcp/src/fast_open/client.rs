@@ -101,7 +101,7 @@ impl Default for ClientMemory {
 
 /// Fast Open for one active open. Data of the SYN can reach the server's application **more than once**
 /// (RFC 7413 section 6.1): ask for it only if a repeated request does no harm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenConnect {
     /// Whose cookies to use: they can be told apart by a server, so give every privacy context its own
     /// partition. Default 0.
@@ -240,7 +240,7 @@ impl Asker {
 }
 
 /// What the first SYN carries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     /// A request for a cookie.
     Request,
@@ -253,7 +253,7 @@ pub(crate) enum Mode {
 }
 
 /// How a connection opens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     /// The option of the SYN.
@@ -271,7 +271,7 @@ pub(crate) struct Plan {
 }
 
 /// What a connection reports of its opening.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report {
     /// The first acceptable SYN-ACK.
     SynAck {

@@ -6,7 +6,7 @@
 use brisk_wire::FastOpen;
 
 /// Whether Fast Open worked on a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastOpenOutcome {
     /// It is not known yet: the SYN is not answered.
     Pending,
@@ -47,7 +47,7 @@ impl FastOpenOutcome {
 }
 
 /// Why Fast Open was not tried.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OffReason {
     /// Nobody asked for it.
     NotAsked,
@@ -88,7 +88,7 @@ impl OffReason {
 }
 
 /// What showed that a path breaks connections that Fast Open opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
     Timeouts,
@@ -104,7 +104,7 @@ pub enum BlackHoleSign {
 }
 
 /// What the first acceptable SYN-ACK says about Fast Open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SynAckClass {
     /// It acknowledges all data of the SYN.
     Accepted,

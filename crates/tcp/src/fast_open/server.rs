@@ -176,7 +176,7 @@ pub(crate) enum Plain {
 }
 
 /// The place that a connection takes until its SYN is acknowledged. It must be given back exactly once,
-/// by [`Admission::release`] or [`Admission::penalise`].
+/// by [`Server::release`] or [`Server::penalise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     listener: ListenerId,
@@ -192,9 +192,9 @@ struct Penalty {
     per_ip: Option<Place>,
 }
 
-/// The SYNs with data that the listeners of a stack have admitted, within their limits.
+/// Fast Open of all listeners of a stack.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct Server {
     limits: ServerLimits,
     /// Pending connections of each listener, penalties included.
     pending: HashMap<ListenerId, usize, KeyedHash>,
@@ -205,10 +205,10 @@ pub(crate) struct Admission {
     per_ip: Lru<IpAddr, u32, KeyedHash>,
 }
 
-impl Admission {
-    /// No SYN is admitted yet.
+impl Server {
+    /// A server without listeners.
     pub(crate) fn new(limits: ServerLimits, hash: KeyedHash) -> Self {
-        Admission {
+        Server {
             limits,
             pending: HashMap::with_hasher(hash.clone()),
             total: 0,
@@ -218,9 +218,9 @@ impl Admission {
         }
     }
 
-    /// As [`Admission::new`] makes one, in the same storage.
+    /// As [`Server::new`] makes one, in the same storage.
     pub(crate) fn renew(&mut self, by: ServerLimits, hash: KeyedHash) {
-        let Admission { limits, pending, total, bytes, penalties, per_ip } = self;
+        let Server { limits, pending, total, bytes, penalties, per_ip } = self;
         *limits = by;
         *pending = HashMap::with_hasher(hash.clone());
         (*total, *bytes) = (0, 0);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     struct Bench {
-        server: Admission,
+        server: Server,
         keys: KeyRing,
         config: FastOpenListen,
     }
@@ -402,7 +402,7 @@ mod tests {
             let source =
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
-                server: Admission::new(limits, KeyedHash::new(1)),
+                server: Server::new(limits, KeyedHash::new(1)),
                 keys: KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }

@@ -13,7 +13,7 @@ use brisk_wire::gentle::{
 use crate::config::{FecCode, FecProfile, MechanismConfig};
 
 /// Where parity stands in the sequence space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
     /// At the first byte that it covers.
     F1,
@@ -22,7 +22,7 @@ pub enum Profile {
 }
 
 /// What both ends agreed on; at least one of the two.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// Where parity stands.
     pub profile: Profile,
@@ -40,7 +40,7 @@ impl Agreed {
 }
 
 /// What became of the option on a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GentleOutcome {
     /// Neither mechanism is at work.
     Off(GentleOff),
@@ -51,7 +51,7 @@ pub enum GentleOutcome {
 }
 
 /// Why neither Corrective nor Proactive is at work on a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GentleOff {
     /// The configuration names neither, or what they need is off.
     NotAsked,
@@ -72,7 +72,7 @@ pub enum GentleOff {
 }
 
 /// Why one direction of Corrective ended on a connection that had agreed on it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParityOff {
     /// Something removes the option from parity segments: the peer took one for old data.
     Stripped,
@@ -89,7 +89,7 @@ pub enum ParityOff {
 }
 
 /// What this end is ready for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Willing {
     /// Corrective with parity at the first byte that it covers.
     pub(crate) f1: bool,

@@ -56,7 +56,7 @@ const MSS_DEFAULT: u32 = 536;
 const MSS_MIN: u32 = 88;
 
 /// Whether, and by when, an acknowledgement must leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
     /// None is owed.
     Nothing,
@@ -86,7 +86,7 @@ pub(crate) struct Received {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
     delack_max: Duration,
     /// Largest payload that we told the peer to send.

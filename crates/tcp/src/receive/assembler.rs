@@ -62,7 +62,7 @@ impl Arrival {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,
     /// What arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.
@@ -75,6 +75,11 @@ impl Assembler {
     /// An assembler that expects `rcv_nxt` next (IRS + 1).
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
         Assembler { rcv_nxt, above: OnDemand::new(), fin: None }
+    }
+
+    /// Frees what an idle receiver does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.above.release();
     }
 
     /// RCV.NXT. It counts the FIN once that was reached.

@@ -33,7 +33,8 @@ struct Kept {
 }
 
 impl Initial for Packets {
-    const INITIAL: &'static Packets = &Packets { kept: VecDeque::new(), len: 0, memory: 0, lent: None };
+    const INITIAL: Packets = Packets { kept: VecDeque::new(), len: 0, memory: 0, lent: None };
+    const SHARED: &'static Packets = &Packets { kept: VecDeque::new(), len: 0, memory: 0, lent: None };
 }
 
 impl Packets {
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_long_payload_of_the_lent_packet_is_kept_and_no_other() {
-        let mut packets = Packets::INITIAL.clone();
+        let mut packets = Packets::INITIAL;
         let (lent, other) = (packet(1), packet(1));
         assert!(!packets.keep(&lent[40..]), "nothing is lent");
         packets.lend(Some(lent.clone()));
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn one_short_payload_behind_a_long_one_is_copied() {
-        let mut packets = Packets::INITIAL.clone();
+        let mut packets = Packets::INITIAL;
         assert!(!packets.keep(b"short"), "alone");
         let lent = packet(1);
         packets.lend(Some(lent.clone()));
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_in_order_and_let_go_packet_by_packet() {
-        let mut packets = Packets::INITIAL.clone();
+        let mut packets = Packets::INITIAL;
         let mut expected: Vec<u8> = Vec::new();
         for byte in 1..=3 {
             let packet = packet(byte);

@@ -35,12 +35,11 @@ const EXPECTED_MAX: usize = 256 << 10;
 const COPIED: usize = 16 << 10;
 
 /// See the [module](self).
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct RecvQueue {
     /// Most bytes that may be held, gaps included.
     capacity: usize,
-    /// What can be read before the ring. Nothing while there is a history, nor when the connection is parked.
-    #[serde(skip)]
+    /// What can be read before the ring. Nothing while there is a history.
     packets: OnDemand<Packets>,
     /// The ring; empty until something is stored. Offsets into it begin behind `packets`.
     storage: Vec<u8>,
@@ -253,7 +252,7 @@ impl RecvQueue {
 
     /// Removes up to `count` readable bytes unread (the urgent byte, for one) and returns how many.
     pub(crate) fn skip(&mut self, count: usize) -> usize {
-        let kept = self.packets.skip(count);
+        let kept = self.packets.get_mut().map_or(0, |packets| packets.skip(count));
         let count = (count - kept).min(self.readable);
         if count > 0 {
             self.head = self.index(count);
@@ -282,6 +281,11 @@ impl RecvQueue {
         core::mem::take(&mut self.storage)
     }
 
+    /// Frees what an idle receiver does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.packets.release();
+    }
+
     /// How much storage it would like to be [lent](Self::lend), from its last uses; 0 if it has some.
     pub(crate) fn wanted(&self) -> usize {
         if self.storage.is_empty() { self.expected } else { 0 }
@@ -301,7 +305,9 @@ impl RecvQueue {
         let (first, second) = self.stored_in_ring(self.retained, self.extent);
         held[kept..kept + first.len()].copy_from_slice(first);
         held[kept + first.len()..].copy_from_slice(second);
-        self.packets.skip(kept);
+        if let Some(packets) = self.packets.get_mut() {
+            packets.skip(kept);
+        }
         self.readable += kept;
         self.extent = held.len();
         self.peak = self.peak.max(self.extent);

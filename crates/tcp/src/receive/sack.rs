@@ -15,7 +15,7 @@ use crate::seq_ranges::SeqRange;
 const BLOCKS: usize = 4;
 
 /// See the [module](self).
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SackReporter {
     /// Duplicates are reported.
     reports_duplicates: bool,
@@ -23,7 +23,7 @@ pub(crate) struct SackReporter {
 }
 
 /// What the next acknowledgement reports.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 struct Report {
     /// A duplicate that has not been reported yet.
     dsack: Option<SeqRange>,
@@ -32,7 +32,8 @@ struct Report {
 }
 
 impl Initial for Report {
-    const INITIAL: &'static Report = &Report { dsack: None, recent: ArrayVec::new_const() };
+    const INITIAL: Report = Report { dsack: None, recent: ArrayVec::new_const() };
+    const SHARED: &'static Report = &Self::INITIAL;
 }
 
 impl SackReporter {
@@ -67,6 +68,11 @@ impl SackReporter {
     /// A segment was a duplicate, though the assembler did not see it (it lay outside the window).
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
         self.report.dsack = Some(range).filter(|_| self.reports_duplicates);
+    }
+
+    /// Frees what an idle receiver does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.report.release();
     }
 
     /// True if there is nothing to report.

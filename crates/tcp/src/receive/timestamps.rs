@@ -26,7 +26,7 @@ pub(crate) enum Paws {
 }
 
 /// See the [module](self).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timestamps {
     offset: u32,
     /// TS.Recent and when it was taken.

@@ -12,7 +12,6 @@
 use brisk_wire::SeqNum;
 
 use crate::config::{BufferConfig, WindowRules};
-use crate::on_demand::OnDemand;
 use crate::short_path::{self, Trial};
 use crate::time::{Duration, Instant, Micros};
 
@@ -23,7 +22,7 @@ const SCALE_MAX: u8 = 14;
 const UNSCALED_MAX: u32 = 65_535;
 
 /// See the [module](self).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct RecvWindow {
     config: BufferConfig,
     rules: WindowRules,
@@ -191,7 +190,7 @@ fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled:
 }
 
 /// Dynamic right-sizing: the buffer follows the bytes that the application reads per round trip.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 struct RightSizing {
     capacity: usize,
     max: usize,
@@ -206,7 +205,7 @@ struct RightSizing {
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
     /// What more than is of use on a short path has brought.
-    trial: OnDemand<Trial>,
+    trial: Trial,
 }
 
 impl RightSizing {
@@ -220,7 +219,7 @@ impl RightSizing {
             rtt: None,
             measure: None,
             by_timestamps: false,
-            trial: OnDemand::new(),
+            trial: Trial::default(),
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Budget {
 }
 
 /// The redundancy that the congestion window counts: a choice of experiments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charges {
     /// It counts copies.
     pub(crate) copies: bool,

@@ -14,12 +14,11 @@ pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
 pub(crate) const LEAST_GIVEN: usize = 4096;
 
 /// Bytes of the stream from the first that is kept on, which is at offset 0.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SendBytes {
     ring: VecDeque<u8>,
-    /// Runs that were given, in the order of the stream: the ring holds what is before, between and behind them. A parked
-    /// connection has none.
-    #[serde(skip)]
+    /// Runs that were given, in the order of the stream: the ring holds what is before, between and behind
+    /// them.
     given: VecDeque<Given>,
     /// Bytes of these that are kept.
     given_len: usize,
@@ -154,6 +153,12 @@ impl SendBytes {
             self.given.pop_front();
         }
         before - self.given_len
+    }
+
+    /// Frees storage that holds nothing.
+    pub(crate) fn release_memory(&mut self) {
+        self.ring.shrink_to_fit();
+        self.given.shrink_to_fit();
     }
 
     /// Gives away the storage of the ring. To be asked of an empty one.

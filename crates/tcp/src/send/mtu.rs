@@ -30,7 +30,7 @@ const PROBE_CWND: u32 = 11;
 const SEGMENTS_BEHIND_PROBE: u32 = 4;
 
 /// The largest packet that a path takes, as far as is known.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct PathMtu {
     probing: MtuProbing,
     /// Payload with which a search begins.
@@ -56,7 +56,7 @@ pub(crate) struct PathMtu {
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 struct Search {
     /// Largest size known to get through.
     low: u32,
@@ -69,7 +69,7 @@ struct Search {
 }
 
 /// A probe in flight.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Probe {
     size: u32,
     range: SeqRange,

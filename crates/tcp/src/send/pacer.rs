@@ -18,7 +18,7 @@ const SPREAD_PERCENT: u32 = 200;
 const BYTE: i64 = 1_000_000;
 
 /// Pacing of one connection.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     config: Option<PacingConfig>,
     /// Bytes per second; `None` while the round-trip time is unknown.
@@ -32,7 +32,7 @@ pub(crate) struct Pacer {
     spread: Option<Spread>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spread {
     /// Over this long, beginning with the first segment.
     Over(Micros),

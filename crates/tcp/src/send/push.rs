@@ -33,7 +33,7 @@ pub(crate) struct Pace {
 }
 
 /// The burst that is being sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct BurstPush {
     /// Segments of the burst that have left.
     sent: u32,

@@ -22,7 +22,7 @@ const SHORT_LIST: usize = 16;
 const MAX_PUSH_MARKS: usize = 128;
 
 /// The send buffer of one connection.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct SendQueue {
     bytes: SendBytes,
     start: SeqNum,
@@ -255,25 +255,11 @@ impl SendQueue {
         self.bytes.take_storage()
     }
 
-    /// Nothing is asked of it any more: it gives up all memory but a short list.
-    pub(crate) fn give_up(&mut self) {
-        self.bytes = SendBytes::default();
-        self.records = VecDeque::new();
-        self.pushes.clear();
-        if self.pushes.capacity() > SHORT_LIST {
-            self.pushes = VecDeque::new();
-        }
-    }
-
-    /// Takes its list for another one, after [`SendQueue::give_up`].
-    pub(crate) fn take_list(&mut self) -> VecDeque<SeqNum> {
-        core::mem::take(&mut self.pushes)
-    }
-
-    /// A new one uses this.
-    pub(crate) fn lend_list(&mut self, list: VecDeque<SeqNum>) {
-        debug_assert!(self.pushes.is_empty() && list.is_empty());
-        self.pushes = list;
+    /// Frees what an idle sender does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.bytes.release_memory();
+        self.records.shrink_to_fit();
+        self.pushes.shrink_to_fit();
     }
 
     /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some, or needs little.

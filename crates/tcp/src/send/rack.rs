@@ -35,7 +35,7 @@ pub(crate) struct RackVerdict {
 }
 
 /// RACK state of one connection; names as in RFC 8985 section 5.2.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rack {
     /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known delivered.
     newest: Option<(Instant, SeqNum)>,
@@ -58,7 +58,7 @@ pub(crate) struct Rack {
 }
 
 /// Reordering as Linux's TCP_INFO counts it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
     /// Acknowledgements that told of a segment overtaken by one sent later.
     pub(crate) events: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Reordering {
 
 /// Segments that redundancy may still repair: they are not declared lost before its answer could have
 /// come, else every repair would be accompanied by a retransmission.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Holds {
     /// What parities cover, and when each left or will leave.
     covered: Vec<(SeqRange, Instant)>,
@@ -77,7 +77,8 @@ struct Holds {
 }
 
 impl Initial for Holds {
-    const INITIAL: &'static Holds = &Holds { covered: Vec::new(), full: false };
+    const INITIAL: Holds = Holds { covered: Vec::new(), full: false };
+    const SHARED: &'static Holds = &Self::INITIAL;
 }
 
 impl Holds {
@@ -117,6 +118,11 @@ impl Rack {
             deadline: None,
             holds: OnDemand::new(),
         }
+    }
+
+    /// Frees what an idle sender does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.holds.release();
     }
 
     /// What redundancy may still repair, from now on: ranges, and when the parity of each left or will leave. `full`: hold

@@ -20,7 +20,7 @@ const FEW: u32 = 3;
 const MAX_DUP_THRESH: u32 = 127;
 
 /// Loss detection of one connection.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rfc6675 {
     config: Rfc6675Config,
     dup_thresh: u32,

@@ -7,7 +7,7 @@ use crate::config::RtoConfig;
 use crate::time::{Duration, Instant, Micros};
 
 /// The retransmission timer of one connection.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rto {
     max: Micros,
     deadline: Option<Instant>,

@@ -13,7 +13,7 @@ const MIN_SAMPLE: Micros = Micros(1);
 
 /// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked often as it was
 /// worked out with the last sample.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     bounds: Bounds,
     granularity: Micros,
@@ -32,7 +32,7 @@ pub(crate) struct RttEstimator {
 }
 
 /// What the timeout is kept within.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Least variance term: `max(G, var_floor)`.
     variance: Micros,
@@ -168,7 +168,7 @@ impl RttEstimator {
 }
 
 /// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 struct WindowedMin {
     /// Minima of the current slot, the one before, and the one before that; [`NO_SAMPLE`] without one.
     slots: [Micros; 3],

@@ -29,7 +29,7 @@ use sent_twice::SentTwice;
 const MAX_SACK_SPLITS: u32 = 1024;
 
 /// What is known of one sent segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     /// Its sequence range, SYN and FIN included. Never empty.
     pub(crate) range: SeqRange,
@@ -82,7 +82,7 @@ pub(crate) struct AckInfo {
 }
 
 /// The records of what is outstanding.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scoreboard {
     records: VecDeque<Record>,
     una: SeqNum,
@@ -95,12 +95,11 @@ pub(crate) struct Scoreboard {
     reno: Reno,
     /// Ranges marked lost, with the time when they were last sent, if a controller asks for them.
     lost_log: Option<Vec<(SeqRange, Instant)>>,
-    #[serde(skip)]
     buffer: Vec<Delivered>,
 }
 
 /// Everything but originals in flight, as sets of ranges and in order of transmission.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 struct Repair {
     sacked: SeqRanges,
     lost: SeqRanges,
@@ -113,7 +112,7 @@ struct Repair {
 }
 
 impl Initial for Repair {
-    const INITIAL: &'static Repair = &Repair {
+    const INITIAL: Repair = Repair {
         sacked: SeqRanges::new(),
         lost: SeqRanges::new(),
         aside: SeqRanges::new(),
@@ -121,17 +120,12 @@ impl Initial for Repair {
         sent_twice: VecDeque::new(),
         sack_splits: 0,
     };
+    const SHARED: &'static Repair = &Self::INITIAL;
 }
-
-/// Lists that are longer are not worth keeping for another connection, entries.
-const SHORT_LIST: usize = 16;
-
-/// The lists of a scoreboard that every connection fills, empty.
-pub(crate) type Lists = (VecDeque<Record>, Vec<Delivered>);
 
 /// What stands in for SACK on a connection without it: each duplicate acknowledgement says that one
 /// segment arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Reno {
     /// Bytes that duplicate acknowledgements account for.
     arrived: u32,
@@ -145,7 +139,7 @@ struct Reno {
 }
 
 /// A transmission of what had been sent before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Resent {
     at: Instant,
     range: SeqRange,
@@ -161,25 +155,11 @@ struct Sample {
 }
 
 impl Scoreboard {
-    /// Nothing is asked of it any more: it gives up all memory but a few short lists.
-    pub(crate) fn give_up(&mut self) {
-        let (mut records, buffer) = self.take_lists();
-        records.clear();
-        *self = Scoreboard::new(SeqNum(0), false);
-        if records.capacity() <= SHORT_LIST && buffer.capacity() <= SHORT_LIST {
-            self.lend_lists((records, buffer));
-        }
-    }
-
-    /// Takes its lists for another one, after [`Scoreboard::give_up`].
-    pub(crate) fn take_lists(&mut self) -> Lists {
-        (mem::take(&mut self.records), mem::take(&mut self.buffer))
-    }
-
-    /// A new one uses these.
-    pub(crate) fn lend_lists(&mut self, lists: Lists) {
-        debug_assert!(self.records.is_empty() && lists.0.is_empty());
-        (self.records, self.buffer) = lists;
+    /// Frees what an idle sender does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.repair.release();
+        self.records.shrink_to_fit();
+        self.buffer = Vec::new();
     }
 
     /// An empty scoreboard: SND.UNA = SND.NXT = `iss`.

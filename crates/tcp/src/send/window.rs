@@ -39,7 +39,7 @@ impl Changed {
 }
 
 /// SND.WND and the segment it came from, with the persist timer. Names as in RFC 9293.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct SendWindow {
     snd_wnd: u32,
     snd_wl1: SeqNum,

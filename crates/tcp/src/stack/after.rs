@@ -27,7 +27,7 @@ impl Slot {
 
     /// Keeps the storage of data that was read or acknowledged for other connections.
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
-        let connection = self.connection.wake();
+        let connection = &mut *self.connection;
         let (received, sent) = connection.take_drained_storage();
         let held = connection.memory();
         spares.put(received);
@@ -44,7 +44,7 @@ impl Stack {
         now: Instant,
         act: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
-        let (result, aftermath) = self.owned_mut(id)?.connection.wake().act(now, act);
+        let (result, aftermath) = self.owned_mut(id)?.connection.act(now, act);
         self.after(id, aftermath, now);
         Some(result)
     }
@@ -52,7 +52,7 @@ impl Stack {
     /// As [`Stack::after`], of a change that returned no aftermath.
     pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let aftermath = slot.connection.wake().aftermath(Urgency::Normal, now);
+        let aftermath = slot.connection.aftermath(Urgency::Normal, now);
         self.after(id, aftermath, now);
     }
 
@@ -110,7 +110,7 @@ impl Stack {
 
     fn take_probes(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        for probe in slot.connection.wake().take_probes() {
+        for probe in slot.connection.take_probes() {
             self.note_probe(id, now, probe);
         }
     }
@@ -130,7 +130,7 @@ impl Stack {
         }
         match slot.phase {
             Phase::Owned => {
-                let reason = slot.connection.wake().close_reason();
+                let reason = slot.connection.close_reason();
                 if events.contains(Events::CONNECTED) {
                     self.events.push(Event::Connected(id));
                 }

@@ -157,7 +157,7 @@ impl Stack {
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
-            slot.connection.wake().count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+            slot.connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             self.schedule(id, Urgency::BeforeApp, now);
         }
     }
@@ -178,7 +178,7 @@ impl Stack {
             if at.is_full() {
                 return Err(Refusal::BacklogFull);
             }
-            if slot.connection.wake().defers_handshake(arrived, at.defer_accept) {
+            if slot.connection.defers_handshake(arrived, at.defer_accept) {
                 slot.half_open = None;
                 return Err(Refusal::Deferred);
             }
@@ -187,7 +187,7 @@ impl Stack {
         // an application that has nothing to read are taken all the same: they may fill the hole before
         // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:
         // sk_forced_mem_schedule).
-        let connection = slot.connection.wake();
+        let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);

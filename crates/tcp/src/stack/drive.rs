@@ -84,9 +84,7 @@ impl Stack {
     /// The payload of what [`Stack::poll_transmit_in_place`] has answered, in two pieces, as far as it is not in the buffer. To
     /// be asked before anything happens to the stack but that more packets are polled.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
-        // What has just sent is awake.
-        let connection =
-            transmit.conn.and_then(|id| self.slots.at(id)).and_then(|slot| slot.connection.awake());
+        let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
         let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
         let mut pieces = pieces.into_iter().flatten();
         [(); MOST_PIECES].map(|()| pieces.next().unwrap_or_default())
@@ -99,7 +97,6 @@ impl Stack {
             && self.early.is_empty()
             && !self.answers.are_waiting()
             && self.half_open_rest(now)
-            && self.idle.next_timeout().is_none_or(|at| at > now)
     }
 
     #[inline]
@@ -133,7 +130,6 @@ impl Stack {
                         return Some(transmit);
                     }
                 }
-                self.park_idle(now);
             }
             Which::Urgent => {
                 while let Some(id) = self.next_urgent(now) {
@@ -167,11 +163,11 @@ impl Stack {
             Which::All { payload_in_place } => (payload_in_place, false),
             Which::Urgent => (false, true),
         };
-        let connection = slot.connection.wake();
+        let connection = &mut *slot.connection;
         if connection.wants_path_window() {
             self.paths.start(connection, now);
         }
-        if connection.has_nothing_to_send(now) {
+        if connection.rests(now) {
             reserve(&mut self.allowances, connection, now);
             if is_queued {
                 slot.urgency = Urgency::Normal;
@@ -273,7 +269,7 @@ impl Stack {
             }
         }
         self.half_open.on_timeout(now);
-        self.park_idle(now);
+        self.release_idle(now);
     }
 
     /// The timer of a connection fires.
@@ -281,7 +277,7 @@ impl Stack {
         self.refresh_path(id, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.note_timeout(now);
-            let aftermath = slot.connection.wake().on_timeout(now);
+            let aftermath = slot.connection.on_timeout(now);
             self.after(id, aftermath, now);
         }
     }

@@ -39,11 +39,11 @@ impl Stack {
     /// Takes in what the opening of a connection has taught about Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let (opened, spoilt) = (slot.connection.wake().take_opened(), slot.connection.wake().take_spoilt());
+        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
         if opened.is_none() && !spoilt {
             return;
         }
-        let to = destination(&slot.connection.wake().tuple());
+        let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
             self.gentle_memory.on_opened(to, &opened, now);
             self.share.tell(|| Learnt::Opened(to, opened));

@@ -21,7 +21,7 @@ use super::deadlines::Deadlines;
 use super::demux::Target;
 use super::slot::{Phase, Slot};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, Env, Host, Place, Secrets, Urgency};
+use crate::connection::{Connection, Env, Host, Secrets, Urgency};
 use crate::fast_open::server::Verdict;
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
@@ -325,11 +325,11 @@ impl Stack {
     /// Keeps a half-open connection as the facts that it is made from, if it may be.
     fn fold(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let Some(connection) = slot.connection.awake().filter(|connection| {
-            matches!(slot.phase, Phase::HalfOpen(_)) && slot.urgency == Urgency::Idle && connection.may_park()
-        }) else {
+        let connection = &slot.connection;
+        let waits = matches!(slot.phase, Phase::HalfOpen(_)) && slot.urgency == Urgency::Idle;
+        if !waits || !connection.is_bare() {
             return;
-        };
+        }
         let (deadline, known) = (connection.next_timeout(), *connection.known_path());
         let Some(mut half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered)
         else {
@@ -352,8 +352,10 @@ impl Stack {
 impl Stack {
     /// True if the connection that is made again is the one that there is.
     fn is_made_again(&self, id: ConnId, half_open: &HalfOpen) -> bool {
-        let connection = self.slots.at(id).and_then(|slot| slot.connection.awake());
-        self.unfolded(half_open).zip(connection).is_some_and(|(again, connection)| again.equals(connection))
+        let slot = self.slots.at(id);
+        self.unfolded(half_open).zip(slot).is_some_and(|(again, slot)| {
+            alloc::format!("{again:?}") == alloc::format!("{:?}", slot.connection)
+        })
     }
 
     /// Makes the connection at `place` whole, to be touched at once.
@@ -421,14 +423,13 @@ impl Stack {
         let host = Host { repairs: half_open.has.contains(Has::REPAIRS), ..self.host() };
         let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
         let tuple = FourTuple::from(&half_open.tuple);
-        let mut connection =
-            Connection::accept(Place::default(), tuple, tcp, secrets, host, &syn, half_open.opened);
+        let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
         let (known, verdict) =
             half_open.rare.as_ref().map_or_else(Default::default, |rare| (rare.known, rare.verdict));
         connection.start_from(known, half_open.opened);
         let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
         if let Some(verdict) = verdict {
-            self.answer_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
+            self.serve_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
         }
         connection.count_arrival(wire_len, payload_len, payload_len);
         self.relive(&mut connection, half_open);

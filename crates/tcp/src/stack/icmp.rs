@@ -24,7 +24,7 @@ impl Stack {
         let slot = self.slots.at_mut(id).ok_or(Refusal::IcmpStale)?;
         slot.half_open = None;
         let (believed, aftermath) =
-            slot.connection.wake().act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
+            slot.connection.act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
         self.after(id, aftermath, now);
         if !believed {
             return Err(Refusal::IcmpStale);

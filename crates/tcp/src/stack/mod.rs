@@ -23,7 +23,7 @@
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
-//! | `deadlines`, `parking` | who wakes next; who is idle and kept small |
+//! | `deadlines`, `idle` | who wakes next; who is idle and frees memory |
 //! | `events`, `stats` | what the application hears; what is counted |
 //! | `read` | the application takes what has arrived |
 //! | `renew` | a stack made again in the storage of an old one |
@@ -70,11 +70,11 @@ mod fast_open;
 mod gentle;
 mod half_open;
 mod icmp;
+mod idle;
 mod isn;
 mod listener;
 mod memory;
 mod open;
-mod parking;
 mod path;
 mod ports;
 mod read;
@@ -106,9 +106,9 @@ use demux::Demux;
 use events::EventQueue;
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;
+use idle::Idle;
 use isn::SecretSource;
 use listener::Listener;
-use parking::Idle;
 use ports::Ports;
 use ready::Ready;
 use share::Share;
@@ -322,7 +322,7 @@ impl Stack {
     /// as in Linux after shutdown(SHUT_RDWR).
     pub fn shutdown_reading(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().shutdown_reading();
+            slot.connection.shutdown_reading();
         }
     }
 
@@ -330,7 +330,7 @@ impl Stack {
     /// (Linux: MSG_EOR).
     pub fn end_record(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().end_record();
+            slot.connection.end_record();
         }
     }
 
@@ -351,7 +351,7 @@ impl Stack {
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
             slot.phase = Phase::Released;
-            let ((), aftermath) = slot.connection.wake().act(now, |connection| connection.release(now));
+            let ((), aftermath) = slot.connection.act(now, |connection| connection.release(now));
             self.after(id, aftermath, now);
         }
     }
@@ -369,21 +369,21 @@ impl Stack {
     /// Changes the DSCP of what is sent from now on. 0..=63.
     pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_dscp(dscp);
+            slot.connection.set_dscp(dscp);
         }
     }
 
     /// Changes the IP hop limit of what is sent from now on. 1..=255.
     pub fn set_hop_limit(&mut self, id: ConnId, hops: u8) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_hop_limit(hops);
+            slot.connection.set_hop_limit(hops);
         }
     }
 
     /// Changes what bounds the receive window. The scale stays as the SYN had it.
     pub fn set_window_rules(&mut self, id: ConnId, rules: WindowRules) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_window_rules(rules);
+            slot.connection.set_window_rules(rules);
         }
     }
 
@@ -407,21 +407,21 @@ impl Stack {
     /// began.
     pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_fin_wait_2_timeout(timeout);
+            slot.connection.set_fin_wait_2_timeout(timeout);
         }
     }
 
     /// Changes the bounds of the retransmission timeout. A timer that runs keeps its deadline.
     pub fn set_rto(&mut self, id: ConnId, rto: RtoConfig) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_rto(rto);
+            slot.connection.set_rto(rto);
         }
     }
 
     /// Sets the longest delay of an acknowledgement.
     pub fn set_delack_max(&mut self, id: ConnId, longest: Duration) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.wake().set_delack_max(longest);
+            slot.connection.set_delack_max(longest);
         }
     }
 
@@ -473,12 +473,12 @@ impl Stack {
 impl Stack {
     /// The local end of a connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.owned(id).map(|slot| slot.connection.look().tuple().local)
+        self.owned(id).map(|slot| slot.connection.tuple().local)
     }
 
     /// The remote end of a connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.owned(id).map(|slot| slot.connection.look().tuple().remote)
+        self.owned(id).map(|slot| slot.connection.tuple().remote)
     }
 
     /// Connections that count against the limit of this listener's Fast Open now: not acknowledged yet, or
@@ -490,13 +490,13 @@ impl Stack {
     /// The RFC 9293 state of a connection; `None` if the handle names none. A connection whose handle
     /// was not released goes on saying TIME-WAIT when that is over.
     pub fn state(&self, id: ConnId) -> Option<State> {
-        self.owned(id).map(|slot| slot.connection.look().state())
+        self.owned(id).map(|slot| slot.connection.state())
     }
 
     /// What is known of one connection.
     #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        self.owned(id).map(|slot| slot.connection.look().stats())
+        self.owned(id).map(|slot| slot.connection.stats())
     }
 
     /// How long after its SYN a second, plain connection for the same request should follow a connection that asks over
@@ -504,7 +504,7 @@ impl Stack {
     /// insure. The one that is answered first is kept; if that is the second one, tell it with
     /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
-        self.owned(id)?.connection.look().hedge_wait()
+        self.owned(id)?.connection.hedge_wait()
     }
 
     /// Tells that the request of this connection was answered on another one that began later. The second time in a
@@ -515,12 +515,12 @@ impl Stack {
 
     /// The details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
-        self.owned(id).map(|slot| slot.connection.look().info())
+        self.owned(id).map(|slot| slot.connection.info())
     }
 
     /// Bytes that [`Stack::write`] would take now.
     pub fn writable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.look().writable().min(self.memory_left_to_writes()))
+        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left_to_writes()))
     }
 
     /// Counters over all connections.
@@ -546,11 +546,6 @@ impl Stack {
     /// How many of these only wait in TIME-WAIT: nothing is left to be delivered.
     pub fn time_waits(&self) -> usize {
         self.time_wait.len()
-    }
-
-    /// How many connections are parked ([`StackConfig::park_after`]).
-    pub fn parked(&self) -> usize {
-        self.slots.iter::<ConnId>().filter(|(_, slot)| slot.connection.awake().is_none()).count()
     }
 
     /// Bytes that all connections keep to repair losses from; part of [`Stack::memory`].

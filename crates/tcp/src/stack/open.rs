@@ -57,8 +57,7 @@ impl Stack {
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let tcp = self.share(&config.tcp);
-        let place = self.spares.take_place();
-        let mut connection = Connection::connect(place, tuple, &tcp, secrets, self.host(), now);
+        let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let turn = self.turn_of(&connection, now);
         let asker = self.plan_fast_open(&mut connection, config, turn, now);

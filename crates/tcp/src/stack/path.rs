@@ -70,10 +70,10 @@ impl Stack {
     /// A timer of a connection is due: while it opens, it hears what others have measured since it began.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.wake().is_opening()
-            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.wake().tuple()), now).handshake_rtt()
+        if slot.connection.is_opening()
+            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
         {
-            slot.connection.wake().on_longer_path(rtt);
+            slot.connection.on_longer_path(rtt);
             slot.half_open = None;
         }
     }
@@ -81,7 +81,7 @@ impl Stack {
     /// Takes in what a connection reports about its path.
     pub(super) fn learn_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let connection = slot.connection.wake();
+        let connection = &mut *slot.connection;
         // What is told stays where it was put: it is large.
         if let Some(report) = &connection.take_path_report(now) {
             let ends = ends(&connection.tuple());

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use super::parking::Look;
 use super::{ConnId, Stack};
 use crate::connection::Connection;
 use crate::error::ReadError;
@@ -38,11 +37,7 @@ impl Stack {
         read: impl FnOnce(&mut Connection) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        // A parked connection holds nothing to read: its answer changes nothing, and it need not wake for it.
-        if let Look::Copy(mut copy) = slot.connection.look() {
-            return read(&mut copy);
-        }
-        let connection = slot.connection.wake();
+        let connection = &mut slot.connection;
         // A vain look changes nothing.
         if connection.readable() == 0 {
             return read(connection);
@@ -58,11 +53,7 @@ impl Stack {
     /// As [`Stack::read`].
     pub fn peek(&mut self, id: ConnId, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let clock = self.clock;
-        let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
-        match slot.connection.look() {
-            Look::Copy(mut copy) => copy.peek(buffer, clock),
-            Look::Awake(_) => slot.connection.wake().peek(buffer, clock),
-        }
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.peek(buffer, clock)
     }
 
     /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
@@ -70,11 +61,11 @@ impl Stack {
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is none.
     pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.wake().read_urgent()
+        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.read_urgent()
     }
 
     /// Bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.look().readable())
+        self.owned(id).map_or(0, |slot| slot.connection.readable())
     }
 }

@@ -79,20 +79,18 @@ impl Stack {
     /// A connection has nothing to send until its deadline.
     pub(super) fn enter_deadline(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        // A connection that was asked is awake.
-        let Some(connection) = slot.connection.awake().filter(|connection| !connection.is_done()) else {
+        if slot.connection.is_done() {
             return;
-        };
+        }
         slot.deadline_moved = false;
-        self.deadlines.set(id.index, connection.next_timeout());
+        self.deadlines.set(id.index, slot.connection.next_timeout());
         if slot.half_open.is_some() {
             return self.keep_warm(id);
         }
-        let Some(after) = self.config.park_after else { return };
         slot.touched = now;
-        if !slot.is_idle && connection.may_park() {
+        if !slot.is_idle && slot.connection.is_bare() {
             slot.is_idle = true;
-            self.note_idle(id, after, now);
+            self.note_idle(id, now);
         }
     }
 
@@ -132,8 +130,8 @@ impl Stack {
     pub(super) fn moved_deadlines(&self) -> impl Iterator<Item = Option<Instant>> {
         let ready = self.ready.all.iter().filter_map(|id| self.slots.at(*id));
         ready
-            .filter(|slot| slot.deadline_moved && !slot.connection.look().is_done())
-            .map(|slot| slot.connection.look().next_timeout())
+            .filter(|slot| slot.deadline_moved && !slot.connection.is_done())
+            .map(|slot| slot.connection.next_timeout())
     }
 
     /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver
@@ -142,8 +140,8 @@ impl Stack {
         for id in &self.ready.all {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };
             slot.deadline_moved = false;
-            if !slot.connection.look().is_done() {
-                self.deadlines.set(id.index, slot.connection.look().next_timeout());
+            if !slot.connection.is_done() {
+                self.deadlines.set(id.index, slot.connection.next_timeout());
             }
         }
     }

@@ -16,7 +16,7 @@ impl Stack {
     /// A connection was touched: counts what it keeps for repairs, and frees some if that is too much.
     pub(super) fn count_repair_memory(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.wake().repair_memory());
+        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
         let after = slot.repair_memory;
         if (before, after) == (0, 0) {
             return;
@@ -36,8 +36,8 @@ impl Stack {
 
     fn forget_history(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        slot.connection.wake().forget_history();
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.wake().repair_memory());
+        slot.connection.forget_history();
+        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
         let after = slot.repair_memory;
         self.repair_memory.account(before, after);
     }
@@ -52,7 +52,7 @@ impl Stack {
             .slots
             .iter()
             .filter(|(_, slot)| slot.repair_memory > 0)
-            .map(|(id, slot): (ConnId, _)| (slot.connection.look().last_repair_arrival(), id))
+            .map(|(id, slot): (ConnId, _)| (slot.connection.last_repair_arrival(), id))
             .collect();
         idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
         for (_, id) in idle {

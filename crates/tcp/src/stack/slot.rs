@@ -9,7 +9,6 @@ use super::Stack;
 use super::challenge::AnswerLimit;
 use super::demux::{self, Target};
 use super::half_open::HalfOpen;
-use super::parking::Seat;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
@@ -37,7 +36,7 @@ pub(crate) enum Phase {
 pub(crate) struct Slot {
     /// Its ends.
     pub(crate) tuple: CompactTuple,
-    pub(crate) connection: Seat,
+    pub(crate) connection: Box<Connection>,
     pub(crate) phase: Phase,
     /// Events for its owner, once there is one.
     pub(crate) held: Events,
@@ -51,7 +50,7 @@ pub(crate) struct Slot {
     pub(super) urgency: Urgency,
     /// Its deadline may have moved since it was entered into the table of deadlines.
     pub(super) deadline_moved: bool,
-    /// It waits to be looked at again: it had nothing to do when it was touched last.
+    /// It waits to be examined for [idle memory](super::idle): it was idle when it was touched last.
     pub(super) is_idle: bool,
     /// When it was last found with nothing to send.
     pub(super) touched: Instant,
@@ -121,7 +120,7 @@ impl Stack {
         let tuple = connection.tuple();
         self.slots.insert(Slot {
             tuple: tuple.into(),
-            connection: Seat::Awake(connection),
+            connection,
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
@@ -177,7 +176,7 @@ impl Stack {
         self.deadlines.set(id.index, None);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let tuple = FourTuple::from(&slot.tuple);
-        let remains = slot.connection.wake().time_wait();
+        let remains = slot.connection.time_wait();
         let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);
         let here = Target::Connection(id.index);
         if core::mem::take(&mut slot.reachable) {
@@ -202,10 +201,7 @@ impl Stack {
     /// Takes a connection out of its slot.
     pub(super) fn free(&mut self, id: ConnId) {
         let gone: Option<Slot> = self.slots.remove(id);
-        let (memory, repair_memory) = gone.map_or((0, 0), |gone| {
-            self.spares.put_place(gone.connection);
-            (gone.memory, gone.repair_memory)
-        });
+        let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
         self.memory = self.memory.saturating_sub(memory);
         self.release_repair_memory(repair_memory);
         self.wake_memory_waiters();

@@ -8,8 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::parking::Seat;
-use crate::connection::{Connection, Place};
+use crate::connection::Connection;
 use crate::receive::FIRST_STORAGE;
 
 /// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer is, bytes.
@@ -21,8 +20,6 @@ const SEND_MOST: usize = 64 << 10;
 const BULK_PART: usize = 128;
 /// The same of what is kept for short connections, for each direction.
 const SHORT_PART: usize = 4096;
-/// Most places of connections that are kept: some 200 kB.
-const PLACES: usize = 64;
 
 /// Storage that nobody uses.
 pub(super) struct Spares {
@@ -32,7 +29,6 @@ pub(super) struct Spares {
     send: Pile<VecDeque<u8>>,
     /// What `send` was before the stack was [renewed](Spares::renew).
     sent_before: Vec<VecDeque<u8>>,
-    places: Vec<Place>,
 }
 
 /// Storage that is used again in the reverse of the order in which it was put here.
@@ -103,7 +99,6 @@ impl Spares {
             first: Pile::new(short),
             send: Pile::new(short),
             sent_before: Vec::new(),
-            places: Vec::new(),
         }
     }
 
@@ -116,20 +111,6 @@ impl Spares {
         if self.first.most != max_buffer_bytes / SHORT_PART {
             self.first.renew(max_buffer_bytes / SHORT_PART);
         }
-    }
-
-    /// Keeps the place of a connection that is over, or frees it.
-    pub(super) fn put_place(&mut self, seat: Seat) {
-        if let Seat::Awake(connection) = seat
-            && self.places.len() < PLACES
-        {
-            self.places.push(Place::of(connection));
-        }
-    }
-
-    /// The place of the connection that was over last, or a new one.
-    pub(super) fn take_place(&mut self) -> Place {
-        self.places.pop().unwrap_or_default()
     }
 
     /// Keeps storage of a receive buffer that was emptied, or frees it.

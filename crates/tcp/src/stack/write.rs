@@ -44,7 +44,7 @@ impl Stack {
     /// the SYN-ACK waits for that data, as long as a delayed one.
     pub fn await_write(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned) {
-            slot.connection.wake().await_write();
+            slot.connection.await_write();
         }
     }
 
@@ -74,7 +74,7 @@ impl Stack {
     ) -> Result<usize, WriteError> {
         let left = self.memory_left_to_writes();
         let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
-        let connection = owned.ok_or(WriteError::NoConnection)?.connection.wake();
+        let connection = &mut owned.ok_or(WriteError::NoConnection)?.connection;
         if left == 0 && len > 0 && connection.writable() > 0 {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);

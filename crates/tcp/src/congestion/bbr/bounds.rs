@@ -7,7 +7,7 @@ use super::loss::times_beta;
 /// No limit.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Bytes in flight that a probe has found to be too much (`inflight_hi` of Linux).
     pub(super) inflight_longterm: u64,

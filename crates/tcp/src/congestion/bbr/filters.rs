@@ -14,7 +14,7 @@ const MIN_DELAY: Micros = Micros::from_millis(4);
 const MAX_AGGREGATION: Micros = Micros::from_millis(100);
 
 /// Round trips, counted by data: a round ends when data that was sent after its beginning is delivered.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     pub(super) count: u64,
     /// True if the last acknowledgement began a round.
@@ -38,7 +38,7 @@ impl Rounds {
 }
 
 /// The largest delivery rate of this and the previous probing cycle, bytes per second.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaxBandwidth {
     previous: u64,
     current: u64,
@@ -68,7 +68,7 @@ impl MaxBandwidth {
 }
 
 /// The round-trip time of the path without a queue.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct MinRtt {
     min: Option<Micros>,
     at: Instant,
@@ -148,7 +148,7 @@ impl MinRtt {
 }
 
 /// How much more than the bandwidth acknowledgements deliver at once, bytes.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregation {
     epoch_start: Instant,
     epoch_acked: u64,

@@ -26,7 +26,7 @@ pub(super) fn times_beta(value: u64) -> u64 {
 }
 
 /// The round trip in which losses are counted.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossRound {
     ends_at: u64,
     /// True if the last acknowledgement began a round.
@@ -64,7 +64,7 @@ impl LossRound {
 }
 
 /// The random loss of the path, learned from rounds that show no congestion.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     history: LossHistory,
     /// The last four lossy rounds, the newest in the lowest bit: 1 if the queue stood.

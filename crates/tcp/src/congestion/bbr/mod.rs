@@ -46,7 +46,7 @@ mod startup;
 const MIN_PIPE_SEGMENTS: u64 = 4;
 
 /// A BBR flow.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Bbr {
     mss: u32,
     initial_window: u32,
@@ -88,7 +88,7 @@ pub struct Bbr {
 }
 
 /// The phase of BBR's model building.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Doubles the rate each round until the bandwidth no longer grows.
     Startup,
@@ -101,7 +101,7 @@ enum State {
 }
 
 /// A phase of the bandwidth probing cycle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// Slower than the bandwidth, until the queue is gone and there is headroom.
     Down,
@@ -114,7 +114,7 @@ enum Phase {
 }
 
 /// Values to restore if recovery turns out to have been spurious.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Undo {
     /// The probing state that a loss of this recovery has ended.
     left: Option<State>,

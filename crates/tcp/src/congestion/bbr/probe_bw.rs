@@ -15,7 +15,7 @@ const PROBE_WAIT_SPREAD: Micros = Micros::from_millis(1000);
 const MAX_UP_ROUNDS: u32 = 30;
 
 /// Where acknowledgements stand between a probe and what it shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AckPhase {
     /// No probe is under way.
     Init,
@@ -30,7 +30,7 @@ enum AckPhase {
 }
 
 /// The bandwidth probing cycle.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cycle {
     ack_phase: AckPhase,
     /// True if losses tell of what the probe has sent.

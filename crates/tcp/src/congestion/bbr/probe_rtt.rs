@@ -8,7 +8,7 @@ use crate::time::{Instant, Micros};
 const DURATION: Micros = Micros::from_millis(200);
 
 /// A measurement that is under way.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeRtt {
     /// The window until it is over, bytes. Of the round-trip time from before: when both estimates have expired the
     /// new one may still hold the queue.

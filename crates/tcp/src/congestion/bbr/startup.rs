@@ -15,7 +15,7 @@ const DELAYED_SAMPLES: u32 = 5;
 const MAX_DRAIN_ROUNDS: u64 = 3;
 
 /// Watches for the end of growth: three rounds in which the bandwidth grew by less than a quarter.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FullPipe {
     bandwidth: u64,
     rounds: u32,

@@ -44,7 +44,7 @@ impl Repeats {
 }
 
 /// The client's side of Fast Open.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) plan: Plan,
     pub(crate) connect: FastOpenConnect,
@@ -60,7 +60,6 @@ pub(crate) struct Client {
     plain: bool,
     /// The plain SYN followed because the first was too large, which is no failure.
     too_big: bool,
-    #[serde(skip)]
     early: Vec<Early>,
     early_bytes: usize,
     class: Option<SynAckClass>,

@@ -10,7 +10,7 @@ pub(super) const ONE_TIME_REQUESTS: u8 = 5;
 pub(super) const ONE_TIME_ANSWERS: u8 = 3;
 
 /// How far the handing out of a one-time cookie has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OneTime {
     /// The client did not ask.
     Idle,

@@ -15,7 +15,7 @@ use crate::receive::timestamps::older;
 use crate::time::Instant;
 
 /// F1 after its end.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::connection) struct Quarantine {
     /// Payload counts only if it echoes this timestamp or a later one.
     since: u32,

@@ -50,7 +50,7 @@ const FLAGS_LEN: u32 = 8;
 ///
 /// The connection calls it where a SYN or SYN-ACK leaves or arrives, a segment arrives and time passes. Its methods take
 /// the [`Parts`] of the connection that they work with, and return what the connection has to do.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Gentle {
     willing: Option<Willing>,
     /// The byte of our first SYN, or of our SYN-ACK.
@@ -61,9 +61,7 @@ pub(crate) struct Gentle {
     pub(in crate::connection) offered: bool,
     pub(in crate::connection) answered: bool,
     outcome: GentleOutcome,
-    #[serde(skip)]
     pub(crate) active: Option<Box<Active>>,
-    #[serde(skip)]
     pub(crate) planner: Option<Box<Planner>>,
     pub(in crate::connection) quarantine: Option<Quarantine>,
 }
@@ -370,7 +368,7 @@ impl Connection {
             answers: self.state == State::SynReceived,
             timestamps: self.config.timestamps,
         };
-        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_fast_open(now), profile))
+        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_cookie(now), profile))
     }
 }
 

@@ -43,7 +43,7 @@ const COPIES_MEET: Duration = Duration::from_millis(25);
 const SYN_LEN: u32 = 60;
 
 /// Where the copy is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum PlainCopy {
     /// There is none.
     #[default]

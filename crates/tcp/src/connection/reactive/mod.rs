@@ -14,7 +14,7 @@ mod paper;
 mod tlp;
 
 /// The probe timer of a connection.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) enum ProbeTimer {
     /// The tail loss probe of RFC 8985.
     Tlp(tlp::TailLossProbe),

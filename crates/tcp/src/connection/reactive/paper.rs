@@ -22,7 +22,7 @@ const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 const PTO_FLOOR: Micros = Micros::from_millis(10);
 
 /// The probes of one connection.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct PaperProbe {
     config: PaperConfig,
     deadline: Option<Instant>,
@@ -34,7 +34,7 @@ pub(crate) struct PaperProbe {
 }
 
 /// From the first retransmitted probe until data sent after it is acknowledged.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct ProbeEpisode {
     unexplained: u32,
     /// SND.NXT at the first retransmitted probe.

@@ -17,7 +17,7 @@ use crate::time::{Instant, Micros};
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 
 /// The probe of one connection; names as in RFC 8985 section 5.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct TailLossProbe {
     max_ack_delay: Micros,
     deadline: Option<Instant>,
@@ -29,7 +29,7 @@ pub(crate) struct TailLossProbe {
     rtt_since_probe: bool,
 }
 
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Outstanding {
     end_seq: SeqNum,
     is_retrans: bool,

@@ -108,8 +108,7 @@ fn two_ends_that_open_at_once_learn_nothing_of_the_option() {
     let mut world = World::new(with(Some(CorrectiveConfig::default()), None));
     let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
     let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
-    world.ends[S] =
-        Some(*Connection::connect(Place::default(), tuple, &world.config[S], secrets, HOST, Instant::ZERO));
+    world.ends[S] = Some(*Connection::connect(tuple, &world.config[S], secrets, HOST, Instant::ZERO));
     world.run_for(400);
     for who in [C, S] {
         assert_eq!(world.end(who).state(), State::Established);

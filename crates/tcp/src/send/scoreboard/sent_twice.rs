@@ -8,7 +8,7 @@ use crate::seq_ranges::SeqRange;
 pub(super) const MAX_SENT_TWICE: usize = 128;
 
 /// A range that was sent once more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SentTwice {
     range: SeqRange,
     of: DsackOf,
