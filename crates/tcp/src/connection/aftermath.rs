@@ -95,7 +95,7 @@ impl Connection {
     /// Like [`Connection::aftermath`], after a poll; `sent`: the poll produced a packet.
     #[inline]
     pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
-        let urgency = if sent && !self.rests(now) { Urgency::Normal } else { Urgency::Idle };
+        let urgency = if sent && !self.has_nothing_to_send(now) { Urgency::Normal } else { Urgency::Idle };
         self.aftermath(urgency, now)
     }
 }

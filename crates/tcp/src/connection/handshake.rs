@@ -103,7 +103,7 @@ enum SynTimeout {
 
 /// What a SYN cookie brings back of the SYN that was not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CookieParams {
+pub(crate) struct SynCookieParams {
     /// MSS of the peer, rounded down to what the cookie can express.
     pub(crate) mss: u16,
     /// Window scale of the peer, if it offered one.
@@ -232,13 +232,13 @@ impl Connection {
     }
 
     /// A passive open whose SYN was answered by a cookie: `ack` completes the handshake.
-    pub(crate) fn from_cookie(
+    pub(crate) fn from_syn_cookie(
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
         secrets: Secrets,
         host: Host,
         ack: &Arrived<'_>,
-        cookie: CookieParams,
+        cookie: SynCookieParams,
         now: Instant,
         env: &mut Env<'_>,
     ) -> Box<Self> {
@@ -277,7 +277,7 @@ impl Connection {
     }
 
     /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
-    pub(crate) fn syn_options_with_cookie(&self, now: Instant) -> Options {
+    pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
         Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
     }
 }

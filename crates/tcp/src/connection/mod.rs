@@ -60,9 +60,9 @@ pub use stats::{ConnStats, Counters, ParityCounters};
 
 pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
-pub(crate) use fast_open::{MAX_EARLY_BYTES, Serve};
+pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::proactive::is_marked;
-pub(crate) use handshake::CookieParams;
+pub(crate) use handshake::SynCookieParams;
 pub(crate) use segment::MOST_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};

@@ -152,7 +152,7 @@ impl Connection {
             // NOT be scaled."
             window: self.rx.window.syn_window(),
             urgent: 0,
-            options: Options { gentle: gentle.option(), ..self.syn_options_with_cookie(now) },
+            options: Options { gentle: gentle.option(), ..self.syn_options_with_fast_open(now) },
         }
     }
 

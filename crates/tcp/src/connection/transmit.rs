@@ -50,28 +50,31 @@ impl Connection {
         }
     }
 
-    /// True if [`Connection::choose`] would surely find nothing to send; what it notes on its way is noted. False: it has to be
-    /// asked.
+    /// True if [`Connection::choose`] would surely find nothing to send; the facts that it records in that case are recorded.
+    /// False: it has to be asked.
     #[inline]
-    pub(crate) fn rests(&mut self, now: Instant) -> bool {
+    pub(crate) fn has_nothing_to_send(&mut self, now: Instant) -> bool {
         let owes = match self.rx.ack.owed() {
             Owed::Nothing => false,
             Owed::Now => true,
             Owed::At(due) => due <= now,
         };
-        if owes || self.tx.unsent() > 0 || self.may_send_more() {
-            return false;
-        }
-        self.rest(now);
-        true
-    }
-
-    /// There may be something else to send than data for the first time or an acknowledgement that is due.
-    fn may_send_more(&self) -> bool {
-        !self.state.is_synchronized()
+        if owes
+            || self.tx.unsent() > 0
             || self.tx.fin_unsent()
+            || !self.state.is_synchronized()
             || !self.outbox.is_empty()
             || self.may_send_beside_new()
+        {
+            return false;
+        }
+        self.tx.paced = false;
+        if self.state.sends() && !self.tx.scoreboard.is_empty() {
+            self.note_burst_end(false);
+        }
+        debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
+        self.update_timers(now);
+        true
     }
 
     /// There may be lost data to send, or a probe, or what Corrective and Proactive want.
@@ -81,17 +84,7 @@ impl Connection {
             || self.reactive.as_ref().is_some_and(ProbeTimer::is_due)
     }
 
-    /// Notes what [`Connection::choose`] notes that finds nothing.
-    fn rest(&mut self, now: Instant) {
-        self.tx.paced = false;
-        if self.state.sends() && !self.tx.scoreboard.is_empty() {
-            self.note_burst_end(false);
-        }
-        debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
-        self.update_timers(now);
-    }
-
-    /// What [`Connection::rests`] takes for granted.
+    /// True if [`Connection::choose`] agrees with [`Connection::has_nothing_to_send`].
     fn finds_nothing(&mut self, now: Instant) -> bool {
         let env = Env {
             challenge: &mut |_| false,
@@ -163,7 +156,7 @@ impl Connection {
         if !self.tx.scoreboard.has_lost() {
             return None;
         }
-        if self.tx.recovery.holds_repairs() {
+        if self.tx.recovery.holds_retransmissions() {
             return None;
         }
         let limit = self.payload_limit();

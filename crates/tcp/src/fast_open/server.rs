@@ -176,7 +176,7 @@ pub(crate) enum Plain {
 }
 
 /// The place that a connection takes until its SYN is acknowledged. It must be given back exactly once,
-/// by [`Server::release`] or [`Server::penalise`].
+/// by [`Admission::release`] or [`Admission::penalise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     listener: ListenerId,
@@ -192,9 +192,9 @@ struct Penalty {
     per_ip: Option<Place>,
 }
 
-/// Fast Open of all listeners of a stack.
+/// The SYNs with data that the listeners of a stack have admitted, within their limits.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Admission {
     limits: ServerLimits,
     /// Pending connections of each listener, penalties included.
     pending: HashMap<ListenerId, usize, KeyedHash>,
@@ -205,10 +205,10 @@ pub(crate) struct Server {
     per_ip: Lru<IpAddr, u32, KeyedHash>,
 }
 
-impl Server {
-    /// A server without listeners.
+impl Admission {
+    /// No SYN is admitted yet.
     pub(crate) fn new(limits: ServerLimits, hash: KeyedHash) -> Self {
-        Server {
+        Admission {
             limits,
             pending: HashMap::with_hasher(hash.clone()),
             total: 0,
@@ -218,9 +218,9 @@ impl Server {
         }
     }
 
-    /// As [`Server::new`] makes one, in the same storage.
+    /// As [`Admission::new`] makes one, in the same storage.
     pub(crate) fn renew(&mut self, by: ServerLimits, hash: KeyedHash) {
-        let Server { limits, pending, total, bytes, penalties, per_ip } = self;
+        let Admission { limits, pending, total, bytes, penalties, per_ip } = self;
         *limits = by;
         *pending = HashMap::with_hasher(hash.clone());
         (*total, *bytes) = (0, 0);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     struct Bench {
-        server: Server,
+        server: Admission,
         keys: KeyRing,
         config: FastOpenListen,
     }
@@ -402,7 +402,7 @@ mod tests {
             let source =
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
-                server: Server::new(limits, KeyedHash::new(1)),
+                server: Admission::new(limits, KeyedHash::new(1)),
                 keys: KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }

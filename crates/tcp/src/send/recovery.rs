@@ -204,17 +204,17 @@ impl Recovery {
     }
 
     /// Nothing is sent again until the next acknowledgement or timeout, unless the recovery is taken back or ends now.
-    pub(crate) fn hold_repairs(&mut self) {
+    pub(crate) fn hold_retransmissions(&mut self) {
         self.repairs_held = true;
     }
 
     /// Takes the hold back, before an acknowledgement or a timeout is judged.
-    pub(crate) fn release_repairs(&mut self) {
+    pub(crate) fn release_retransmissions(&mut self) {
         self.repairs_held = false;
     }
 
     /// True while nothing is to be sent again.
-    pub(crate) fn holds_repairs(&self) -> bool {
+    pub(crate) fn holds_retransmissions(&self) -> bool {
         self.repairs_held
     }
 
@@ -287,7 +287,7 @@ impl Recovery {
 
     /// The reordering timer declared data lost; as [`Recovery::on_ack`] where an acknowledgement did.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
-        self.release_repairs();
+        self.release_retransmissions();
         match self.state {
             CongestionState::Open | CongestionState::Disorder => self.enter_recovery(nxt),
             CongestionState::Cwr => {
@@ -302,7 +302,7 @@ impl Recovery {
     /// lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
-        self.release_repairs();
+        self.release_retransmissions();
         let first = match self.state {
             CongestionState::Open | CongestionState::Disorder => true,
             CongestionState::Cwr | CongestionState::Recovery => false,

@@ -167,7 +167,7 @@ impl Stack {
         if connection.wants_path_window() {
             self.paths.start(connection, now);
         }
-        if connection.rests(now) {
+        if connection.has_nothing_to_send(now) {
             reserve(&mut self.allowances, connection, now);
             if is_queued {
                 slot.urgency = Urgency::Normal;

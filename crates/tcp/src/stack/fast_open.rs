@@ -12,14 +12,14 @@ use super::Stack;
 use super::share::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, MAX_EARLY_BYTES, Serve};
+use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
 use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
-use crate::fast_open::server::{Plain, Server, SynFacts, Ticket, Verdict};
+use crate::fast_open::server::{Admission, Plain, SynFacts, Ticket, Verdict};
 use crate::fast_open::{
     CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
     OffReason, SynAckClass,
@@ -34,7 +34,7 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub(crate) struct FastOpen {
     cache: ClientCache,
-    server: Server,
+    admission: Admission,
     seed: u64,
     /// Drawn when the first listener wants them, unless somebody gave them: most stacks make no cookie.
     keys: OnceCell<KeySource>,
@@ -88,7 +88,7 @@ impl FastOpen {
         FastOpen {
             seed,
             cache: ClientCache::new(of.memory, hash.clone()),
-            server: Server::new(of.limits, hash.clone()),
+            admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
             hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
             hash,
@@ -102,10 +102,10 @@ impl FastOpen {
     /// As [`FastOpen::new`] makes it, in the same storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: u64, with: &KeyedHash) {
         let of = &config.fast_open;
-        let FastOpen { seed, cache, server, keys, hold, which, switches, hash, one_time, unix } = self;
+        let FastOpen { seed, cache, admission, keys, hold, which, switches, hash, one_time, unix } = self;
         *seed = by;
         cache.renew(of.memory, with.clone());
-        server.renew(of.limits, with.clone());
+        admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
         *hold = HoldTable::new(of.last_ack_hold_entries, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
@@ -172,16 +172,16 @@ impl FastOpen {
             ReplayVerdict::Replayed => Plain::Replayed,
             ReplayVerdict::Full => Plain::WindowFull,
         };
-        self.server.release(ticket);
+        self.admission.release(ticket);
         Verdict::Plain { why, option: None }
     }
 
     pub(super) fn forget(&mut self, listener: ListenerId) {
-        self.server.forget(listener);
+        self.admission.forget(listener);
     }
 
     pub(super) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
-        self.server.pending(listener, now)
+        self.admission.pending(listener, now)
     }
 }
 
@@ -315,7 +315,7 @@ impl Stack {
             return None;
         }
         let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
-        let verdict = fast_open.server.judge(listener, config, ring, one_time, &facts, now);
+        let verdict = fast_open.admission.judge(listener, config, ring, one_time, &facts, now);
         let verdict = fast_open.unless_replayed(verdict, replays.as_mut(), tuple, syn, now);
         let stats = &mut stats.fast_open;
         match verdict {
@@ -341,7 +341,7 @@ impl Stack {
     /// The verdict is not carried out: there is no room for another connection.
     pub(super) fn refuse_fast_open(&mut self, verdict: Option<Verdict>) {
         if let Some(Verdict::Accept { ticket, .. }) = verdict {
-            self.fast_open.server.release(ticket);
+            self.fast_open.admission.release(ticket);
         }
     }
 
@@ -353,7 +353,7 @@ impl Stack {
     }
 
     /// Carries the verdict out on the connection; answers the ticket if the SYN opens it.
-    pub(super) fn serve_fast_open(
+    pub(super) fn answer_fast_open(
         &self,
         listener: ListenerId,
         connection: &mut Connection,
@@ -367,7 +367,7 @@ impl Stack {
             Verdict::Accept { ticket, option, key: _ } => (option, FastOpenOutcome::Used, Some(ticket)),
             Verdict::Plain { why, option } => (option, outcome_of(why), None),
         };
-        let serve = Serve {
+        let answer = SynAnswer {
             accepted: ticket.is_some(),
             outcome,
             option,
@@ -379,8 +379,8 @@ impl Stack {
                 (true | false, _) => 0,
             },
         };
-        if serve.accepted || serve.option.is_some() || serve.one_time {
-            connection.serve_fast_open(serve, syn, now);
+        if answer.accepted || answer.option.is_some() || answer.one_time {
+            connection.start_fast_open_server(answer, syn, now);
         } else if outcome != FastOpenOutcome::Off(OffReason::NotAsked) {
             connection.refuse_fast_open(outcome);
         }
@@ -422,9 +422,9 @@ impl Stack {
             Some(_) | None => false,
         };
         if penalised {
-            self.fast_open.server.penalise(*ticket, now);
+            self.fast_open.admission.penalise(*ticket, now);
         } else {
-            self.fast_open.server.release(*ticket);
+            self.fast_open.admission.release(*ticket);
         }
         self.stats.fast_open.rst_penalties += u64::from(penalised);
         self.stats.handshakes_completed += u64::from(established);

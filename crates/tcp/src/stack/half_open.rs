@@ -429,7 +429,7 @@ impl Stack {
         connection.start_from(known, half_open.opened);
         let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
         if let Some(verdict) = verdict {
-            self.serve_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
+            self.answer_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
         }
         connection.count_arrival(wire_len, payload_len, payload_len);
         self.relive(&mut connection, half_open);

@@ -20,7 +20,7 @@ use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{EcnMode, ListenConfig, MechanismConfig, SynCookies, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, CookieParams, Secrets};
+use crate::connection::{Connection, Secrets, SynCookieParams};
 use crate::error::ListenError;
 use crate::event::Event;
 use crate::fast_open::server::{Ticket, Verdict};
@@ -39,7 +39,7 @@ pub(crate) struct Listener {
     tcp: Arc<TcpConfig>,
     /// The same without mechanisms: nothing of what they would agree on survives a cookie. Made for the first cookie: most
     /// listeners never send one.
-    cookie_tcp: OnceCell<Arc<TcpConfig>>,
+    syn_cookie_config: OnceCell<Arc<TcpConfig>>,
     backlog: usize,
     max_half_open: usize,
     syn_cookies: SynCookies,
@@ -68,7 +68,7 @@ impl Listener {
         Listener {
             addr,
             tcp: Arc::new(tcp),
-            cookie_tcp: OnceCell::new(),
+            syn_cookie_config: OnceCell::new(),
             backlog: backlog.max(1),
             max_half_open,
             syn_cookies,
@@ -97,9 +97,9 @@ impl Listener {
     }
 
     /// How connections from a cookie are.
-    fn cookie_tcp(&self) -> Arc<TcpConfig> {
+    fn syn_cookie_config(&self) -> Arc<TcpConfig> {
         let plain = || TcpConfig { mechanisms: MechanismConfig::default(), ..(*self.tcp).clone() };
-        Arc::clone(self.cookie_tcp.get_or_init(|| Arc::new(plain())))
+        Arc::clone(self.syn_cookie_config.get_or_init(|| Arc::new(plain())))
     }
 
     /// When SYNs are answered by cookies.
@@ -134,10 +134,10 @@ impl Listener {
     }
 
     /// What of the SYN a cookie can keep.
-    fn cookie_params(&self, segment: &Arrived<'_>, is_v6: bool) -> CookieParams {
+    fn syn_cookie_params(&self, segment: &Arrived<'_>, is_v6: bool) -> SynCookieParams {
         let options = segment.options;
         let timestamps = self.tcp.timestamps && options.timestamps.is_some();
-        CookieParams {
+        SynCookieParams {
             mss: options.mss.filter(|&mss| mss > 0).unwrap_or(DEFAULT_MSS[usize::from(is_v6)]),
             window_scale: options.window_scale.filter(|_| timestamps && self.tcp.window_scaling),
             sack: timestamps && self.tcp.sack && options.sack_permitted,
@@ -244,7 +244,7 @@ impl Stack {
             return Err(Refusal::StrayReset);
         }
         if arrived.flags.contains(Flags::ACK) {
-            return match self.on_cookie(listener, tuple, arrived, now) {
+            return match self.on_syn_cookie(listener, tuple, arrived, now) {
                 Err(Refusal::NoHandshake) => self.answer_with_reset(segment, Refusal::NoHandshake, now),
                 verdict => verdict,
             };
@@ -276,7 +276,7 @@ impl Stack {
             Admission::Refuse(reason) => return Err(reason),
             // A cookie cannot promise a sequence number above that of the old connection.
             Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
-            Admission::Cookie => return self.send_cookie(listener, tuple, syn, now),
+            Admission::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
             Admission::Keep => {}
         }
         let tcp = Arc::clone(&at.tcp);
@@ -292,8 +292,9 @@ impl Stack {
         if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
             self.spares.lend(&mut connection);
         }
-        let ticket = verdict
-            .and_then(|verdict| self.serve_fast_open(listener, &mut connection, verdict, syn, wire_len, now));
+        let ticket = verdict.and_then(|verdict| {
+            self.answer_fast_open(listener, &mut connection, verdict, syn, wire_len, now)
+        });
         match ticket {
             Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
             None => {
@@ -344,7 +345,7 @@ impl Stack {
 
     /// Answers a SYN without keeping anything of it. The SYN-ACK is that of a connection which is made
     /// for it and thrown away, so that it is the same as any other.
-    fn send_cookie(
+    fn send_syn_cookie(
         &mut self,
         listener: ListenerId,
         tuple: FourTuple,
@@ -353,8 +354,8 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let host = self.host();
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
-        let tcp = at.cookie_tcp();
-        let params = at.cookie_params(syn, tuple.remote.is_ipv6());
+        let tcp = at.syn_cookie_config();
+        let params = at.syn_cookie_params(syn, tuple.remote.is_ipv6());
         let iss = self.cookies.bake(&tuple, syn.seq, &params, now).ok_or(Refusal::HalfOpenFull)?;
         at.last_cookie = Some(now);
         let offset = self.secrets.timestamp_offset(&tuple);
@@ -380,7 +381,7 @@ impl Stack {
     }
 
     /// An acknowledgement at a listener: perhaps it brings a cookie back.
-    fn on_cookie(
+    fn on_syn_cookie(
         &mut self,
         listener: ListenerId,
         tuple: FourTuple,
@@ -398,14 +399,14 @@ impl Stack {
         if at.is_full() {
             return Err(Refusal::BacklogFull);
         }
-        let tcp = at.cookie_tcp();
+        let tcp = at.syn_cookie_config();
         if !self.make_room() {
             return Err(Refusal::TooManyConnections);
         }
         let secrets = Secrets { iss, ts_offset: self.secrets.timestamp_offset(&tuple) };
         let host = self.host();
         let connection = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
-            Connection::from_cookie(tuple, &tcp, secrets, host, ack, params, now, env)
+            Connection::from_syn_cookie(tuple, &tcp, secrets, host, ack, params, now, env)
         });
         self.stats.syn_cookies_accepted += 1;
         self.admit(listener, connection, &tcp, now);
@@ -459,10 +460,10 @@ mod tests {
             ecn: brisk_wire::Ecn::NotEct,
             segment_size: 0,
         };
-        let params = listener.cookie_params(&syn, false);
+        let params = listener.syn_cookie_params(&syn, false);
         assert_eq!(
             params,
-            CookieParams { mss: 1400, window_scale: None, sack: false, timestamps: false, ecn: false }
+            SynCookieParams { mss: 1400, window_scale: None, sack: false, timestamps: false, ecn: false }
         );
     }
 }

@@ -27,7 +27,7 @@ use core::hash::{Hash, Hasher};
 use brisk_wire::SeqNum;
 use siphasher::sip::SipHasher24;
 
-use crate::connection::CookieParams;
+use crate::connection::SynCookieParams;
 use crate::four_tuple::FourTuple;
 use crate::keys::{Chance, Key, Purpose};
 use crate::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl CookieJar {
         &self,
         tuple: &FourTuple,
         irs: SeqNum,
-        params: &CookieParams,
+        params: &SynCookieParams,
         now: Instant,
     ) -> Option<SeqNum> {
         let index = MSS_TABLE.iter().rposition(|&mss| mss <= params.mss)?;
@@ -93,7 +93,7 @@ impl CookieJar {
         iss: SeqNum,
         echo: Option<u32>,
         now: Instant,
-    ) -> Option<CookieParams> {
+    ) -> Option<SynCookieParams> {
         let head = (iss.0 >> 24) as u8 ^ self.mask(tuple, irs);
         let index = usize::from(head & 7);
         let current = epoch_at(now);
@@ -121,7 +121,7 @@ impl CookieJar {
 
 /// The timestamp offset that makes the clock show `params` in its low bits now: the clock is set back by
 /// at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
-pub(crate) fn fold_into_offset(params: &CookieParams, offset: u32, now: Instant) -> u32 {
+pub(crate) fn fold_into_offset(params: &SynCookieParams, offset: u32, now: Instant) -> u32 {
     let Some(bits) = timestamp_bits(params) else { return offset };
     let value = ((now.as_micros() / 1000) as u32).wrapping_add(offset);
     offset.wrapping_sub(value.wrapping_sub(u32::from(bits)) & TIMESTAMP_BITS)
@@ -131,18 +131,18 @@ fn epoch_at(now: Instant) -> u64 {
     now.as_micros() / EPOCH.as_micros() as u64
 }
 
-fn timestamp_bits(params: &CookieParams) -> Option<u8> {
+fn timestamp_bits(params: &SynCookieParams) -> Option<u8> {
     params.timestamps.then(|| {
         let scale = params.window_scale.map_or(NO_SCALE, |scale| scale.min(14));
         scale | u8::from(params.sack) << 4 | u8::from(params.ecn) << 5
     })
 }
 
-fn unfold(mss: u16, bits: Option<u8>) -> CookieParams {
+fn unfold(mss: u16, bits: Option<u8>) -> SynCookieParams {
     let Some(bits) = bits else {
-        return CookieParams { mss, window_scale: None, sack: false, timestamps: false, ecn: false };
+        return SynCookieParams { mss, window_scale: None, sack: false, timestamps: false, ecn: false };
     };
-    CookieParams {
+    SynCookieParams {
         mss,
         window_scale: Some(bits & 15).filter(|&scale| scale != NO_SCALE),
         sack: bits & 16 != 0,
@@ -156,14 +156,14 @@ mod tests {
     use super::*;
     use core::net::SocketAddr;
 
-    const FULL: CookieParams =
-        CookieParams { mss: 1460, window_scale: Some(7), sack: true, timestamps: true, ecn: false };
+    const FULL: SynCookieParams =
+        SynCookieParams { mss: 1460, window_scale: Some(7), sack: true, timestamps: true, ecn: false };
 
     fn tuple(port: u16) -> FourTuple {
         FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], port)))
     }
 
-    fn echo_of(params: &CookieParams, now: Instant) -> Option<u32> {
+    fn echo_of(params: &SynCookieParams, now: Instant) -> Option<u32> {
         let offset = fold_into_offset(params, 12_345, now);
         params.timestamps.then(|| ((now.as_micros() / 1000) as u32).wrapping_add(offset))
     }
@@ -177,9 +177,9 @@ mod tests {
         let jar = CookieJar::new(1);
         for params in [
             FULL,
-            CookieParams { window_scale: None, sack: false, ..FULL },
-            CookieParams { ecn: true, window_scale: Some(14), ..FULL },
-            CookieParams { mss: 536, window_scale: None, sack: false, timestamps: false, ecn: false },
+            SynCookieParams { window_scale: None, sack: false, ..FULL },
+            SynCookieParams { ecn: true, window_scale: Some(14), ..FULL },
+            SynCookieParams { mss: 536, window_scale: None, sack: false, timestamps: false, ecn: false },
         ] {
             let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000)).expect("expressible");
             let echo = echo_of(&params, at(1000));
@@ -191,7 +191,7 @@ mod tests {
     fn the_mss_is_rounded_down_and_never_up() {
         let jar = CookieJar::new(1);
         let back = |mss| {
-            let params = CookieParams { mss, ..FULL };
+            let params = SynCookieParams { mss, ..FULL };
             let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000))?;
             jar.check(&tuple(1), SeqNum(77), iss, echo_of(&params, at(1000)), at(1000))
                 .map(|params| params.mss)

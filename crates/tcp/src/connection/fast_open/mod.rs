@@ -29,7 +29,7 @@ mod one_time;
 mod server;
 
 pub(crate) use client::MAX_EARLY_BYTES;
-pub(crate) use server::Serve;
+pub(crate) use server::SynAnswer;
 
 use client::{Client, RepeatedSynAck};
 use server::Server;
@@ -116,14 +116,14 @@ impl Connection {
     }
 
     /// A passive open of which the stack has judged the SYN: takes its data if it opens the connection.
-    pub(crate) fn serve_fast_open(&mut self, serve: Serve, syn: &Arrived<'_>, now: Instant) {
-        self.fast_open_outcome = serve.outcome;
-        self.fast_open = Some(Box::new(Role::Server(Server::new(serve, syn.seq + 1))));
-        if serve.accepted {
+    pub(crate) fn start_fast_open_server(&mut self, answer: SynAnswer, syn: &Arrived<'_>, now: Instant) {
+        self.fast_open_outcome = answer.outcome;
+        self.fast_open = Some(Box::new(Role::Server(Server::new(answer, syn.seq + 1))));
+        if answer.accepted {
             // Data may flow before any other window is heard of.
             self.tx.window.count_offer();
         }
-        if serve.accepted && !syn.payload.is_empty() {
+        if answer.accepted && !syn.payload.is_empty() {
             let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
             self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
             self.rx.ack.on_syn_data();

@@ -9,7 +9,7 @@ use super::one_time::{ONE_TIME_ANSWERS, OneTime};
 
 /// The decision of the stack about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Serve {
+pub(crate) struct SynAnswer {
     /// The SYN opens the connection.
     pub(crate) accepted: bool,
     /// The outcome that the application sees.
@@ -29,7 +29,7 @@ pub(crate) struct Serve {
 /// The server's side of Fast Open.
 #[derive(Debug)]
 pub(crate) struct Server {
-    serve: Serve,
+    answer: SynAnswer,
     /// The timer of the SYN-ACK has lowered the congestion window.
     reduced: bool,
     one_time: OneTime,
@@ -43,12 +43,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// `first_end` is the end of what the first SYN brought.
-    pub(super) fn new(serve: Serve, first_end: SeqNum) -> Self {
+    pub(super) fn new(answer: SynAnswer, first_end: SeqNum) -> Self {
         Server {
-            serve,
+            answer,
             reduced: false,
             one_time: OneTime::Idle,
-            after_syn_left: serve.after_syn,
+            after_syn_left: answer.after_syn,
             first_end,
             in_parts: false,
         }
@@ -56,12 +56,12 @@ impl Server {
 
     /// True if the SYN opened the connection.
     pub(super) fn is_accepted(&self) -> bool {
-        self.serve.accepted
+        self.answer.accepted
     }
 
     /// The option of the SYN-ACK.
     pub(super) fn option(&self) -> Option<FastOpen> {
-        self.serve.option
+        self.answer.option
     }
 
     /// The data of the first SYN was taken up to here.
@@ -71,24 +71,24 @@ impl Server {
 
     /// True if data may leave from SYN-RECEIVED.
     pub(super) fn sends_early(&self) -> bool {
-        self.serve.accepted && !self.serve.hold_response
+        self.answer.accepted && !self.answer.hold_response
     }
 
     /// IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: the windows decide.
     pub(super) fn allowance(&self) -> Option<usize> {
-        self.serve.allowance
+        self.answer.allowance
     }
 
     /// So many IP bytes left.
     pub(super) fn spend(&mut self, bytes: usize) {
-        if let Some(allowance) = &mut self.serve.allowance {
+        if let Some(allowance) = &mut self.answer.allowance {
             *allowance = allowance.saturating_sub(bytes);
         }
     }
 
     /// The timer of the SYN-ACK fired. True if the congestion window is to be lowered for it, which happens once.
     pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
-        self.serve.accepted && !core::mem::replace(&mut self.reduced, true)
+        self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
     /// True if the timer of the SYN-ACK has lowered the congestion window.
@@ -127,7 +127,7 @@ impl Server {
 impl Server {
     /// The client asked for a one-time cookie. True if it is to get one.
     pub(super) fn on_cookie_request(&mut self) -> bool {
-        let grants = self.serve.one_time && self.one_time == OneTime::Idle;
+        let grants = self.answer.one_time && self.one_time == OneTime::Idle;
         if grants {
             self.one_time = OneTime::Asked;
         }

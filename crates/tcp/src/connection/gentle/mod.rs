@@ -368,7 +368,7 @@ impl Connection {
             answers: self.state == State::SynReceived,
             timestamps: self.config.timestamps,
         };
-        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_cookie(now), profile))
+        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_fast_open(now), profile))
     }
 }
 
