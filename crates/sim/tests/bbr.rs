@@ -6,7 +6,7 @@ use brisk_link::{LinkSpec, Way};
 use brisk_sim::AppId;
 use brisk_sim::application::{Amount, BulkSender, Sink};
 use brisk_sim::world::{Side, World};
-use brisk_tcp::config::CongestionAlgorithm;
+use brisk_tcp::config::{CongestionAlgorithm, CopyScope, CorrectiveConfig, MechanismConfig, ProactiveConfig};
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig};
 use brisk_wire::Instant;
 
@@ -26,6 +26,17 @@ struct Race {
 
 impl Race {
     fn new(mbit: f64, link: &str, flows: &[(CongestionAlgorithm, u64)], amount: Amount, seed: u64) -> Race {
+        Race::with(mbit, link, flows, amount, seed, &MechanismConfig::default())
+    }
+
+    fn with(
+        mbit: f64,
+        link: &str,
+        flows: &[(CongestionAlgorithm, u64)],
+        amount: Amount,
+        seed: u64,
+        mechanisms: &MechanismConfig,
+    ) -> Race {
         let spec = LinkSpec::parse(link).unwrap_or_else(|error| panic!("{link}: {error}"));
         let mut world = World::new(&spec, seed);
         let [a, b] = [(Side::A, "10.0.0.1"), (Side::B, "10.0.0.2")].map(|(side, address)| {
@@ -34,11 +45,13 @@ impl Race {
         let sink_at: SocketAddr = "10.0.0.1:9".parse().unwrap();
         let mut listen = ListenConfig::default();
         listen.tcp.receive_buffer.max = 16 << 20;
+        listen.tcp.mechanisms = mechanisms.clone();
         let sink = world.add_app(a, at(0), Sink::new(sink_at, listen));
         let flows = flows.iter().map(|(congestion, start)| {
             let mut connect = ConnectConfig::default();
             connect.tcp.congestion = congestion.clone();
             connect.tcp.send_buffer.max = 16 << 20;
+            connect.tcp.mechanisms = mechanisms.clone();
             world.add_app(b, at(*start), BulkSender::new(sink_at, connect, amount))
         });
         let flows = flows.collect();
@@ -69,7 +82,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Goodput of one transfer as a share of the rate, opening and closing included.
 fn transfer(mbit: f64, link: &str, bytes: u64, seed: u64) -> f64 {
-    let mut race = Race::new(mbit, link, &[(Bbr, 0)], Amount::Bytes(bytes), seed);
+    transfer_with(mbit, link, bytes, seed, &MechanismConfig::default())
+}
+
+fn transfer_with(mbit: f64, link: &str, bytes: u64, seed: u64, mechanisms: &MechanismConfig) -> f64 {
+    let mut race = Race::with(mbit, link, &[(Bbr, 0)], Amount::Bytes(bytes), seed, mechanisms);
     assert!(race.world.run_while(at(1_000_000), World::apps_done), "{link} seed {seed}");
     assert_eq!(race.received(), [bytes]);
     let flow = race.world.app::<BulkSender>(race.flows[0]).unwrap();
@@ -94,6 +111,25 @@ fn random_loss_costs_little_more_than_what_is_lost() {
         let share = median((0..3).map(|seed| transfer(20.0, &link, 50_000_000, seed)).collect());
         println!("{rtt} ms, {loss}: {share:.3}");
         assert!(share > floor, "{rtt} ms, {loss}: {share}");
+    }
+}
+
+/// S26: redundancy takes its share of the path, and nothing more: a copy of everything half, one parity of 16 segments a 17th.
+#[test]
+fn redundancy_costs_its_bytes() {
+    let parity =
+        MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..MechanismConfig::default() };
+    let copies = MechanismConfig {
+        proactive: Some(ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::default() }),
+        ..MechanismConfig::default()
+    };
+    for loss in ["0%", "1%", "3%"] {
+        let link = format!("--rtt 40ms --rate 10mbit --queue 100kB --loss {loss}");
+        let plain = transfer(10.0, &link, 10_000_000, 1);
+        let goodput = |mechanisms| transfer_with(10.0, &link, 10_000_000, 1, mechanisms);
+        let (with_parity, with_copies) = (goodput(&parity), goodput(&copies));
+        println!("{loss}: {plain:.3}, with parity {with_parity:.3}, with copies {with_copies:.3}");
+        assert!(with_parity > plain * 0.92 && with_copies > plain * 0.46, "{loss}");
     }
 }
 

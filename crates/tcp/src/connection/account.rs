@@ -108,7 +108,7 @@ impl Connection {
             fin: data.fin,
             at: self.tx.stamp(data.range.end, now),
         };
-        let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.scoreboard.pipe());
+        let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.in_flight());
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
         let mut app_limited = true;
         if let (Some(delivery), Some(snapshots)) = (&mut self.tx.rate.delivery, &mut self.tx.snapshots) {
@@ -176,7 +176,7 @@ impl Connection {
             self.on_fast_open_option_sent();
         }
         self.tx.rate.pacer.on_sent(wire.len(), now);
-        self.tx.spend_redundancy(wire.len());
+        self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
         self.probe(Probe::Sent { range: wire, origin: Origin::Parity });

@@ -42,6 +42,7 @@ impl Connection {
             return;
         }
         self.tx.check_app_limited();
+        let redundancy = self.tx.redundancy_in_flight();
         let reported = self.tx.scoreboard.highest_sacked();
         let mut ack = self.tx.scoreboard.on_ack(
             segment.ack,
@@ -59,8 +60,12 @@ impl Connection {
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
         self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
+        let repeated_bytes = self.repeated_bytes(&ack);
         if let Some(delivery) = &mut self.tx.rate.delivery {
-            delivery.count(&ack);
+            delivery.count(&ack, repeated_bytes);
+        }
+        if ack.repaired {
+            self.tx.report_repairs(&ack, reported, now);
         }
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
@@ -69,7 +74,7 @@ impl Connection {
             self.mark_unrepaired(report, &ack, &mut loss, now);
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
-        self.recover(&ack, &loss, now);
+        self.recover(&ack, &loss, redundancy, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
         self.judge_size(&loss, now);
@@ -325,7 +330,8 @@ impl Connection {
     }
 
     /// The recovery state and the congestion window.
-    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, now: Instant) {
+    /// `redundancy`: bytes of it in flight before.
+    fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, redundancy: u32, now: Instant) {
         self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
@@ -359,13 +365,14 @@ impl Connection {
         let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
         let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
         let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
+        let pipe = self.tx.in_flight();
         self.tx.rate.congestion.on_ack(&AckSample {
             now,
             newly_acked,
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
-            pipe_before: ack.pipe_before,
-            pipe: self.tx.scoreboard.pipe(),
+            pipe_before: ack.pipe_before + redundancy,
+            pipe,
             rtt: ack.rtt,
             srtt: self.tx.rtt.srtt(),
             min_rtt,

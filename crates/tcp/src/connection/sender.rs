@@ -9,7 +9,7 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
-use crate::outcome::CongestionState;
+use crate::outcome::{AckOutcome, CongestionState, Delivered};
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::{DeliveryRate, Snapshots};
 use crate::send::mtu::PathMtu;
@@ -360,7 +360,7 @@ impl Sender {
         Budget {
             cwnd: self.rate.congestion.cwnd(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
-            charged: self.charged,
+            charged: self.charged + self.redundancy_in_flight(),
             peer: self.usable_window(),
             paced: self.rate.pacer.budget(now),
             redundancy: self.redundancy(),
@@ -392,7 +392,29 @@ impl Sender {
         }
     }
 
-    /// A copy or a parity segment left.
+    /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of redundancy.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.scoreboard.pipe().saturating_add(self.redundancy_in_flight())
+    }
+
+    /// Bytes of redundancy in flight, if the controller asks for the delivery rate.
+    #[inline]
+    pub(crate) fn redundancy_in_flight(&self) -> u32 {
+        self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight())
+    }
+
+    /// A copy of data, or a parity segment, left.
+    pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
+        if let Some(delivery) = &mut self.rate.delivery {
+            // A round trip, and as much as RACK waits for what was overtaken.
+            let srtt = self.rtt.srtt().unwrap_or(self.rtt.rto_base());
+            delivery.on_redundancy(len, now, now + srtt + srtt / 4);
+        }
+        self.spend_redundancy(len);
+    }
+
+    /// So much of the allowance of redundancy is spent.
     pub(crate) fn spend_redundancy(&mut self, len: u32) {
         if let Some(left) = &mut self.redundancy_left {
             *left = left.saturating_sub(len);
@@ -452,7 +474,7 @@ impl Sender {
         if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
             return;
         }
-        let pipe = self.scoreboard.pipe();
+        let pipe = self.in_flight();
         if let Some(delivery) = self.rate.delivery.as_mut().filter(|_| pipe < self.rate.congestion.cwnd()) {
             delivery.mark_app_limited(pipe);
         }
@@ -474,6 +496,22 @@ impl Sender {
         });
         for (range, sent_at) in lost {
             if let Some(lost) = delivery.on_lost(snapshots, range, sent_at, now) {
+                self.rate.congestion.on_lost(&lost);
+            }
+        }
+    }
+
+    /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below what SACK had
+    /// `reported` before, or one segment if none was known.
+    pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
+        let mss = self.mss();
+        let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
+        let covered = || ack.delivered.iter().filter(|one| one.range.end.le(ack.ack) && !one.retransmitted);
+        let is_hole = |one: &&Delivered| reported.is_some_and(|reported| one.range.end.le(reported));
+        let unknown = if covered().any(|one| is_hole(&one)) { None } else { covered().next() };
+        for one in covered().filter(is_hole).chain(unknown) {
+            let range = SeqRange::with_len(one.range.start, one.range.len().min(mss));
+            if let Some(lost) = delivery.on_repaired(snapshots, range, one.sent_at, now) {
                 self.rate.congestion.on_lost(&lost);
             }
         }

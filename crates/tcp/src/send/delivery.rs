@@ -26,6 +26,7 @@ pub(crate) struct DeliveryRate {
     lost: u64,
     /// `delivered` when the pause of the application has left the path; 0: there is none.
     app_limited: u64,
+    redundancy: Redundancy,
 }
 
 /// The counters at each transmission of a connection that may still be outstanding.
@@ -45,6 +46,35 @@ struct Snapshot {
     app_limited: bool,
 }
 
+/// Parity and copies in flight, in the order of sending.
+#[derive(Clone, Debug, Default)]
+struct Redundancy {
+    sent: VecDeque<Redundant>,
+    bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Redundant {
+    sent_at: Instant,
+    expires: Instant,
+    bytes: u32,
+}
+
+impl Redundancy {
+    fn pop_before(&mut self, at: Instant) -> Option<Redundant> {
+        let redundant = self.sent.pop_front_if(|redundant| redundant.sent_at < at)?;
+        self.bytes -= redundant.bytes;
+        Some(redundant)
+    }
+
+    /// Gives up what must have arrived or been lost by now.
+    fn expire(&mut self, now: Instant) {
+        while let Some(redundant) = self.sent.pop_front_if(|redundant| redundant.expires <= now) {
+            self.bytes -= redundant.bytes;
+        }
+    }
+}
+
 impl DeliveryRate {
     /// True if the application limits what is in flight.
     pub(crate) fn is_app_limited(&self) -> bool {
@@ -58,6 +88,7 @@ impl DeliveryRate {
 
     /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is unacknowledged.
     pub(crate) fn on_sent(&mut self, snapshots: &mut Snapshots, sent: &Sent, pipe: u32, from_idle: bool) {
+        self.redundancy.expire(sent.at);
         if from_idle {
             (self.first_sent_at, self.delivered_at) = (sent.at, sent.at);
         }
@@ -73,12 +104,44 @@ impl DeliveryRate {
         });
     }
 
-    /// Counts what an acknowledgement delivers. Call it before losses are counted and before [`DeliveryRate::sample`].
-    pub(crate) fn count(&mut self, ack: &AckOutcome) {
+    /// Counts what an acknowledgement delivers, and the `repeated` bytes that arrived a second time. Call it before losses are
+    /// counted and before [`DeliveryRate::sample`].
+    pub(crate) fn count(&mut self, ack: &AckOutcome, repeated: u32) {
         if ack.delivered_bytes > 0 {
             self.delivered += u64::from(ack.delivered_bytes);
             self.delivered_at = ack.at;
         }
+        self.delivered += u64::from(repeated);
+    }
+
+    /// Parity or a copy leaves: bytes that take room on the path and have no sequence numbers of their own. Nobody
+    /// acknowledges them, so they are in flight at most until `expires`.
+    pub(crate) fn on_redundancy(&mut self, bytes: u32, now: Instant, expires: Instant) {
+        self.redundancy.expire(now);
+        self.redundancy.bytes += bytes;
+        self.redundancy.sent.push_back(Redundant { sent_at: now, expires, bytes });
+    }
+
+    /// Bytes of parity and copies in flight, as far as is known.
+    pub(crate) fn redundancy_in_flight(&self) -> u32 {
+        self.redundancy.bytes
+    }
+
+    /// Redundancy has repaired `range`, which was last sent at `sent_at` and counts as delivered: it was lost, and the
+    /// redundancy crossed the path in its place. Returns what is known of the lost transmission.
+    pub(crate) fn on_repaired(
+        &mut self,
+        snapshots: &Snapshots,
+        range: SeqRange,
+        sent_at: Instant,
+        now: Instant,
+    ) -> Option<LostPacket> {
+        let at = self.redundancy.sent.iter().position(|redundant| redundant.sent_at >= sent_at);
+        if let Some(redundant) = at.and_then(|at| self.redundancy.sent.remove(at)) {
+            self.redundancy.bytes -= redundant.bytes;
+            self.delivered = self.delivered.saturating_sub(range.len().into()) + u64::from(redundant.bytes);
+        }
+        self.on_lost(snapshots, range, sent_at, now)
     }
 
     /// Counts a loss of `range`, which was last sent at `sent_at`. Returns what is known of its transmission.
@@ -114,7 +177,8 @@ impl DeliveryRate {
             .delivered
             .iter()
             .rev()
-            .filter(|segment| !was_delivered_before(segment, ack))
+            // The time of a repair says nothing of the segment.
+            .filter(|segment| !ack.repaired && !was_delivered_before(segment, ack))
             .find_map(|segment| Some((segment, *snapshots.get(segment.sent_at, segment.range.end)?)));
         let rate = found.map(|(newest, snapshot)| {
             self.first_sent_at = newest.sent_at;
@@ -132,11 +196,20 @@ impl DeliveryRate {
                 tx_in_flight: snapshot.tx_in_flight,
                 app_limited: snapshot.app_limited,
                 is_probe: newest.origin == Origin::TailLossProbe && newest.retransmitted,
-                rtt: (!newest.retransmitted && !ack.repaired)
-                    .then(|| Micros::between(newest.sent_at, ack.at)),
+                rtt: (!newest.retransmitted).then(|| Micros::between(newest.sent_at, ack.at)),
                 rate: is_measure.then(|| u64::try_from(per_second()).unwrap_or(u64::MAX)),
             }
         });
+        if let Some((newest, snapshot)) = found {
+            // Redundancy that left before what is delivered has arrived too, or is lost: as large a share as of data.
+            let lost = self.lost - snapshot.lost;
+            let all = lost + (self.delivered - snapshot.delivered);
+            while let Some(redundant) = self.redundancy.pop_before(newest.sent_at) {
+                let bytes = u64::from(redundant.bytes);
+                self.delivered += bytes - bytes * lost / all.max(1);
+            }
+        }
+        self.redundancy.expire(ack.at);
         if self.delivered > self.app_limited {
             self.app_limited = 0;
         }
@@ -168,7 +241,7 @@ fn was_delivered_before(segment: &Delivered, ack: &AckOutcome) -> bool {
 mod tests {
     use super::*;
     use crate::send::scoreboard::{AckInfo, Scoreboard};
-    use brisk_wire::SackBlocks;
+    use brisk_wire::{SackBlock, SackBlocks};
 
     /// A sender of segments of 1000 bytes. Times are in milliseconds.
     struct Flow {
@@ -176,6 +249,17 @@ mod tests {
         rate: DeliveryRate,
         snapshots: Snapshots,
         min_rtt: Option<Micros>,
+    }
+
+    fn info(now: Instant, echoed: Option<u64>) -> AckInfo {
+        AckInfo {
+            now,
+            ece: false,
+            window_changed: false,
+            len: 0,
+            max_snd_wnd: 1 << 20,
+            ts_echo_rtt: echoed.map(Micros::from_millis),
+        }
     }
 
     impl Flow {
@@ -208,16 +292,8 @@ mod tests {
         /// The cumulative acknowledgement of everything below `to`.
         fn ack(&mut self, at: u64, to: u32, echoed: Option<u64>) -> DeliverySample {
             let now = Instant::from_millis(at);
-            let info = AckInfo {
-                now,
-                ece: false,
-                window_changed: false,
-                len: 0,
-                max_snd_wnd: 1 << 20,
-                ts_echo_rtt: echoed.map(Micros::from_millis),
-            };
-            let outcome = self.board.on_ack(SeqNum(to), &SackBlocks::default(), info);
-            self.rate.count(&outcome);
+            let outcome = self.board.on_ack(SeqNum(to), &SackBlocks::default(), info(now, echoed));
+            self.rate.count(&outcome, 0);
             let oldest = self.board.head().map(|head| head.first_sent_at);
             self.rate.sample(&mut self.snapshots, &outcome, self.min_rtt, oldest)
         }
@@ -310,6 +386,57 @@ mod tests {
         assert!(flow.rate.is_app_limited());
         let sample = flow.ack(210, 15_000, None).rate.expect("timing");
         assert!(sample.app_limited && !flow.rate.is_app_limited());
+    }
+
+    /// U12.
+    #[test]
+    fn repaired_segment_is_lost_and_its_parity_delivered() {
+        let mut flow = Flow::new();
+        let at = Instant::from_millis;
+        (0..10).for_each(|segment| flow.send_new(segment));
+        flow.rate.on_redundancy(1000, at(10), at(80));
+        assert_eq!(flow.rate.redundancy_in_flight(), 1000);
+        let mut acked = |now, to, sack: Option<(u32, u32)>, repaired| {
+            let mut blocks = SackBlocks::default();
+            blocks.extend(sack.map(|(from, to)| SackBlock { start: SeqNum(from), end: SeqNum(to) }));
+            let mut outcome = flow.board.on_ack(SeqNum(to), &blocks, info(at(now), None));
+            outcome.repaired = repaired;
+            flow.rate.count(&outcome, 0);
+            if repaired {
+                let lost = SeqRange::with_len(SeqNum(2000), 1000);
+                let lost = flow.rate.on_repaired(&flow.snapshots, lost, at(2), at(now)).expect("known");
+                assert_eq!((lost.tx_in_flight, lost.lost), (3000, 1000));
+            }
+            let oldest = flow.board.head().map(|head| head.first_sent_at);
+            flow.rate.sample(&mut flow.snapshots, &outcome, None, oldest)
+        };
+        acked(51, 2000, None, false);
+        let sample = acked(59, 2000, Some((3000, 10_000)), false);
+        assert_eq!((sample.delivered, sample.rate.and_then(|rate| rate.rate)), (9000, Some(152_543)));
+        let sample = acked(60, 10_000, None, true);
+        assert_eq!((sample.delivered, sample.lost, sample.rate), (10_000, 1000, None));
+        assert_eq!(flow.rate.redundancy_in_flight(), 0);
+    }
+
+    #[test]
+    fn redundancy_before_delivered_data_arrives_in_proportion_and_the_rest_expires() {
+        let mut flow = Flow::new();
+        let at = Instant::from_millis;
+        (0..2).for_each(|_| flow.send_new(0));
+        flow.rate.on_redundancy(1000, at(1), at(130));
+        flow.send_new(2);
+        flow.rate.on_redundancy(1000, at(3), at(130));
+        flow.rate(100, 2000);
+        assert_eq!(flow.rate.redundancy_in_flight(), 2000);
+        assert_eq!(flow.rate(102, 3000), Some(29_412), "what arrives with this one enters the next sample");
+        assert_eq!((flow.rate.delivered, flow.rate.redundancy_in_flight()), (4000, 1000));
+        flow.send_new(140);
+        flow.rate(240, 4000);
+        assert_eq!((flow.rate.delivered, flow.rate.redundancy_in_flight()), (5000, 0), "after a pause");
+        flow.rate.on_redundancy(700, at(250), at(300));
+        flow.send_new(310);
+        flow.rate.on_redundancy(100, at(320), at(400));
+        assert_eq!(flow.rate.redundancy_in_flight(), 100);
     }
 
     #[test]

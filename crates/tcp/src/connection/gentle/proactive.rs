@@ -267,7 +267,7 @@ impl Active {
             at: now,
         });
         parts.tx.rate.pacer.on_sent(len, now);
-        parts.tx.spend_redundancy(len);
+        parts.tx.on_redundancy(len, now);
         parts.counters.copies_sent += u64::from(segments);
         parts.counters.redundant_bytes += u64::from(len);
         self.copied = Some(now);
